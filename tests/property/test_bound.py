@@ -14,9 +14,8 @@ from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import Pricing
 from shardwright.cost.score import device_ms
 from shardwright.errors import InfeasibleTask
-from shardwright.search.bound import BoundProof, lower_bound
+from shardwright.search.bound import BoundProof, Count, Holders, lower_bound
 from shardwright.search.engine.catalog import make_catalog
-from shardwright.search.holders import Count, Holders
 from shardwright.sharding import Shard, shard_work
 from shardwright.task import Task
 from shardwright.testing.model import SimpleCostModel
@@ -195,7 +194,7 @@ def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed)
         weights = np.array([data.draw(st.floats(0, 1)) for _ in range(4)]) if count < devices else np.ones(4)
         fewest, most = data.draw(st.integers(1, count)), data.draw(st.integers(count, max(count, devices - 1)))
         counts = Count(fewest, most) if count < devices else Count(devices, devices)
-        own_call = (holders._call_of_copies >= 0) & (
+        own_call = proof._relaxation.copied & (
             holders._spreads.table == index
         )  # not where a replica serves all samples
         copied = devices > 1 and len(own[0].devices) == devices and bool(own_call.any())

@@ -39,6 +39,29 @@ largest over its pieces, and the smallest over the table's ways is a bound too. 
 Ranges. Let E be the kernel time of a plan: its slowest forward kernels plus its slowest backward kernels. If E is in [a, b], no piece of
 the plan keeps its device's kernels busy for more than b. And E is at least a and at least the mean device's kernels, so at least any mean
 of the two. Each range has a bound of its own over the pieces that are left, and the least of them holds for all plans.
+
+Holders. The bound so far looks at the mean device, which has a share of every table. A table that takes most of a device can lie on few
+devices only as far as these have room in every phase. If it is spread over many devices, it costs more. The mean device sees neither. So
+take a table, and the plans in which k of D devices hold it. In each phase p the slowest device takes at least the mean of the k holders,
+and at least the mean of the others. So for every weight μ_p in [0, 1] it takes at least
+
+    M_p  ≥  μ_p · (mean of the holders) + (1 − μ_p) · (mean of the others).
+
+As above, a device takes at least a_p + Σ of the loads of its pieces, linear at fixed λ. So every other table takes its cheapest way, with
+each piece where it is cheaper: with the holders at its loads times μ / k, with the others at its loads times (1 − μ) / (D − k). The table
+itself has at least k pieces, all with the holders. All devices send ids except the one that holds the piece. The right side is concave in
+μ, so cutting planes find the best μ; any μ proves. The bound is the least over k, and over the table being replicated.
+
+The numbers of holders are searched by ranges k₁ … k₂. The range of the least value is halved until it is a single number or time is up.
+For a range, a holder counts μ / k₂ and another device (1 − μ) / (D − k₁), the least that a load can count there. Ids count as for k₁
+holders and D − k₂ others, since what a device does not send is subtracted.
+
+If the value of a range is no less than the step of a known plan, no better plan has so many holders. If all ranges up to k are refuted, the
+table has more than k holders, and the values of the other tables take that into account.
+
+Two details keep this safe. Loads are taken as at least 0: what they can be below 0 is subtracted from a_p, for all tables together. And
+the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
+weighted sum.
 """
 
 from __future__ import annotations
@@ -47,14 +70,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import Floats
+from shardwright._engine import cheapest_widths
+from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.holders import Holders
-from shardwright.search.relaxation import Choice, MasterProgram, Prices, Relaxation, least_calls, ms_per_byte
+from shardwright.search.program import Program
+from shardwright.search.relaxation import (
+    ALL_PHASES,
+    Choice,
+    MasterProgram,
+    Prices,
+    Relaxation,
+    first_prices,
+    least_calls,
+    ms_per_byte,
+    tangents,
+)
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 
@@ -65,7 +100,6 @@ _STALLED = 2
 _PROBES = 8
 _KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # weights of the mean device's kernels against the low end of a range
 _HOT = 0.25  # share of one device's step from which a table's holders are counted
-ALL_PHASES = np.ones(4)  # in the order of `sharding.costs.PHASES`
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 
 
@@ -104,9 +138,8 @@ class BoundProof:
     def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
-        self._calls = _calls_of_a_device(self._relaxation)
         self._replicated = _all_replicated(catalog, cost_model.pricing)
-        self._mix = self._pricing.mix.sum(axis=0)
+        self._mix, self._latency = self._pricing.mix.sum(axis=0), np.array(self._task.topology.link_latency_ms)
         self._others: dict[tuple[bytes, int], float] = {}
 
     def solve(self, phases: Floats = ALL_PHASES, deadline: float | None = None) -> Bound:
@@ -119,8 +152,7 @@ class BoundProof:
         tables = self._relaxation.tables
         group = np.arange(tables) % min(tables, _GROUPS)
         prices = first_prices(self._task, self._pricing.mix, self._relaxation.calls, phases)
-        everywhere, kinds = self._relaxation.everywhere, self._relaxation.calls
-        program = MasterProgram(self._task, self._pricing, kinds, self._calls, everywhere, int(group.max()) + 1, phases)
+        program = MasterProgram(self._relaxation, self._pricing, int(group.max()) + 1, phases)
         best: Bound | None = None
         before = stalled = 0.0
         for _ in range(_ROUNDS):
@@ -198,12 +230,11 @@ class BoundProof:
         """
         made, devices = self._intercepts(prices, phases), self._task.topology.devices
         choice = self._relaxation.cheapest(prices, made * devices, devices / (in_use or devices))
-        calls = made[choice.everywhere].sum() + least_calls(np.delete(made, self._relaxation.everywhere), self._calls)
-        shared = float(choice.price.sum()) / devices
-        return float(calls + self._pricing.once @ phases[KERNELS]) + shared + self._waits(prices), choice
-
-    def _waits(self, prices: Prices) -> float:
-        return float((prices.links * _latency(self._task)).sum())
+        calls = made[choice.everywhere].sum() + least_calls(
+            np.delete(made, self._relaxation.everywhere), self._relaxation.least_made
+        )
+        shared, waits = float(choice.price.sum()) / devices, float((prices.links * self._latency).sum())
+        return float(calls + self._pricing.once @ phases[KERNELS]) + shared + waits, choice
 
     def _intercepts(self, prices: Prices, phases: Floats) -> Floats:
         """`(calls,)` ms that making each fused call costs, vectors aside: the c_k of the proof."""
@@ -271,7 +302,7 @@ class BoundProof:
 
         It serves `(n, 2)` bytes of values and ids, and sends `(n, 2)` bytes by link class to reduce gradients.
         """
-        latency, each = _latency(self._task), ms_per_byte(self._task.topology)
+        latency, each = self._latency, ms_per_byte(self._task.topology)
         present = [link for link in range(2) if each[link] > 0]
         if not present:
             return np.zeros(len(served))
@@ -280,38 +311,6 @@ class BoundProof:
         backward = np.max([latency[link] + served[:, 0] * each[link] + sent[:, link] for link in present], axis=0)
         both: Floats = own[LINKS] @ np.stack([forward, backward])
         return both
-
-
-def _latency(task: Task) -> Floats:
-    """`(2,)` latency in ms by link class; every plan pays it unless all its tables are replicated everywhere."""
-    return np.array([task.topology.intra_latency_ms, task.topology.inter_latency_ms])
-
-
-def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASES) -> Prices:
-    """Prices to begin with: half of every hidden unit, all link classes alike."""
-    present = (ms_per_byte(task.topology) > 0).astype(float)
-    links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[LINKS, None]
-    return Prices(np.tile(np.append(phases[KERNELS] @ mix / 2, phases[KERNELS]), (calls, 1)), links)
-
-
-def _calls_of_a_device(relaxation: Relaxation) -> float:
-    """Least mean number of calls of a device in use, without calls that all devices make: 1 or more, or 0 if there are no others.
-
-    Tables whose ways have no call in common, directly or through other tables, each need a call of their own on some device.
-    """
-    if relaxation.everywhere.size == relaxation.calls:
-        return 0.0
-    of_table: dict[int, set[int]] = {}
-    costs, count = relaxation.catalog.forms.costs, relaxation.calls
-    pairs = [(relaxation.table_of_row, costs.call), (relaxation.other.table, relaxation.other.call)]
-    for pair in np.unique(np.concatenate([table * count + call for table, call in pairs])).tolist():
-        of_table.setdefault(pair // count, set()).add(pair % count)
-    kinds: list[set[int]] = []
-    for calls in {frozenset(calls) for calls in of_table.values()}:
-        if calls.isdisjoint(relaxation.everywhere.tolist()):
-            joined = [kind for kind in kinds if kind & calls]
-            kinds = [kind for kind in kinds if not kind & calls] + [set(calls).union(*joined)]
-    return max(1.0, len(kinds) / relaxation.catalog.task.topology.devices)
 
 
 def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
@@ -325,5 +324,251 @@ def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
     np.add.at(sums, call, spreads.costs.vectors[copies])
     kernels = pricing.times(sums).sum(axis=0) + pricing.once
     reduced = spreads.reduced[copies].sum(axis=0)
-    links = np.where(reduced > 0, _latency(task) + reduced / np.array(task.topology.link_bandwidth) * 1e3, 0.0)
+    links = np.where(
+        reduced > 0,
+        np.array(task.topology.link_latency_ms) + reduced / np.array(task.topology.link_bandwidth) * 1e3,
+        0.0,
+    )
     return float(kernels.sum() + links.max())
+
+
+_MOST_TABLES = 6
+_RANGES = 24  # most ranges of the number of holders
+_CUTS = 16  # most cutting planes for a range
+_CLOSE = 5e-4  # share of the bound: how close the planes have to come to the best weights
+
+
+class Count(NamedTuple):
+    """Least and greatest number of devices of some kind: holders, or others."""
+
+    fewest: int
+    most: int
+
+
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """What n ways add to a device in each phase.
+
+    Attributes:
+        table: `(n,)`.
+        parts: `(n,)` devices that hold a part each.
+        ms: `(n, 4)` ms by phase, for kernels and for values and gradients sent, on each of these devices.
+        ids: `(n,)` ms of the ids that each other device sends.
+    """
+
+    table: Ints
+    parts: Ints
+    ms: Floats
+    ids: Floats
+
+    def priced(self, weights: Floats, devices: Count) -> Floats:
+        """`(n,)` ms that a part adds to the weighted mean of some devices, with `weights` `(4,)` by phase."""
+        if not devices.most:
+            return np.full(self.ids.size, np.inf)
+        found: Floats = self.ms @ (weights / devices.most) + self.ids * (1.0 - weights[1] / devices.fewest)
+        return found
+
+    def change(self, devices: Count) -> Floats:
+        """`(n, 4)` how `priced` rises with the weights."""
+        found = self.ms / max(devices.most, 1)
+        found[:, 1] -= self.ids / max(devices.fewest, 1)
+        return found
+
+
+class Holders:
+    """Bounds by the number of devices that hold a table.
+
+    Args:
+        relaxation: the ways of all tables.
+        pricing: the cost model's head.
+        prices: where the head is taken as linear, and the weights of the link classes.
+    """
+
+    def __init__(self, relaxation: Relaxation, pricing: Pricing, prices: Prices) -> None:
+        self._relaxation, self._devices = relaxation, relaxation.topology.devices
+        forms = relaxation.catalog.forms
+        slopes, intercepts = tangents(pricing, prices)
+        self._pieces = _piece_loads(relaxation, slopes, prices)
+        self._spreads = _spread_loads(relaxation, slopes, prices)
+        self._made = intercepts.sum(axis=1)
+        rest = np.delete(intercepts, relaxation.everywhere, axis=0)
+        self._fixed = float(sum(least_calls(of_phase, 1.0) for of_phase in rest.T) + pricing.once.sum())
+        self._fixed += float((prices.links * np.array(relaxation.topology.link_latency_ms)).sum())
+        for phase in range(4)[KERNELS]:
+            below = np.where(relaxation.legal, np.minimum(self._pieces.ms[:, phase], 0.0), np.inf)
+            least = np.zeros(relaxation.tables)
+            np.minimum.at(least, forms.table, cheapest_widths(forms.first, below)[0])
+            np.minimum.at(least, self._spreads.table, self._spreads.ms[:, phase] * self._spreads.parts)
+            self._fixed += float(least.sum())
+        for loads in (self._pieces, self._spreads):
+            np.maximum(loads.ms, 0.0, out=loads.ms)
+        self._forms_of = [np.flatnonzero(forms.table == table) for table in range(relaxation.tables)]
+        self._least_holders: dict[int, int] = {}
+
+    def bound(self, hot: Sequence[int], step_ms: float, known: float, late: Callable[[], bool]) -> float:
+        """Lower bound on the step of every plan, at most `step_ms`.
+
+        Args:
+            hot: tables to look at, hottest first; at most six of them count.
+            step_ms: step of a known plan.
+            known: a bound that is already proven.
+            late: whether time is up.
+        """
+        best = known
+        for table in hot[:_MOST_TABLES]:
+            found = 0.0 if late() else self._of_table(table, step_ms, best, late)
+            best = max(best, found)
+        return min(best, step_ms)
+
+    def _of_table(self, table: int, step_ms: float, enough: float, late: Callable[[], bool]) -> float:
+        """The least bound over a table's numbers of holders; lower if time is up, or if it is at most `enough`."""
+        copied = self._value(table, Count(self._devices, self._devices), np.ones(4), copied=True)[0]
+        found = {part: self._highest(table, part, step_ms, enough) for part in self._first_ranges()}
+        while len(found) < _RANGES and not late():
+            least = min(found, key=lambda part: (found[part], part))
+            if found[least] >= min(copied, step_ms) or least.fewest == least.most:
+                break
+            middle = (least.fewest + least.most) // 2
+            halves = Count(least.fewest, middle), Count(middle + 1, least.most)
+            found |= {part: max(found[least], self._highest(table, part, step_ms, enough)) for part in halves}
+            del found[least]
+        refuted = 0
+        for part in sorted(found):
+            if found[part] < step_ms:
+                break
+            refuted = part.most
+        self._least_holders[table] = refuted + 1
+        return min(copied, *found.values())
+
+    def _first_ranges(self) -> list[Count]:
+        """The first ranges of holders: 1, 2 to D - 1, and D, where there are no others."""
+        ends = (1, 1), (2, self._devices - 1), (self._devices, self._devices)
+        return sorted({Count(*end) for end in ends if end[0] <= end[1]})
+
+    def _highest(self, table: int, holders: Count, step_ms: float, enough: float) -> float:
+        """The bound at the best weights for plans with so many holders; lower if it is at least `step_ms`, or at most `enough`."""
+        weights, best = np.full(4, holders.most / self._devices), -np.inf
+        planes: list[tuple[float, Floats]] = []
+        for _ in range(_CUTS):
+            value, rise = self._value(table, holders, weights)
+            best = max(best, value)
+            if best >= step_ms or holders.fewest == self._devices:
+                break
+            planes.append((value - float(rise @ weights), rise))
+            program = Program()
+            share, height = program.variables(np.ones(4)), program.variables([2 * step_ms], cost=-1.0)
+            for start, slope in planes:
+                program.row(np.append(height, share), np.append(1.0, -slope), high=start)
+            values = program.relaxed().values
+            if values is None or values[4] <= enough or values[4] - best <= _CLOSE * best:
+                break
+            weights = np.clip(values[:4], 0.0, 1.0)
+        return best
+
+    def _value(self, table: int, holders: Count, weights: Floats, *, copied: bool = False) -> tuple[float, Floats]:
+        """The bound that `(4,)` weights prove if so many devices hold a table, and how it rises with the weights.
+
+        Args:
+            table: the table.
+            holders: how many devices hold it.
+            weights: weights of the holders' mean by phase; the others' mean has the rest.
+            copied: whether the table is replicated everywhere instead.
+        """
+        relaxation, forms = self._relaxation, self._relaxation.catalog.forms
+        others = self._others(holders)
+        on, off = self._pieces.priced(weights, holders), self._pieces.priced(1.0 - weights, others)
+        own = relaxation.table_of_row == table
+        with_holders = own | (on <= off)
+        price = np.where(relaxation.legal & ~(own & copied), np.where(with_holders, on, off), np.inf)
+        of_form, uses = cheapest_widths(forms.first, price)
+        for held, least in {**self._least_holders, table: holders.fewest}.items():
+            for form in self._forms_of[held] if least > 1 and np.isfinite(of_form[self._forms_of[held]]).any() else ():
+                part = slice(forms.first[form], forms.first[form + 1])
+                of_form[form], uses[part] = _in_pieces(price[part], least)
+        of_spread, rise_of_spread = self._spread_prices(table, holders, weights, copied=copied)
+        best, worth, taken, spread = relaxation.settled(of_form, of_spread, self._made)
+        if not np.isfinite(best).all():
+            return np.inf, np.zeros(4)
+        used = uses * np.isin(np.repeat(np.arange(forms.table.size), forms.units), taken)
+        inside, outside = used * with_holders, used * ~with_holders
+        rise = inside @ self._pieces.change(holders) - outside @ self._pieces.change(others)
+        return self._fixed + sum(self._made[worth].tolist()) + float(best.sum()), rise + rise_of_spread[spread].sum(
+            axis=0
+        )
+
+    def _others(self, holders: Count) -> Count:
+        return Count(self._devices - holders.most, self._devices - holders.fewest)
+
+    def _spread_prices(self, table: int, holders: Count, weights: Floats, *, copied: bool) -> tuple[Floats, Floats]:
+        """`(spreads,)` ms of the other ways, with as many parts on holders as pays, and `(spreads, 4)` how they rise with the weights."""
+        loads, others, copies = self._spreads, self._others(holders), self._relaxation.copied
+        on, off = loads.priced(weights, holders), loads.priced(1.0 - weights, others)
+        most, fewest = np.minimum(loads.parts, holders.most), np.maximum(loads.parts - others.most, 0)
+        inside = np.where(on <= off, most, fewest)
+        outside = loads.parts - inside
+        price = inside * on + np.where(outside > 0, outside * np.where(outside > 0, off, 0.0), 0.0)
+        rise = inside[:, None] * loads.change(holders) - outside[:, None] * loads.change(others)
+        for held, least in self._least_holders.items():
+            price[(loads.table == held) & (loads.parts < least) & ~copies] = np.inf
+        own = loads.table == table
+        if copied:
+            price[own & ~copies] = np.inf
+        else:
+            price[own & (copies | (loads.parts < holders.fewest) | (loads.parts > holders.most))] = np.inf
+        return price, rise
+
+
+def _loads(table: Ints, parts: Ints, kernels: Floats, links: Floats, relaxation: Relaxation, prices: Prices) -> Loads:
+    """Loads from `(2, n)` kernel ms, and `(n, 4)` bytes of values and ids served, and of gradients reduced inside and between hosts."""
+    topology = relaxation.topology
+    bandwidth = np.array(topology.link_bandwidth) / 1e3
+    forward, backward = prices.links @ ms_per_byte(topology)
+    reduced = links[:, 2:] @ (prices.links[1] / bandwidth)
+    present = ms_per_byte(topology) > 0
+    asked = float((prices.links[0] / bandwidth)[present].min()) / topology.devices if present.any() else 0.0
+    ms = np.stack([kernels[0], links[:, 0] * forward, links[:, 0] * backward + reduced, kernels[1]], axis=1)
+    return Loads(table, parts, ms, links[:, 1] * asked)
+
+
+def _piece_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
+    forms = relaxation.catalog.forms
+    links = np.hstack([relaxation.least_served(), np.zeros((forms.costs.call.size, 2))])
+    ones = np.ones(forms.costs.call.size, dtype=np.int64)
+    return _loads(relaxation.table_of_row, ones, relaxation.piece_prices(slopes), links, relaxation, prices)
+
+
+def _spread_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
+    other = relaxation.other
+    kernels = np.stack([relaxation.other_prices(slope) for slope in slopes])
+    return _loads(other.table, other.parts, kernels, other.links / other.parts[:, None], relaxation, prices)
+
+
+def _in_pieces(price: Floats, least: int) -> tuple[float, Ints]:
+    """The cheapest cut of a form into `least` pieces or more: its price, from `(units,)` prices by width, and `(units,)` uses of each."""
+    units = price.size
+    free, of_free = np.zeros(units + 1), np.zeros(units + 1, dtype=np.int64)
+    for units_left in range(1, units + 1):
+        found = free[:units_left][::-1] + price[:units_left]
+        of_free[units_left] = 1 + int(np.argmin(found))
+        free[units_left] = found.min()
+    counted = np.concatenate([[0.0], np.full(units, np.inf)])
+    steps: list[Ints] = []
+    width = np.arange(units + 1)[:, None] - np.arange(units + 1)
+    single = np.where(width > 0, np.append(price, np.inf)[width - 1], np.inf)
+    for _ in range(least):
+        found = counted + single
+        steps.append(np.argmin(found, axis=1))
+        counted = found.min(axis=1)
+    total = counted + free[::-1]
+    counted_units = int(np.argmin(total))
+    uses = np.zeros(units, dtype=np.int64)
+    if not np.isfinite(total.min()):
+        return np.inf, uses
+    left = units - counted_units
+    while left:
+        uses[of_free[left] - 1] += 1
+        left -= int(of_free[left])
+    for step in reversed(steps):
+        uses[counted_units - step[counted_units] - 1] += 1
+        counted_units = int(step[counted_units])
+    return float(total.min()), uses

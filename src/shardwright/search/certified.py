@@ -8,7 +8,7 @@
 5. Kicks: take pieces off slow devices, cut a few tables in other ways, place them anew and improve; keep the plan if it is better.
    Starts and kicks run on two threads; what they find does not depend on the number of threads.
 6. A table that is cut or replicated for a gain below a thousandth, or below the cost model's error on cuts (`cut_error`), is made whole.
-7. The best plan tightens the bound, and so does the number of devices that can hold a hot table (`search.holders`).
+7. The best plan tightens the bound, and so does the number of devices that can hold a hot table.
 
 The search stops when the gap to the bound is at most `tolerance`, when several rounds of kicks have found nothing better, or at the
 deadline. It returns the best plan that it has seen, its own or another strategy's.

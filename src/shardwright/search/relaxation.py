@@ -11,7 +11,7 @@ from its last solution.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import highspy
 import numpy as np
@@ -35,7 +35,7 @@ from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
-VALUES, IDS = 0, 1
+ALL_PHASES = np.ones(4)  # in the order of `sharding.costs.PHASES`
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,22 @@ class Prices:
 
     vector: Floats
     links: Floats
+
+
+def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASES) -> Prices:
+    """Prices to begin with: half of every hidden unit, all link classes alike."""
+    present = (ms_per_byte(task.topology) > 0).astype(float)
+    links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[LINKS, None]
+    return Prices(np.tile(np.append(phases[KERNELS] @ mix / 2, phases[KERNELS]), (calls, 1)), links)
+
+
+def tangents(pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
+    """`(2, calls, h + 2)` slopes and `(calls, 2)` intercepts of forward and backward time, with hidden units as active as in `prices`."""
+    mix = pricing.mix.sum(axis=0)
+    active = np.divide(prices.vector[:, :-2], mix, out=np.zeros_like(prices.vector[:, :-2]), where=mix > 0)
+    ones = np.ones((len(active), 1))
+    slopes = np.stack([np.hstack([pricing.mix[phase] * active, ones * np.eye(2)[phase]]) for phase in range(2)])
+    return slopes, active @ (pricing.mix * pricing.hidden_bias).T + pricing.bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +110,9 @@ class Relaxation:
         low_rows: pieces that may be a row shorter than the catalog says.
         low: what these pieces cost if they are a row shorter.
         other: the ways that use several devices at once.
+        everywhere: calls that hold only replicas, which all devices make or none.
+        copied: `(others,)` which of the other ways are in these calls.
+        least_made: least mean number of calls outside `everywhere` that a device in use makes.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -109,6 +128,8 @@ class Relaxation:
         self.everywhere = np.setdiff1d(
             self.other.call[copies], np.concatenate([forms.costs.call, self.other.call[~copies]])
         )
+        self.copied = np.isin(self.other.call, self.everywhere)
+        self.least_made = self._least_made()
 
     @property
     def tables(self) -> int:
@@ -119,6 +140,24 @@ class Relaxation:
     def calls(self) -> int:
         """How many kinds of fused calls serve the ways."""
         return self.catalog.tables.calls
+
+    def _least_made(self) -> float:
+        """1 or more, or 0 if there are no calls outside `everywhere`.
+
+        Tables whose ways have no call in common, directly or through other tables, each need a call of their own on some device.
+        """
+        if self.everywhere.size == self.calls:
+            return 0.0
+        of_table: dict[int, set[int]] = {}
+        pairs = [(self.table_of_row, self.catalog.forms.costs.call), (self.other.table, self.other.call)]
+        for pair in np.unique(np.concatenate([table * self.calls + call for table, call in pairs])).tolist():
+            of_table.setdefault(pair // self.calls, set()).add(pair % self.calls)
+        kinds: list[set[int]] = []
+        for calls in {frozenset(calls) for calls in of_table.values()}:
+            if calls.isdisjoint(self.everywhere.tolist()):
+                joined = [kind for kind in kinds if kind & calls]
+                kinds = [kind for kind in kinds if not kind & calls] + [set(calls).union(*joined)]
+        return max(1.0, len(kinds) / self.topology.devices)
 
     def cheapest(self, prices: Prices, made: Floats, weight: float = 1.0) -> Choice:
         """Every table's cheapest way.
@@ -133,13 +172,29 @@ class Relaxation:
         self._take_lower(price, prices, weight)
         price[~self.legal] = np.inf
         of_form, uses = cheapest_widths(forms.first, price)
-        copies = np.isin(self.other.call, self.everywhere)
-        of_other = self.other.priced(prices, self.topology, np.where(copies, 1.0, weight))
+        of_other = self.other.priced(prices, self.topology, np.where(self.copied, 1.0, weight))
         of_other[~self.other_legal] = np.inf
-        best = np.full(self.tables, np.inf)
-        np.minimum.at(best, forms.table, of_form)
-        np.minimum.at(best, self.other.table[~copies], of_other[~copies])
-        worth = []
+        best, worth, form, other = self.settled(of_form, of_other, made)
+        in_use = np.zeros(forms.table.size, dtype=bool)
+        in_use[form] = True
+        rows = np.flatnonzero(uses * np.repeat(in_use, forms.units))
+        return Choice(worth, best, rows, uses[rows], other)
+
+    def settled(self, of_form: Floats, of_other: Floats, made: Floats) -> tuple[Floats, Ints, Ints, Ints]:
+        """Every table's cheapest way, given the price of each; replicas count where they gain more than making their call costs.
+
+        Args:
+            of_form: `(forms,)` least price of each form.
+            of_other: `(others,)` prices of the other ways; infinite afterwards for replicas that do not pay.
+            made: `(calls,)` what making each call of `everywhere` costs.
+
+        Returns:
+            `(tables,)` prices, the calls of `everywhere` that pay, and the forms and the other ways in use.
+        """
+        table, best = self.catalog.forms.table, np.full(self.tables, np.inf)
+        np.minimum.at(best, table, of_form)
+        np.minimum.at(best, self.other.table[~self.copied], of_other[~self.copied])
+        worth: list[int] = []
         for call in self.everywhere:  # a table's replicas are in one call
             these = (self.other.call == call) & np.isfinite(of_other)
             gain = np.maximum(best[self.other.table[these]] - of_other[these], 0.0).sum()
@@ -148,12 +203,9 @@ class Relaxation:
             else:
                 of_other[these] = np.inf
         np.minimum.at(best, self.other.table, of_other)
-        form, other = first_at(best, forms.table, of_form), first_at(best, self.other.table, of_other)
-        other = other[~np.isin(self.other.table[other], forms.table[form])]
-        in_use = np.zeros(forms.table.size, dtype=bool)
-        in_use[form] = True
-        rows = np.flatnonzero(uses * np.repeat(in_use, forms.units))
-        return Choice(np.array(worth, dtype=np.int64), best, rows, uses[rows], other)
+        form, other = _first_at(best, table, of_form), _first_at(best, self.other.table, of_other)
+        other = other[~np.isin(self.other.table[other], table[form])]
+        return best, np.array(worth, dtype=np.int64), form, other
 
     def sums(self, choice: Choice, group: Ints, groups: int) -> Loads:
         """The loads of what the tables choose, summed by group of tables."""
@@ -259,7 +311,7 @@ def ms_per_byte(topology: Topology) -> Floats:
     return result
 
 
-def first_at(best: Floats, table: Ints, price: Floats) -> Ints:
+def _first_at(best: Floats, table: Ints, price: Floats) -> Ints:
     """The first way of each table that reaches the table's best price; no way of a table that none reaches."""
     hits = np.flatnonzero((price == best[table]) & np.isfinite(price))
     _, first = np.unique(table[hits], return_index=True)
@@ -326,45 +378,34 @@ def _block_counts(task: Task, index: int) -> list[int]:
 _PRIMAL_SIMPLEX = 4  # new columns leave the basis primal feasible
 
 
-@dataclass(eq=False)
 class MasterProgram:
-    """The linear program of a task over mixtures of its tables' ways.
+    """The linear program over mixtures of the tables' ways.
 
-    Attributes:
-        task: the task.
+    The share of devices that make a call which holds only replicas is at least that of any table in it.
+
+    Args:
+        relaxation: the ways.
         pricing: the cost model's head.
-        kinds: how many kinds of fused calls there are.
-        calls: least mean number of calls outside `everywhere` that a device in use makes.
-        everywhere: calls that hold only replicas; the share of devices that make one is at least that of any table in it.
         groups: how many groups of tables there are; each takes a mixture of its columns.
         phases: `(4,)` 1 for phases that count.
     """
 
-    task: Task
-    pricing: Pricing
-    kinds: int
-    calls: float
-    everywhere: Ints
-    groups: int
-    phases: Floats
-    _solver: highspy.Highs = field(init=False, repr=False)
-    _units: Ints = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._mix = self.phases[KERNELS] @ self.pricing.mix
-        self._units = np.flatnonzero(self._mix > 0)
-        self._links = np.flatnonzero(ms_per_byte(self.task.topology) > 0)
-        hidden = self.kinds * self._units.size
+    def __init__(self, relaxation: Relaxation, pricing: Pricing, groups: int, phases: Floats) -> None:
+        self.groups, self._pricing, self._phases, self._topology = groups, pricing, phases, relaxation.topology
+        self._kinds, self._everywhere = relaxation.calls, relaxation.everywhere
+        self._mix = phases[KERNELS] @ pricing.mix
+        self._units: Ints = np.flatnonzero(self._mix > 0)
+        self._links = np.flatnonzero(ms_per_byte(self._topology) > 0)
+        hidden = self._kinds * self._units.size
         # Rows: hidden units by call, forward and backward links, least calls, replicas by call and group, one mixture a group.
         self._of_links = hidden
         self._of_calls = hidden + 2 * self._links.size
         self._of_replicas = self._of_calls + 1
-        self._of_groups = self._of_replicas + self.everywhere.size * self.groups
+        self._of_groups = self._of_replicas + self._everywhere.size * self.groups
         self._solver = quiet_solver()
-        latency = np.array([self.task.topology.intra_latency_ms, self.task.topology.inter_latency_ms])
         upper = np.zeros(self._of_groups + self.groups)
-        upper[self._of_links : self._of_calls] = np.tile(-latency[self._links], 2)
-        upper[self._of_calls] = -self.calls
+        upper[self._of_links : self._of_calls] = np.tile(-np.array(self._topology.link_latency_ms)[self._links], 2)
+        upper[self._of_calls] = -relaxation.least_made
         upper[self._of_groups :] = 1.0
         lower = np.where(np.arange(upper.size) < self._of_groups, -INFINITE, 1.0)
         empty = np.zeros(0, dtype=np.int32)
@@ -373,27 +414,27 @@ class MasterProgram:
 
     def _add_slacks(self, hidden: int) -> None:
         """Add all variables except the columns' shares."""
-        made = float(self.pricing.bias @ self.phases[KERNELS])
-        matrix = np.zeros((hidden + self.kinds + 2, self._of_groups + self.groups))
+        made = float(self._pricing.bias @ self._phases[KERNELS])
+        matrix = np.zeros((hidden + self._kinds + 2, self._of_groups + self.groups))
         matrix[np.arange(hidden), np.arange(hidden)] = -1.0
-        for call in range(self.kinds):
+        for call in range(self._kinds):
             of_call = matrix[hidden + call]
             own = slice(call * self._units.size, (call + 1) * self._units.size)
-            of_call[own] = (self._mix * self.pricing.hidden_bias)[self._units]
-            of_call[self._of_calls] = -float(call not in self.everywhere)
+            of_call[own] = (self._mix * self._pricing.hidden_bias)[self._units]
+            of_call[self._of_calls] = -float(call not in self._everywhere)
             of_call[self._of_replicas : self._of_groups] = np.where(
-                np.repeat(self.everywhere == call, self.groups), -1.0, 0.0
+                np.repeat(self._everywhere == call, self.groups), -1.0, 0.0
             )
         for of_pass in range(2):
             start = self._of_links + of_pass * self._links.size
-            matrix[hidden + self.kinds + of_pass, start : start + self._links.size] = -1.0
-        cost = np.concatenate([np.ones(hidden), np.full(self.kinds, made), self.phases[LINKS]])
-        upper = np.concatenate([np.full(hidden, INFINITE), np.ones(self.kinds), np.full(2, INFINITE)])
+            matrix[hidden + self._kinds + of_pass, start : start + self._links.size] = -1.0
+        cost = np.concatenate([np.ones(hidden), np.full(self._kinds, made), self._phases[LINKS]])
+        upper = np.concatenate([np.full(hidden, INFINITE), np.ones(self._kinds), np.full(2, INFINITE)])
         self._add(cost, upper, matrix)
 
     def add(self, loads: Loads) -> None:
         """Add a column for each group of tables."""
-        devices, topology = self.task.topology.devices, self.task.topology
+        devices, topology = self._topology.devices, self._topology
         vectors, (served, reduced) = loads.vectors / devices, np.split(loads.links / devices, 2, axis=1)
         each, bandwidth = ms_per_byte(topology)[self._links], np.array(topology.link_bandwidth)[self._links]
         forward = served.sum(axis=1)[:, None] * each
@@ -402,11 +443,11 @@ class MasterProgram:
         hidden = vectors[:, :, self._units] * self._mix[self._units]
         matrix[:, : self._of_links] = hidden.reshape(self.groups, -1)
         matrix[:, self._of_links : self._of_calls] = np.hstack([forward, backward])
-        copied = vectors[:, self.everywhere].any(axis=2)
+        copied = vectors[:, self._everywhere].any(axis=2)
         group, place = np.nonzero(copied)
         matrix[group, self._of_replicas + place * self.groups + group] = 1.0
         matrix[np.arange(self.groups), self._of_groups + np.arange(self.groups)] = 1.0
-        self._add(vectors[:, :, -2:].sum(axis=1) @ self.phases[KERNELS], np.full(self.groups, INFINITE), matrix)
+        self._add(vectors[:, :, -2:].sum(axis=1) @ self._phases[KERNELS], np.full(self.groups, INFINITE), matrix)
 
     def _add(self, cost: Floats, upper: Floats, matrix: Floats) -> None:
         """Add variables with their costs, limits and `(variables, rows)` coefficients."""
@@ -424,14 +465,14 @@ class MasterProgram:
             return None
         self._solver.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
         duals = -np.array(self._solver.getSolution().row_dual)
-        bias, mix = self.pricing.hidden_bias, self._mix
-        weight = np.tile(bias > 0, (self.kinds, 1)).astype(np.float64)
-        weight[:, self._units] = np.clip(duals[: self._of_links], 0.0, 1.0).reshape(self.kinds, self._units.size)
+        bias, mix = self._pricing.hidden_bias, self._mix
+        weight = np.tile(bias > 0, (self._kinds, 1)).astype(np.float64)
+        weight[:, self._units] = np.clip(duals[: self._of_links], 0.0, 1.0).reshape(self._kinds, self._units.size)
         shares = np.zeros((2, 2))
         shares[:, self._links] = np.maximum(duals[self._of_links : self._of_calls].reshape(2, -1), 0.0)
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
         if self._links.size:
             shares[shares.sum(axis=1) < 0.5, self._links[0]] = 1.0
-        vector = np.hstack([mix * weight, np.tile(self.phases[KERNELS], (self.kinds, 1))])
-        least = self._solver.getInfo().objective_function_value + float(self.pricing.once @ self.phases[KERNELS])
-        return least, Prices(vector, shares * self.phases[LINKS, None])
+        vector = np.hstack([mix * weight, np.tile(self._phases[KERNELS], (self._kinds, 1))])
+        least = self._solver.getInfo().objective_function_value + float(self._pricing.once @ self._phases[KERNELS])
+        return least, Prices(vector, shares * self._phases[LINKS, None])

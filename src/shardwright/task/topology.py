@@ -91,6 +91,11 @@ class Topology:
         """Bytes per second inside a host and between hosts."""
         return float(self.intra_bandwidth), float(self.inter_bandwidth)
 
+    @property
+    def link_latency_ms(self) -> tuple[float, float]:
+        """Fixed ms of a collective inside a host and between hosts."""
+        return self.intra_latency_ms, self.inter_latency_ms
+
     def host_of(self, rank: int) -> int:
         """The host of a device."""
         return rank // self.devices_per_host

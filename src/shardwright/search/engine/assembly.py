@@ -378,8 +378,8 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
 def link_facts(topology: Topology) -> Floats:
     """`(6,)` devices, devices a host, ms a byte inside and between hosts, latency in ms inside and between hosts."""
     intra, inter = topology.link_bandwidth
-    waits = topology.intra_latency_ms, topology.inter_latency_ms
-    return np.array([topology.devices, topology.devices_per_host, 1e3 / intra, 1e3 / inter, *waits])
+    speeds = 1e3 / intra, 1e3 / inter
+    return np.array([topology.devices, topology.devices_per_host, *speeds, *topology.link_latency_ms])
 
 
 def _rings(item: Ints) -> Ints:

@@ -134,7 +134,7 @@ def add_links(program: Program, task: Task, placement: PlacementVariables, times
         program.check_time()
         flows.append(_passes(traffic(task, [piece.shard])))
     sent = np.array(flows)  # (pieces, passes, ways, links, devices)
-    waits = np.array([topology.intra_latency_ms, topology.inter_latency_ms]) / unit_ms
+    waits = np.array(topology.link_latency_ms) / unit_ms
     milliseconds = 1e3 / np.array(topology.link_bandwidth) / unit_ms
     waiting = _add_waiting(program, placement)
     for phase, link in np.ndindex(2, 2):
