@@ -10,12 +10,12 @@ import numpy as np
 
 from shardwright._engine import greedy
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.blocks import Added
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InfeasibleTask
 from shardwright.search.certified import SIMPLER, Certified
-from shardwright.search.engine.catalog import Added
+from shardwright.search.engine.plans import WarmStart
 from shardwright.search.engine.session import SearchSession, prepare
-from shardwright.search.engine.warm import WarmStart
 from shardwright.search.neuroshard import NO_LIMIT, Beam, NeuroShard, Pieces, Score, make_pieces, shards_of
 from shardwright.search.strategy import BestPlan, Strategy
 from shardwright.search.units import Unit, take_apart
@@ -57,7 +57,7 @@ def _encoded_anew(pieces: Pieces, state: Ints) -> Pieces:
     blocks = [_blocks(pieces.units.free[pieces.unit[row]], int(pieces.dims[row])) for row in rows]
     vectors = np.zeros_like(pieces.vectors)
     parts = Added(pieces.part, np.arange(len(vectors)), vectors).take(rows).call  # positions of the rows' encodings
-    vectors[parts] = pieces.encoder.arrays(blocks).added.vectors
+    vectors[parts] = pieces.encoder.encode(blocks)[0].added.vectors
     return replace(pieces, vectors=vectors)
 
 

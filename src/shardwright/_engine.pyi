@@ -22,7 +22,7 @@ class Stop:
     def late(self) -> bool: ...
 
 class Problem:
-    """What stays the same in a search, from the arrays of `search.engine.assembly.EngineArrays` and `Home`, by name.
+    """What stays the same in a search, from the arrays of `search.engine.catalog.EngineArrays` and `Home`, by name.
 
     Raises:
         ValueError: an array is missing, has another shape or type, is not contiguous, or breaks a rule.

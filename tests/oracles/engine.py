@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright._engine import Solution
-from shardwright.search.engine.assembly import EngineArrays
+from shardwright.search.engine.catalog import EngineArrays
 
 
 def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:

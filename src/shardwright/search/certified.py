@@ -26,7 +26,7 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.search.baselines import KINDS, UNIFORM, FusedGreedy
-from shardwright.search.engine.warm import WarmStart
+from shardwright.search.engine.plans import WarmStart
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.strategy import (
     ROUNDING,

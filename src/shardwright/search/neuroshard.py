@@ -39,19 +39,19 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import groupby
 from threading import Event
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from shardwright._engine import TICKS, best_by_links, greedy, grid_placements, link_ticks, placement_times
 from shardwright._engine import Pieces as NativePieces
 from shardwright.arrays import Bools, Floats, Ints
+from shardwright.cost.blocks import Added, BlockCosts, PieceCosts, check_finite
 from shardwright.cost.model import CostModel
 from shardwright.cost.neuroshard import CommunicationNetworks
 from shardwright.cost.score import served_bytes, traffic
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.engine.assembly import link_facts
-from shardwright.search.engine.catalog import Added, check_finite
+from shardwright.search.engine.catalog import link_facts
 from shardwright.search.strategy import check_number, check_whole, why_not_counted
 from shardwright.search.units import PartialPlan, Unit, Units, beside_fixed, halvings, rivals_of, take_apart
 from shardwright.sharding.memory import memory_account, shard_bytes
@@ -62,25 +62,9 @@ from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
 
 
-class Arrays(NamedTuple):
-    """n pieces as arrays.
-
-    Attributes:
-        added: what each piece adds to the fused calls of its device.
-        bytes: `(n,)` memory.
-        dims: `(n,)` columns; of a colocated group, of its tables together.
-        served: `(n, 2)` bytes of values and of ids.
-    """
-
-    added: Added
-    bytes: Ints
-    dims: Ints
-    served: Floats
-
-
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """Makes arrays of a task's pieces.
+    """Encodes a task's pieces.
 
     Attributes:
         task: the task.
@@ -92,8 +76,8 @@ class Encoder:
     cost_model: CostModel
     calls: dict[Call, int] = field(default_factory=dict)
 
-    def arrays(self, pieces: Sequence[Sequence[Shard]]) -> Arrays:
-        """The arrays of pieces given as blocks.
+    def encode(self, pieces: Sequence[Sequence[Shard]]) -> tuple[PieceCosts, Ints]:
+        """What pieces, given as blocks, add to their devices; and `(n,)` their columns, of a colocated group of its tables together.
 
         Raises:
             ShardwrightError: the cost model predicted a time that is not finite.
@@ -101,17 +85,14 @@ class Encoder:
         task, model, calls = self.task, self.cost_model, self.calls
         flat = [block for blocks in pieces for block in blocks]
         works = [shard_work(task, block) for block in flat]
-        begins = np.cumsum([0, *(len(blocks) for blocks in pieces)])
+        begins = np.cumsum([0, *(len(blocks) for blocks in pieces)])[:-1]
         call = np.array([calls.setdefault(call_of(work), len(calls)) for work in works], dtype=np.int64)
-        groups = np.split(np.arange(len(flat)), begins[1:-1])
-        added = Added.of_groups(call, model.pricing.vectors(model.encode(works)), groups)
-        check_finite(single_ticks(added, model), model)
-        return Arrays(
-            added,
-            np.add.reduceat(np.array([shard_bytes(task, block) for block in flat], dtype=np.int64), begins[:-1]),
-            np.add.reduceat(np.array([block.dim for block in flat], dtype=np.int64), begins[:-1]),
-            np.add.reduceat(np.array([served_bytes(work) for work in works]).reshape(-1, 2), begins[:-1]),
-        )
+        groups = np.split(np.arange(len(flat)), begins[1:])
+        memory = np.array([shard_bytes(task, block) for block in flat], dtype=np.int64)
+        served = np.array([served_bytes(work) for work in works]).reshape(-1, 2)
+        costs = BlockCosts(call, model.pricing.vectors(model.encode(works)), memory, served).of_groups(groups)
+        check_finite(single_ticks(costs.added, model), model)
+        return costs, np.add.reduceat(np.array([block.dim for block in flat], dtype=np.int64), begins)
 
 
 def single_ticks(added: Added, cost_model: CostModel) -> Floats:
@@ -129,8 +110,8 @@ class Pieces:
 
     Attributes:
         units: the units that the pieces are of.
-        encoder: made the arrays.
-        part: `(r + 1,)` this and the next two: what a piece adds to the calls of its device, see `engine.catalog.Added`.
+        encoder: has encoded them.
+        part: `(r + 1,)` this and the next two: what a piece adds to the calls of its device, see `cost.blocks.Added`.
         call: see above.
         vectors: see above.
         bytes: `(r,)` memory.
@@ -143,7 +124,7 @@ class Pieces:
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device with a piece takes besides its calls.
         memory: `(d,)` bytes.
-        links: `(6,)` see `engine.assembly.link_facts`.
+        links: `(6,)` see `engine.catalog.link_facts`.
         reduced: `(d, 2)` bytes that fixed replicas send to reduce gradients, inside a host and between hosts.
         sums: `(d, c, h + 2)` biases plus fixed shards by call; the next five are of fixed shards, too.
         counts: `(d, c)` shards in each call.
@@ -228,11 +209,11 @@ def make_pieces(task: Task, units: Units, cost_model: CostModel) -> tuple[Pieces
     flat = [blocks for widths in widths_of for blocks in widths]
     unit = np.repeat(np.arange(len(widths_of)), [len(widths) for widths in widths_of])
     encoder = Encoder(task, cost_model)
-    arrays = encoder.arrays(flat)
-    order: Ints = np.lexsort((np.arange(unit.size), -single_ticks(arrays.added, cost_model)))
+    costs, dims = encoder.encode(flat)
+    order: Ints = np.lexsort((np.arange(unit.size), -single_ticks(costs.added, cost_model)))
     sizes = np.array([sum(shard_work(task, block).weight_bytes for block in blocks) for blocks in flat], dtype=np.int64)
-    arrays = Arrays(arrays.added.take(order), arrays.bytes[order], arrays.dims[order], arrays.served[order])
-    return _pieces(units, encoder, arrays, unit[order]), _cuts(task, units, unit, order, sizes)
+    pieces = _pieces(units, encoder, costs.take(order), dims[order], unit[order])
+    return pieces, _cuts(task, units, unit, order, sizes)
 
 
 def _cuts(task: Task, units: Units, unit: Ints, order: Ints, sizes: Ints) -> Cuts:
@@ -253,19 +234,19 @@ def _cuts(task: Task, units: Units, unit: Ints, order: Ints, sizes: Ints) -> Cut
     )
 
 
-def _pieces(units: Units, encoder: Encoder, arrays: Arrays, unit: Ints) -> Pieces:
+def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit: Ints) -> Pieces:
     """The arrays of the rows, together with those of the devices."""
     task, pricing, calls = encoder.task, encoder.cost_model.pricing, encoder.calls
     topology, devices = task.topology, task.topology.devices
-    held = encoder.arrays([[shard] for shard in units.fixed]) if units.fixed else None
+    held = encoder.encode([[shard] for shard in units.fixed])[0] if units.fixed else None
     sums, counts = np.tile(pricing.base, (devices, len(calls), 1)), np.zeros((devices, len(calls)), dtype=np.int64)
-    served, dims, occupied = np.zeros((devices, 2)), np.zeros(devices, dtype=np.int64), np.zeros(devices, dtype=bool)
+    served, columns, occupied = np.zeros((devices, 2)), np.zeros(devices, dtype=np.int64), np.zeros(devices, dtype=bool)
     for index, shard in enumerate(units.fixed):
         assert held is not None
         ranks = list(shard.devices)
         sums[ranks, held.added.call[index]] += held.added.vectors[index]
         counts[ranks, held.added.call[index]] += 1
-        dims[ranks] += shard.dim
+        columns[ranks] += shard.dim
         occupied[ranks] = True
         if len(ranks) == 1:
             served[ranks[0]] += held.served[index]
@@ -273,10 +254,10 @@ def _pieces(units: Units, encoder: Encoder, arrays: Arrays, unit: Ints) -> Piece
     return Pieces(
         units=units,
         encoder=encoder,
-        **arrays.added._asdict(),
-        bytes=arrays.bytes,
-        dims=arrays.dims,
-        served=np.ascontiguousarray(arrays.served),
+        **costs.added._asdict(),
+        bytes=costs.bytes,
+        dims=dims,
+        served=np.ascontiguousarray(costs.served),
         unit=unit,
         forbidden=~beside_fixed(task, units),
         rivals=rivals_of(task, [unit.tables for unit in units.free]),
@@ -290,7 +271,7 @@ def _pieces(units: Units, encoder: Encoder, arrays: Arrays, unit: Ints) -> Piece
         sums=sums,
         counts=counts,
         fixed_served=served,
-        fixed_dims=dims,
+        fixed_dims=columns,
         used=memory_account(task, units.fixed).total,
         occupied=occupied,
     )
@@ -551,15 +532,17 @@ def _with_joined(pieces: Pieces, state: Ints, groups: list[list[int]]) -> tuple[
     owners = [int(pieces.unit[state[group[0]]]) for group in groups]
     dims = [int(pieces.dims[state[group]].sum()) for group in groups]
     joins = [[_columns(pieces.units.free[owner], 0, dim)] for owner, dim in zip(owners, dims, strict=True)]
-    arrays, (devices, before) = pieces.encoder.arrays(joins), pieces.counts.shape
+    (joined, _), (devices, before) = pieces.encoder.encode(joins), pieces.counts.shape
     # Sequences of a width that no piece had are in calls of their own.
     new = devices, len(pieces.encoder.calls) - before
+    own = PieceCosts(Added(pieces.part, pieces.call, pieces.vectors), pieces.bytes, pieces.served)
+    added, memory, served = own.then(joined)
     longer = replace(
         pieces,
-        **Added(pieces.part, pieces.call, pieces.vectors).then(arrays.added)._asdict(),
-        bytes=np.concatenate([pieces.bytes, arrays.bytes]),
-        dims=np.concatenate([pieces.dims, arrays.dims]),
-        served=np.concatenate([pieces.served, arrays.served]),
+        **added._asdict(),
+        bytes=memory,
+        dims=np.append(pieces.dims, dims),
+        served=served,
         unit=np.append(pieces.unit, owners),
         sums=np.concatenate([pieces.sums, np.tile(pieces.base, (*new, 1))], axis=1),
         counts=np.concatenate([pieces.counts, np.zeros(new, dtype=np.int64)], axis=1),

@@ -69,6 +69,15 @@ def row_block_devices(table: Table, limits: TableConstraint, topology: Topology,
     return None if limits.equal_rows and not _as_torchrec(table, topology, chosen) else chosen
 
 
+ROW_UNITS = 16
+_FEWEST_ROWS = 64  # fewest rows of a row unit: blocks that differ by a row then cost the same to 2%
+
+
+def row_units(rows: int) -> int:
+    """How many parts row blocks are made of: 16, or 2 if blocks of a finer grid would differ too much by a row."""
+    return ROW_UNITS if rows >= ROW_UNITS * _FEWEST_ROWS else 2
+
+
 def row_counts(task: Task, table: Table, limits: TableConstraint) -> list[int]:
     """Numbers of equal row blocks: 2, 4, 8, …, the devices, the devices of a host, and the devices that the table is pinned to."""
     devices, pinned = task.topology.devices, int(allowed_devices(task, limits).sum())

@@ -17,7 +17,7 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.policy import NAME, STUCK, Encoded, Policy
-from shardwright.search.engine.warm import WarmStart
+from shardwright.search.engine.plans import WarmStart
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import ByPolicy
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms

@@ -1,290 +1,43 @@
-"""The catalog: every way to make a task's tables, as arrays. The bound and the searches choose from it.
-
-Blocks are priced many at once, since a search looks at tens of thousands of them. The figures of `sharding.work`, `sharding.memory` and
-`cost.score` are computed as columns instead of shard by shard.
+"""The catalog: every way to make a task's tables, as arrays; and the arrays of the engine, made from it.
 
 A table can lie in single blocks, each on one device: column blocks (of multiples of 4 columns), or row blocks on a grid of `row_units`
-parts. Or it can be *spread*: cut into equal row blocks over a set of devices, or replicated on every device.
+parts. Or it can be *spread*: cut into equal row blocks over a set of devices, or replicated on every device. The bound and the searches
+choose from these ways.
 
-Terms. An *item* is a table, or a colocated group of tables. A *form* is a way to cut an item into single blocks: form i cuts item i into
-columns, later forms cut into rows, or into another number of equal column blocks. A *piece* is what a device holds of a form: w units,
-row `first[form] + w - 1` of the piece arrays. A piece is one block, or w blocks of a unit each if a table must have equal columns.
+Terms. An *item* is what a search places: a table, or a colocated group with the pieces and spreads that its tables share. A *form* is a way
+to cut an item into single blocks: form i cuts item i into columns, later forms cut into rows, or into another number of equal column
+blocks. A *piece* is what a device holds of a form: w units, row `first[form] + w - 1` of the piece arrays. A piece is one block, or w
+blocks of a unit each if a table must have equal columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from shardwright._engine import Problem
 from shardwright.arrays import Bools, Floats, Ints
-from shardwright.cost.features import WorkArrays
+from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Tables, reduced_bytes
 from shardwright.cost.model import CostModel
-from shardwright.errors import ShardwrightError
-from shardwright.search.units import allowed_devices, equal_blocks, row_block_devices, unit_width
-from shardwright.sharding.memory import gradient_size
-from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import shard_work
-from shardwright.task.access import reuse_of_many
+from shardwright.search.units import (
+    allowed_devices,
+    equal_blocks,
+    rivals_of,
+    row_block_devices,
+    row_units,
+    unit_width,
+)
+from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.task.constraints import TableConstraint
-from shardwright.task.table import DTYPE_BYTES, Table
+from shardwright.task.table import Table
 from shardwright.task.task import Task
+from shardwright.task.topology import Topology
 
-_AT_ONCE = 16_384  # blocks encoded together: limits the encoder's memory
-_STATE_BYTES = {"sgd": (0, 0), "rowwise_adagrad": (4, 0), "adagrad": (0, 4), "adam": (0, 8)}  # a row, and a weight
-
-
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """n blocks, whose rows are a random part of their tables' rows (row ranges count ids).
-
-    Attributes:
-        table: `(n,)` index of the table.
-        rows: `(n,)` rows of the block.
-        dim: `(n,)` columns of the block.
-        replicas: `(n,)` devices that hold the block.
-    """
-
-    table: Ints
-    rows: Ints
-    dim: Ints
-    replicas: Ints
-
-    def __len__(self) -> int:
-        return self.table.size
-
-    def part(self, chosen: slice | Ints) -> Blocks:
-        """Some of the blocks."""
-        return Blocks(self.table[chosen], self.rows[chosen], self.dim[chosen], self.replicas[chosen])
-
-
-@dataclass(frozen=True, eq=False)
-class BlockCosts:
-    """What n blocks add to each device that holds them.
-
-    Attributes:
-        call: `(n,)` the kind of fused call that serves it, as `Tables` numbers them.
-        vectors: `(n, h + 2)` what it adds to that call's pre-activations of the cost model's hidden units, and to the linear parts of
-            forward and backward time.
-        bytes: `(n,)` memory.
-        served: `(n, 2)` bytes of values and of ids that a single holder sends and receives in a pass; 0 for replicas.
-    """
-
-    call: Ints
-    vectors: Floats
-    bytes: Ints
-    served: Floats
-
-    def rows(self, chosen: Ints) -> BlockCosts:
-        """The costs of some of the blocks."""
-        return BlockCosts(self.call[chosen], self.vectors[chosen], self.bytes[chosen], self.served[chosen])
-
-
-class Tables:
-    """The tables of a task as columns, ready to be cut into blocks.
-
-    Args:
-        task: the task.
-        cost_model: encodes the blocks.
-    """
-
-    def __init__(self, task: Task, cost_model: CostModel) -> None:
-        self._task, self._model = task, cost_model
-        tables = task.tables
-        self.rows = np.array([table.rows for table in tables], dtype=np.int64)
-        self.dim = np.array([table.dim for table in tables], dtype=np.int64)
-        self._pooling = np.array([table.pooling for table in tables])
-        self._pooled = np.array([table.pooled for table in tables], dtype=np.float64)
-        self._weight_size = np.array([DTYPE_BYTES[table.dtype] for table in tables], dtype=np.float64)
-        self._gradient = np.array(
-            [gradient_size(task, table.pooled, table.dtype) for table in tables], dtype=np.float64
-        )
-        self._call_of: dict[tuple[int, int, int], int] = {}
-        self._reuse: dict[int, tuple[Floats, Floats]] = {}
-
-    @property
-    def calls(self) -> int:
-        """How many kinds of fused calls serve the blocks seen so far."""
-        return len(self._call_of)
-
-    def calls_of(self, blocks: Blocks) -> Ints:
-        """`(n,)` the kind of fused call that serves each block (see `sharding.work`), numbered as they are first seen."""
-        samples = np.maximum(1, -(-self._task.batch_size // blocks.replicas))
-        kind = (8 * self._pooled + self._weight_size).astype(np.int64)[blocks.table]
-        dim = np.where(self._pooled[blocks.table] > 0, 0, blocks.dim)
-        found = np.zeros(len(blocks), dtype=np.int64)
-        for one in np.unique(samples):
-            for other in np.unique(kind[samples == one]):
-                these = np.flatnonzero((samples == one) & (kind == other))
-                widths, place = np.unique(dim[these], return_inverse=True)
-                numbers = [
-                    self._call_of.setdefault((int(one), int(other), width), self.calls) for width in widths.tolist()
-                ]
-                found[these] = np.array(numbers, dtype=np.int64)[place]
-        return found
-
-    def costs(self, blocks: Blocks) -> BlockCosts:
-        """What each block adds to its devices."""
-        pricing, count = self._model.pricing, len(blocks)
-        vectors = np.empty((count, pricing.hidden.shape[0] + 2))
-        memory, served = np.empty(count, dtype=np.int64), np.empty((count, 2))
-        into = np.ascontiguousarray(np.hstack([pricing.hidden.T, pricing.linear.T]))
-        for start in range(0, count, _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
-            chunk = blocks.part(part)
-            works = self._works(chunk)
-            np.matmul(self._encode(chunk, works), into, out=vectors[part])
-            memory[part] = _bytes(self._task.optimizer, works, self._gradient[chunk.table] * (chunk.replicas > 1))
-            alone = chunk.replicas == 1
-            values = 4.0 * works.dim * np.where(works.pooled > 0, works.samples, works.lookups)
-            served[part] = np.stack([values * alone, 8.0 * works.lookups * alone], axis=1)
-        return BlockCosts(self.calls_of(blocks), vectors, memory, served)
-
-    def _works(self, blocks: Blocks) -> WorkArrays:
-        share = blocks.rows / self.rows[blocks.table]
-        lookups = self._pooling[blocks.table] * share * self._task.batch_size / blocks.replicas
-        bins = np.empty((2, len(blocks), 17))
-        for replicas in np.unique(blocks.replicas):
-            these = blocks.replicas == replicas
-            for kind, of_table in enumerate(self._reuse_of(int(replicas))):
-                bins[kind, these] = of_table[blocks.table[these]] * share[these, None]
-        return WorkArrays(
-            rows=blocks.rows.astype(np.float64),
-            dim=blocks.dim.astype(np.float64),
-            samples=np.maximum(1.0, -(-self._task.batch_size // blocks.replicas)),
-            lookups=lookups,
-            pooled=self._pooled[blocks.table],
-            weight_size=self._weight_size[blocks.table],
-            reuse_rows=bins[0],
-            reuse_lookups=bins[1],
-            row_share=share,
-        )
-
-    def _reuse_of(self, replicas: int) -> tuple[Floats, Floats]:
-        """Reuse bins of every table in the part of the batch that one replica serves; a random part of the rows has its share of them."""
-        if replicas not in self._reuse:
-            lookups = self._pooling * self._task.batch_size / replicas
-            self._reuse[replicas] = reuse_of_many([table.access for table in self._task.tables], lookups.tolist())
-        return self._reuse[replicas]
-
-    def _encode(self, blocks: Blocks, works: WorkArrays) -> Floats:
-        """Encodings of blocks; a cost model that cannot take columns gets them one by one."""
-        columns = getattr(self._model, "encode_arrays", None)
-        if columns is not None:
-            found: Floats = columns(works)
-            return found
-        task = self._task
-        shards = [
-            Shard(task.tables[table].name, (0, int(rows)), (0, int(dim)), tuple(range(replicas)))
-            for table, rows, dim, replicas in zip(blocks.table, blocks.rows, blocks.dim, blocks.replicas, strict=True)
-        ]
-        return self._model.encode([shard_work(task, shard) for shard in shards])
-
-
-def _bytes(optimizer: str, works: WorkArrays, gradient: Floats) -> Ints:
-    """Bytes that each block takes on a device, with `(n,)` bytes of gradient a weight; see `sharding.memory`."""
-    by_row, by_weight = _STATE_BYTES[optimizer]
-    weights = works.rows * works.dim
-    lookups = np.ceil(works.lookups)
-    outputs = 4 * works.dim * np.where(works.pooled > 0, works.samples, lookups)
-    total = works.rows * (works.row_bytes + by_row) + by_weight * weights
-    total += gradient * weights
-    found: Ints = (total + 8 * (lookups + works.samples + 1) + 2 * outputs).astype(np.int64)
-    return found
-
-
-def check_finite(values: Floats, cost_model: CostModel) -> None:
-    """Check numbers that a cost model has predicted.
-
-    Raises:
-        ShardwrightError: a number is not finite.
-    """
-    if not np.isfinite(values).all():
-        raise ShardwrightError(
-            f"cost model {cost_model.name} predicted a time that is not finite; train the model again"
-        )
-
-
-class Added(NamedTuple):
-    """What n rows of pieces add to the fused calls of their devices. The parts of row i are `[part[i], part[i + 1])`, at least one.
-
-    Attributes:
-        part: `(n + 1,)`.
-        call: `(parts,)` the call that each part is in.
-        vectors: `(parts, h + 2)` what it adds there.
-    """
-
-    part: Ints
-    call: Ints
-    vectors: Floats
-
-    @classmethod
-    def of(cls, call: Ints, vectors: Floats) -> Added:
-        """Rows of one block each, given by their calls `(n,)` and vectors `(n, h + 2)`."""
-        return cls(np.arange(call.size + 1), np.ascontiguousarray(call), np.ascontiguousarray(vectors))
-
-    @classmethod
-    def of_groups(cls, call: Ints, vectors: Floats, groups: Sequence[Ints]) -> Added:
-        """Rows that each stand for a group of blocks, given by the blocks' indices; blocks of a group in one call are one part."""
-        if all(rows.size == 1 for rows in groups):
-            rows = np.concatenate([np.zeros(0, dtype=np.int64), *groups])
-            return cls.of(call[rows], vectors[rows])
-        parts = [[rows[call[rows] == kind] for kind in np.unique(call[rows])] for rows in groups]
-        flat = [rows for of_row in parts for rows in of_row]
-        return cls(
-            np.cumsum([0, *(len(of_row) for of_row in parts)]),
-            np.array([call[rows[0]] for rows in flat], dtype=np.int64),
-            np.array([vectors[rows].sum(axis=0) for rows in flat]),
-        )
-
-    def take(self, order: Ints) -> Added:
-        """The rows in this order."""
-        counts = np.diff(self.part)[order]
-        part = np.concatenate([[0], np.cumsum(counts)])
-        source = np.arange(part[-1]) + np.repeat(self.part[order] - part[:-1], counts)
-        return Added(part, self.call[source], self.vectors[source])
-
-    def then(self, other: Added) -> Added:
-        """These rows, and others behind them."""
-        return Added(
-            np.concatenate([self.part, self.part[-1] + other.part[1:]]),
-            np.concatenate([self.call, other.call]),
-            np.concatenate([self.vectors, other.vectors]),
-        )
-
-    def priced(self, prices: Floats) -> Floats:
-        """`(n,)` ms of the rows at `(calls, h + 2)` prices."""
-        return self.summed(priced(self.vectors, self.call, prices))
-
-    def summed(self, of_parts: Floats) -> Floats:
-        """`(n, …)` sums over the parts of each row."""
-        single = len(of_parts) == self.part.size - 1
-        found: Floats = of_parts if single else np.add.reduceat(of_parts, self.part[:-1])
-        return found
-
-
-def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
-    """`(n,)` ms of `(n, h + 2)` vectors at `(calls, h + 2)` prices, each vector at the prices of its call `(n,)`."""
-    if len(prices) == 1 or not call.size or (call == call[0]).all():
-        found: Floats = vectors @ prices[call[0] if call.size else 0]
-        return found
-    of_all: Floats = vectors @ prices.T  # reading the vectors is what takes time
-    return of_all[np.arange(call.size), call]
-
-
-def priced_at_all(vectors: Floats, call: Ints, prices: Floats) -> Floats:
-    """`(k, n)` as `priced`, at k sets of `(calls, h + 2)` prices."""
-    if prices.shape[1] == 1:  # one pass over the vectors: reading them is what takes time
-        found: Floats = prices[:, 0] @ vectors.T
-        return found
-    return np.stack([priced(vectors, call, of_one) for of_one in prices])
-
-
-ROW_UNITS = 16
 _HOSTS = 8  # hosts that a table of equal row blocks chooses between: enough to balance, few enough for 1,000 devices
-_FEWEST_ROWS = 64  # fewest rows of a row unit: blocks that differ by a row then cost the same to 2%
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,11 +120,6 @@ def column_units(table: Table, limits: TableConstraint) -> list[int]:
     if limits.equal_columns:
         return equal_blocks(table, limits) or [1]
     return [table.dim // unit_width(table, limits)]
-
-
-def row_units(rows: int) -> int:
-    """How many parts row blocks are made of: 16, or 2 if blocks of a finer grid would differ too much by a row."""
-    return ROW_UNITS if rows >= ROW_UNITS * _FEWEST_ROWS else 2
 
 
 def devices_of(task: Task, table: int) -> Ints:
@@ -500,8 +248,329 @@ def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, 
     return ways
 
 
-def reduced_bytes(task: Task, weights: Ints) -> Floats:
-    """`(n, 2)` bytes that each of the replicas on all devices sends inside its host and between hosts; see `cost.score`."""
-    per_host, hosts = task.topology.devices_per_host, task.topology.hosts
-    gradient = 4.0 * weights
-    return np.stack([2 * (per_host - 1) / per_host * gradient, 2 * (hosts - 1) / hosts * gradient / per_host], axis=1)
+Members: TypeAlias = tuple[tuple[int, ...], ...]
+"""Tables of each item."""
+
+
+def members_of(task: Task) -> Members:
+    """Tables of each item: single ones, then colocated groups."""
+    position = {table.name: index for index, table in enumerate(task.tables)}
+    groups = [tuple(sorted(position[name] for name in group)) for group in task.constraints.colocated_groups()]
+    grouped = {table for group in groups for table in group}
+    return (*((index,) for index in range(len(task.tables)) if index not in grouped), *sorted(groups))
+
+
+def _item_pieces(catalog: Catalog, members: Members) -> tuple[Ints, PieceCosts, Bools, Ints]:
+    """The pieces of each item's column form, then of all other forms.
+
+    A piece of a group holds the same share of the columns of all its tables. Its form has as many units as the gcd of the tables' units.
+
+    Returns:
+        `(forms + 1,)` where the pieces of each form begin, what they add, whether they are legal, and the catalog's form behind each form.
+    """
+    forms, first, tables = catalog.forms, catalog.forms.first, len(catalog.task.tables)
+    single = [group[0] for group in members if len(group) == 1]
+    others = tables + np.flatnonzero(np.isin(forms.table[tables:], single))
+    behind = np.concatenate([[group[0] for group in members], others]).astype(np.int64)
+    if len(single) == tables:
+        return first, forms.costs.single(), forms.legal, behind
+    rows = [np.arange(first[table], first[table + 1]) for table in single]
+    merged: list[Ints] = []
+    for group in (list(group) for group in members if len(group) > 1):
+        own = forms.units[group]
+        units = int(np.gcd.reduce(own))
+        rows.append(first[-1] + len(merged) + np.arange(units))  # merged pieces come behind all others
+        merged += [first[group] + width * own // units - 1 for width in range(1, units + 1)]
+    rows += [np.arange(first[form], first[form + 1]) for form in others]
+    order = np.concatenate(rows)
+    costs = forms.costs.single().then(forms.costs.of_groups(merged)).take(order)
+    legal = np.append(forms.legal, [forms.legal[pieces].all() for pieces in merged])[order]
+    return np.cumsum([0, *(of_form.size for of_form in rows)]), costs, legal, behind
+
+
+def _item_spreads(catalog: Catalog, members: Members) -> tuple[Ints, list[Ints]]:
+    """The spreads that all tables of an item share: `(spreads,)` the item, and the catalog's spreads of its tables."""
+    spreads = catalog.spreads
+    of_table: dict[int, dict[tuple[bool, int], int]] = {}
+    for index, table in enumerate(spreads.table):
+        key = (bool(spreads.replicated[index]), id(spreads.devices[index]))  # equal sets are one array
+        of_table.setdefault(int(table), {})[key] = index
+    items, shared = [], []
+    for item, tables in enumerate(members):
+        ways = [of_table.get(table, {}) for table in tables]
+        for key in ways[0]:
+            if all(key in way for way in ways):
+                items.append(item)
+                shared.append(np.array([way[key] for way in ways], dtype=np.int64))
+    return np.array(items, dtype=np.int64), shared
+
+
+def most_pieces(task: Task, tables: tuple[int, ...]) -> int:
+    """The most pieces that an item may have; each piece holds a part of every one of its tables."""
+    limits = [task.constraints.of(task.tables[table].name).max_shards for table in tables]
+    return min((limit for limit in limits if limit is not None), default=np.iinfo(np.int64).max)
+
+
+def _allowed(task: Task, members: Members) -> Bools:
+    """`(items, d)` whether the pinning of its tables lets an item go to a device; `(0, 0)` if nothing is pinned."""
+    if not any(limits.devices for limits in task.constraints.tables.values()):
+        return np.zeros((0, 0), dtype=bool)
+    masks = [allowed_devices(task, task.constraints.of(table.name)) for table in task.tables]
+    return np.array([np.logical_and.reduce([masks[table] for table in tables]) for tables in members])
+
+
+NOTHING = -1
+"""No piece, device or spread."""
+
+
+class Home(NamedTuple):
+    """The start plan in the terms of a search: which units of each item the devices hold.
+
+    A device holds the units `[start, start + width)` of an item's form; if it held several ranges, the widest counts.
+
+    Attributes:
+        form: `(items,)` form of each item, or -1; `(0,)` without a plan.
+        first: `(items + 1,)` where the devices of each item begin; `(0,)` without a plan.
+        device: devices that hold a part, ascending for each item.
+        width: units they hold.
+        start: the first unit they hold.
+        unit_ms: `(f,)` ms that a unit of each form costs its receiver; 0 for tables that must be made anew wherever they lie.
+        spread_ms: `(spreads,)` ms that taking each spread costs, over all its devices.
+        least_ms: `(items,)` least ms that any way of an item costs: some device must receive what no device holds.
+    """
+
+    form: Ints
+    first: Ints
+    device: Ints
+    width: Ints
+    start: Ints
+    unit_ms: Floats
+    spread_ms: Floats
+    least_ms: Floats
+
+
+_NO_INTS, _NO_FLOATS = np.zeros(0, dtype=np.int64), np.zeros(0)
+NO_HOME = Home(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS)
+"""No plan to start from."""
+
+
+class EngineArrays(NamedTuple):
+    """What stays the same in a search. Letters: d devices, h hidden units, f forms, r rows of the piece arrays; see `native/problem.hpp`.
+
+    Attributes:
+        first: `(f + 1,)` where the pieces of each form begin: one of w units is row `first[form] + w - 1`.
+        item: `(f,)` the item that a form cuts.
+        next_form: `(f,)` the item's next form; after its last form comes its first. Form i is one of item i.
+        equal: `(f,)` whether a piece of w units is w blocks.
+        part: `(r + 1,)` this and the next two: what each piece adds to the calls of its device, see `cost.blocks.Added`.
+        call: see above.
+        vectors: see above.
+        bytes: `(r,)` memory of a piece.
+        served: `(r, 2)` bytes of values and of ids that its holder serves.
+        legal: `(r,)` whether a piece is allowed.
+        price: `(r,)` rough ms that a piece adds to its device.
+        most: `(items,)` most pieces of an item.
+        allowed: `(items, d)` where pieces of an item may go; `(0, 0)` if all may go everywhere.
+        rivals: `(items, items)` which items may not share a device; `(0, 0)` if all may.
+        spread_first: `(items + 1,)` the spreads of each item.
+        spread_range: `(spreads, 2)` where the devices of each spread begin and end.
+        spread_device: devices of all spreads; equal sets share their place.
+        spread_part: `(spreads + 1,)` this and the next two: what a spread adds to each of its devices.
+        spread_call: see above.
+        spread_vectors: see above.
+        spread_bytes: `(spreads,)` memory on each of its devices.
+        spread_served: `(spreads, 2)` as `served`, for each of its devices.
+        spread_reduced: `(spreads, 2)` bytes each device sends to reduce gradients, inside a host and between hosts.
+        mix: `(2, h)`.
+        base: `(h + 2,)` the sums of a call with nothing in it.
+        once: `(2,)` ms that a device takes besides its calls. Devices without a piece get them too, which changes no maximum.
+        memory: `(d,)` bytes.
+        links: `(6,)` see `link_facts`.
+    """
+
+    first: Ints
+    item: Ints
+    next_form: Ints
+    equal: Bools
+    part: Ints
+    call: Ints
+    vectors: Floats
+    bytes: Ints
+    served: Floats
+    legal: Bools
+    price: Floats
+    most: Ints
+    allowed: Bools
+    rivals: Bools
+    spread_first: Ints
+    spread_range: Ints
+    spread_device: Ints
+    spread_part: Ints
+    spread_call: Ints
+    spread_vectors: Floats
+    spread_bytes: Ints
+    spread_served: Floats
+    spread_reduced: Floats
+    mix: Floats
+    base: Floats
+    once: Floats
+    memory: Ints
+    links: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Assembly:
+    """A search's arrays, and what its items are.
+
+    Attributes:
+        arrays: what stays the same in the search.
+        catalog: what the arrays were made from.
+        members: `(items,)` tables of each item: one, or a colocated group.
+        forms: `(forms,)` the catalog's form behind each form; for a group, that of its first table.
+        spread_devices: the ranks of each spread.
+        spread_replicated: `(spreads,)` whether its devices hold replicas.
+        home: the plan to start from.
+    """
+
+    arrays: EngineArrays
+    catalog: Catalog
+    members: Members
+    forms: Ints
+    spread_devices: tuple[Ints, ...]
+    spread_replicated: Bools
+    home: Home = NO_HOME
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The arrays as the engine holds them."""
+        home = {f"home_{name}": array for name, array in self.home._asdict().items()}
+        return Problem(**self.arrays._asdict(), **home)
+
+    @property
+    def task(self) -> Task:
+        """The task whose tables are placed."""
+        return self.catalog.task
+
+    def tables_of(self, item: int) -> list[Table]:
+        """The tables of an item."""
+        return [self.task.tables[table] for table in self.members[item]]
+
+    @property
+    def rows(self) -> Bools:
+        """`(forms,)` whether each form cuts rows."""
+        found: Bools = self.catalog.forms.rows[self.forms]
+        return found
+
+    @cached_property
+    def whole(self) -> Ints:
+        """`(items,)` the row of each item's whole piece."""
+        found: Ints = self.arrays.first[1 : self.arrays.most.size + 1] - 1
+        return found
+
+    def units(self, form: int) -> int:
+        """How many units a form cuts its item into."""
+        return int(self.arrays.first[form + 1] - self.arrays.first[form])
+
+    def forms_of(self, item: int) -> list[int]:
+        """All forms of an item."""
+        found = [item]
+        while (form := int(self.arrays.next_form[found[-1]])) != item:
+            found.append(form)
+        return found
+
+    def spreads_of(self, item: int) -> range:
+        """All spreads of an item."""
+        return range(int(self.arrays.spread_first[item]), int(self.arrays.spread_first[item + 1]))
+
+    def spread_shards(self, table: Table, spread: int) -> list[Shard]:
+        """A table in a spread of its item: replicas on the spread's devices, or equal row blocks."""
+        ranks = self.spread_devices[spread].tolist()
+        if self.spread_replicated[spread]:
+            return [Shard.whole(table, *ranks)]
+        blocks = zip(pairwise(even_cuts(table.rows, len(ranks))), ranks, strict=True)
+        return [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in blocks]
+
+
+def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, links_price: Floats) -> Assembly:
+    """The arrays of a search over a catalog.
+
+    Args:
+        catalog: the ways to make every table.
+        cost_model: its head prices devices.
+        vector_price: `(calls, h + 2)` rough ms a unit of each sum.
+        links_price: `(2,)` rough ms a byte of values and of ids.
+    """
+    task = catalog.task
+    members = members_of(task)
+    owner = {table: item for item, tables in enumerate(members) for table in tables}
+    first, own, legal, forms = _item_pieces(catalog, members)
+    item = np.array([owner[int(table)] for table in catalog.forms.table[forms]], dtype=np.int64)
+    spreads, (spread_item, shared) = catalog.spreads, _item_spreads(catalog, members)
+    spread_devices = tuple(spreads.devices[group[0]] for group in shared)
+    spread_added = Added.of_groups(spreads.costs.call, spreads.costs.vectors, shared)
+    ranges, devices = _device_ranges(spread_devices)
+
+    def summed(values: Floats) -> Floats:
+        rows = [values[group].sum(axis=0) for group in shared]
+        return np.array(rows).reshape(len(rows), *values.shape[1:])
+
+    arrays = EngineArrays(
+        first=first,
+        item=item,
+        next_form=_rings(item),
+        equal=catalog.forms.equal[forms],
+        part=own.added.part,
+        call=own.added.call,
+        vectors=own.added.vectors,
+        bytes=own.bytes,
+        served=np.ascontiguousarray(own.served),
+        legal=legal,
+        price=own.added.priced(vector_price) + own.served @ links_price,
+        most=np.array([most_pieces(task, tables) for tables in members], dtype=np.int64),
+        allowed=_allowed(task, members),
+        rivals=rivals_of(task, [[task.tables[index].name for index in group] for group in members]),
+        spread_first=np.searchsorted(spread_item, np.arange(len(members) + 1)).astype(np.int64),
+        spread_range=ranges,
+        spread_device=devices,
+        spread_part=spread_added.part,
+        spread_call=spread_added.call,
+        spread_vectors=spread_added.vectors,
+        spread_bytes=summed(spreads.costs.bytes.astype(np.float64)).astype(np.int64),
+        spread_served=summed(spreads.costs.served),
+        spread_reduced=summed(spreads.reduced),
+        mix=np.ascontiguousarray(cost_model.pricing.mix),
+        base=cost_model.pricing.base,
+        once=cost_model.pricing.once,
+        memory=np.array(task.topology.memory_bytes, dtype=np.int64),
+        links=link_facts(task.topology),
+    )
+    replicated = spreads.replicated[[int(group[0]) for group in shared]]
+    return Assembly(arrays, catalog, members, forms, spread_devices, replicated)
+
+
+def link_facts(topology: Topology) -> Floats:
+    """`(6,)` devices, devices a host, ms a byte inside and between hosts, latency in ms inside and between hosts."""
+    intra, inter = topology.link_bandwidth
+    speeds = 1e3 / intra, 1e3 / inter
+    return np.array([topology.devices, topology.devices_per_host, *speeds, *topology.link_latency_ms])
+
+
+def _rings(item: Ints) -> Ints:
+    """`(forms,)` the next form of the same item; after its last form comes its first."""
+    order = np.argsort(item, kind="stable")
+    result = np.empty_like(order)
+    for forms in np.split(order, np.flatnonzero(np.diff(item[order])) + 1):
+        result[forms] = np.roll(forms, -1)
+    return result
+
+
+def _device_ranges(sets: tuple[Ints, ...]) -> tuple[Ints, Ints]:
+    """`(sets, 2)` where the devices of each set lie in one array, and that array; equal sets are one object and share their place."""
+    begin, place, parts = 0, {}, [np.zeros(0, dtype=np.int64)]
+    for devices in sets:
+        if id(devices) not in place:
+            place[id(devices)] = (begin, begin + devices.size)
+            parts.append(devices)
+            begin += devices.size
+    ranges = np.array([place[id(devices)] for devices in sets], dtype=np.int64).reshape(len(sets), 2)
+    return ranges, np.concatenate(parts)

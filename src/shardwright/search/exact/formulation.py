@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.blocks import check_finite
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import Traffic, score, traffic
-from shardwright.search.engine.catalog import check_finite
 from shardwright.search.exact.placement import (
     PlacementVariables,
     Way,

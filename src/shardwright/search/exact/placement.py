@@ -15,9 +15,16 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
-from shardwright.search.engine.catalog import ROW_UNITS, row_units
 from shardwright.search.program import Program
-from shardwright.search.units import allowed_devices, equal_blocks, row_block_devices, row_counts, unit_width
+from shardwright.search.units import (
+    ROW_UNITS,
+    allowed_devices,
+    equal_blocks,
+    row_block_devices,
+    row_counts,
+    row_units,
+    unit_width,
+)
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task.constraints import TableConstraint

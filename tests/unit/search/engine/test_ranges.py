@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwright.search.engine.assembly import NO_HOME, Home, first_units
+from shardwright.search.engine.catalog import NO_HOME, Home
+from shardwright.search.engine.plans import first_units
 
 
 def home_of(runs: dict[int, tuple[int, int]], form=0) -> Home:

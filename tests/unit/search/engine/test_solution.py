@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from shardwright._engine import Problem, Solution, Stop
 from shardwright.cost import score
-from shardwright.search.engine.assembly import NO_HOME, EngineArrays
-from shardwright.search.engine.catalog import Added
+from shardwright.cost.blocks import Added
+from shardwright.search.engine.catalog import NO_HOME, EngineArrays
 from shardwright.testing.tasks import conformance_tasks, task_of
 from tests.oracles.engine import all_changes, times_of
 from tests.unit.search.engine.searches import MODEL, placed, session_of

@@ -1,4 +1,4 @@
-"""Start a search from a plan: what devices hold of it, the price of moves, and the solution that keeps it.
+"""From plans to solutions of the engine and back: what devices hold, the price of moves, the solution that keeps it, and its shards.
 
 A device that holds the share s of a table's columns holds that share of all its rows. A piece of w row units there therefore has to
 receive w (1 − s) units, and likewise the other way round. Between pieces of one form the widths are subtracted.
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from shardwright._engine import Solution
+from shardwright._engine import Solution, best_order
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
-from shardwright.search.engine.assembly import NOTHING, Assembly, Home
-from shardwright.search.engine.catalog import row_units
+from shardwright.search.engine.catalog import NOTHING, Assembly, Home
+from shardwright.search.units import row_units
 from shardwright.sharding.diff import Carried, by_holder, carry, element_bytes, moved_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -425,6 +425,68 @@ def _halve(solution: Solution, assembly: Assembly, piece: int) -> bool:
     solution.add(form, half)
     solution.add(form, width - half)
     return True
+
+
+def shards_of(assembly: Assembly, solution: Solution) -> list[Shard]:
+    """The shards of a full solution; devices keep the units that they held in the start plan, if there is one."""
+    shards: list[Shard] = []
+    for item, spread in enumerate(solution.spread_of.tolist()):
+        if spread >= 0:
+            for table in assembly.tables_of(item):
+                shards += assembly.spread_shards(table, spread)
+    form_of, width_of, device_of = solution.form, solution.width, solution.device
+    item_of = assembly.arrays.item[form_of]
+    order = np.lexsort((device_of, item_of))
+    for pieces in np.split(order, np.flatnonzero(np.diff(item_of[order])) + 1) if order.size else ():
+        form, devices, widths = int(form_of[pieces[0]]), device_of[pieces], width_of[pieces]
+        starts = first_units(assembly.home, int(item_of[pieces[0]]), form, devices, widths)
+        for device, start, stop in zip(devices.tolist(), starts.tolist(), (starts + widths).tolist(), strict=True):
+            shards += piece_shards(assembly, form, (start, stop), device)
+    return shards
+
+
+def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -> Ints:
+    """The first unit of each piece of an item; the pieces cover its units without gaps.
+
+    As far as possible, devices keep the units that they held before.
+
+    Args:
+        home: what devices held before.
+        item: the item.
+        form: form of its pieces.
+        devices: `(n,)` the device of each piece, no two equal.
+        widths: `(n,)` units of each piece.
+    """
+    order = np.arange(widths.size)
+    if home.first.size and home.form[item] == form:
+        held = {
+            int(home.device[place]): (int(home.start[place]), int(home.start[place] + home.width[place]))
+            for place in range(int(home.first[item]), int(home.first[item + 1]))
+        }
+        ranges = [held.get(device, (0, 0)) for device in devices.tolist()]
+        order = best_order(widths.tolist(), [start for start, _ in ranges], [stop for _, stop in ranges])
+    result = np.empty_like(widths)
+    result[order] = np.concatenate([[0], np.cumsum(widths[order])[:-1]])
+    return result
+
+
+def piece_shards(assembly: Assembly, form: int, units: tuple[int, int], device: int) -> list[Shard]:
+    """The blocks of units `[start, stop)` of a form, for each table of its item."""
+    if assembly.rows[form]:
+        table = assembly.task.tables[assembly.catalog.forms.table[assembly.forms[form]]]
+        start, stop = (table.rows * unit // row_units(table.rows) for unit in units)
+        return [Shard(table.name, (start, stop), (0, table.dim), (device,))]
+    whole, members = assembly.units(form), assembly.members[assembly.arrays.item[form]]
+    shards = []
+    for index in members:
+        table = assembly.task.tables[index]
+        own = assembly.forms[form] if len(members) == 1 else index
+        start, stop = (unit * table.dim // whole for unit in units)
+        equal = assembly.catalog.forms.equal[own] and stop - start < table.dim
+        width = table.dim // int(assembly.catalog.forms.units[own]) if equal else stop - start
+        cuts = range(start, stop, width)
+        shards += [Shard(table.name, (0, table.rows), (cut, cut + width), (device,)) for cut in cuts]
+    return shards
 
 
 _FORBIDDING = 1e9

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.cost.blocks import Added, Blocks, Tables, priced
 from shardwright.cost.published import PublishedModel
-from shardwright.search.engine.catalog import Added, Blocks, Tables, priced
 from shardwright.sharding import Shard, shard_bytes
 from shardwright.task import OPTIMIZERS, Exchange, Table, Task, Topology
 

@@ -7,8 +7,8 @@ import pytest
 
 import shardwright as sw
 from shardwright._engine import Solution
+from shardwright.search.engine.plans import everything_ms, holding_of, home_of, resumed
 from shardwright.search.engine.session import Start, start
-from shardwright.search.engine.warm import everything_ms, holding_of, home_of, resumed
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.diff import carry, moved_bytes
 from shardwright.testing.tasks import conformance_tasks, task_of

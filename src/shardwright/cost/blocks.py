@@ -1,0 +1,310 @@
+"""What blocks of a task's tables add to their devices, many at once.
+
+Searches look at tens of thousands of blocks. So the figures of `sharding.work`, `sharding.memory` and `cost.score` are computed as columns
+here instead of shard by shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.arrays import Floats, Ints
+from shardwright.cost.features import WorkArrays
+from shardwright.cost.model import CostModel
+from shardwright.errors import ShardwrightError
+from shardwright.sharding.memory import gradient_size
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import shard_work
+from shardwright.task.access import reuse_of_many
+from shardwright.task.table import DTYPE_BYTES
+from shardwright.task.task import Task
+
+_AT_ONCE = 16_384  # blocks encoded together: limits the encoder's memory
+_STATE_BYTES = {"sgd": (0, 0), "rowwise_adagrad": (4, 0), "adagrad": (0, 4), "adam": (0, 8)}  # a row, and a weight
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """n blocks, whose rows are a random part of their tables' rows (row ranges count ids).
+
+    Attributes:
+        table: `(n,)` index of the table.
+        rows: `(n,)` rows of the block.
+        dim: `(n,)` columns of the block.
+        replicas: `(n,)` devices that hold the block.
+    """
+
+    table: Ints
+    rows: Ints
+    dim: Ints
+    replicas: Ints
+
+    def __len__(self) -> int:
+        return self.table.size
+
+    def part(self, chosen: slice | Ints) -> Blocks:
+        """Some of the blocks."""
+        return Blocks(self.table[chosen], self.rows[chosen], self.dim[chosen], self.replicas[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCosts:
+    """What n blocks add to each device that holds them.
+
+    Attributes:
+        call: `(n,)` the kind of fused call that serves it, as `Tables` numbers them.
+        vectors: `(n, h + 2)` what it adds to that call's pre-activations of the cost model's hidden units, and to the linear parts of
+            forward and backward time.
+        bytes: `(n,)` memory.
+        served: `(n, 2)` bytes of values and of ids that a single holder sends and receives in a pass; 0 for replicas.
+    """
+
+    call: Ints
+    vectors: Floats
+    bytes: Ints
+    served: Floats
+
+    def single(self) -> PieceCosts:
+        """What pieces of one block each add."""
+        return PieceCosts(Added.of(self.call, self.vectors), self.bytes, self.served)
+
+    def of_groups(self, groups: Sequence[Ints]) -> PieceCosts:
+        """What pieces add that each are a group of blocks, given by the blocks' indices."""
+        flat = np.concatenate([np.zeros(0, dtype=np.int64), *groups])
+        begins = np.cumsum([0, *(rows.size for rows in groups)])[:-1]
+        added = Added.of_groups(self.call, self.vectors, groups)
+        return PieceCosts(added, np.add.reduceat(self.bytes[flat], begins), np.add.reduceat(self.served[flat], begins))
+
+
+class Tables:
+    """The tables of a task as columns, ready to be cut into blocks.
+
+    Args:
+        task: the task.
+        cost_model: encodes the blocks.
+    """
+
+    def __init__(self, task: Task, cost_model: CostModel) -> None:
+        self._task, self._model = task, cost_model
+        tables = task.tables
+        self.rows = np.array([table.rows for table in tables], dtype=np.int64)
+        self.dim = np.array([table.dim for table in tables], dtype=np.int64)
+        self._pooling = np.array([table.pooling for table in tables])
+        self._pooled = np.array([table.pooled for table in tables], dtype=np.float64)
+        self._weight_size = np.array([DTYPE_BYTES[table.dtype] for table in tables], dtype=np.float64)
+        self._gradient = np.array(
+            [gradient_size(task, table.pooled, table.dtype) for table in tables], dtype=np.float64
+        )
+        self._call_of: dict[tuple[int, int, int], int] = {}
+        self._reuse: dict[int, tuple[Floats, Floats]] = {}
+
+    @property
+    def calls(self) -> int:
+        """How many kinds of fused calls serve the blocks seen so far."""
+        return len(self._call_of)
+
+    def calls_of(self, blocks: Blocks) -> Ints:
+        """`(n,)` the kind of fused call that serves each block (see `sharding.work`), numbered as they are first seen."""
+        samples = np.maximum(1, -(-self._task.batch_size // blocks.replicas))
+        kind = (8 * self._pooled + self._weight_size).astype(np.int64)[blocks.table]
+        dim = np.where(self._pooled[blocks.table] > 0, 0, blocks.dim)
+        found = np.zeros(len(blocks), dtype=np.int64)
+        for one in np.unique(samples):
+            for other in np.unique(kind[samples == one]):
+                these = np.flatnonzero((samples == one) & (kind == other))
+                widths, place = np.unique(dim[these], return_inverse=True)
+                numbers = [
+                    self._call_of.setdefault((int(one), int(other), width), self.calls) for width in widths.tolist()
+                ]
+                found[these] = np.array(numbers, dtype=np.int64)[place]
+        return found
+
+    def costs(self, blocks: Blocks) -> BlockCosts:
+        """What each block adds to its devices."""
+        pricing, count = self._model.pricing, len(blocks)
+        vectors = np.empty((count, pricing.hidden.shape[0] + 2))
+        memory, served = np.empty(count, dtype=np.int64), np.empty((count, 2))
+        into = np.ascontiguousarray(np.hstack([pricing.hidden.T, pricing.linear.T]))
+        for start in range(0, count, _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            chunk = blocks.part(part)
+            works = self._works(chunk)
+            np.matmul(self._encode(chunk, works), into, out=vectors[part])
+            memory[part] = _bytes(self._task.optimizer, works, self._gradient[chunk.table] * (chunk.replicas > 1))
+            alone = chunk.replicas == 1
+            values = 4.0 * works.dim * np.where(works.pooled > 0, works.samples, works.lookups)
+            served[part] = np.stack([values * alone, 8.0 * works.lookups * alone], axis=1)
+        return BlockCosts(self.calls_of(blocks), vectors, memory, served)
+
+    def _works(self, blocks: Blocks) -> WorkArrays:
+        share = blocks.rows / self.rows[blocks.table]
+        lookups = self._pooling[blocks.table] * share * self._task.batch_size / blocks.replicas
+        bins = np.empty((2, len(blocks), 17))
+        for replicas in np.unique(blocks.replicas):
+            these = blocks.replicas == replicas
+            for kind, of_table in enumerate(self._reuse_of(int(replicas))):
+                bins[kind, these] = of_table[blocks.table[these]] * share[these, None]
+        return WorkArrays(
+            rows=blocks.rows.astype(np.float64),
+            dim=blocks.dim.astype(np.float64),
+            samples=np.maximum(1.0, -(-self._task.batch_size // blocks.replicas)),
+            lookups=lookups,
+            pooled=self._pooled[blocks.table],
+            weight_size=self._weight_size[blocks.table],
+            reuse_rows=bins[0],
+            reuse_lookups=bins[1],
+            row_share=share,
+        )
+
+    def _reuse_of(self, replicas: int) -> tuple[Floats, Floats]:
+        """Reuse bins of every table in the part of the batch that one replica serves; a random part of the rows has its share of them."""
+        if replicas not in self._reuse:
+            lookups = self._pooling * self._task.batch_size / replicas
+            self._reuse[replicas] = reuse_of_many([table.access for table in self._task.tables], lookups.tolist())
+        return self._reuse[replicas]
+
+    def _encode(self, blocks: Blocks, works: WorkArrays) -> Floats:
+        """Encodings of blocks; a cost model that cannot take columns gets them one by one."""
+        columns = getattr(self._model, "encode_arrays", None)
+        if columns is not None:
+            found: Floats = columns(works)
+            return found
+        task = self._task
+        shards = [
+            Shard(task.tables[table].name, (0, int(rows)), (0, int(dim)), tuple(range(replicas)))
+            for table, rows, dim, replicas in zip(blocks.table, blocks.rows, blocks.dim, blocks.replicas, strict=True)
+        ]
+        return self._model.encode([shard_work(task, shard) for shard in shards])
+
+
+def _bytes(optimizer: str, works: WorkArrays, gradient: Floats) -> Ints:
+    """Bytes that each block takes on a device, with `(n,)` bytes of gradient a weight; see `sharding.memory`."""
+    by_row, by_weight = _STATE_BYTES[optimizer]
+    weights = works.rows * works.dim
+    lookups = np.ceil(works.lookups)
+    outputs = 4 * works.dim * np.where(works.pooled > 0, works.samples, lookups)
+    total = works.rows * (works.row_bytes + by_row) + by_weight * weights
+    total += gradient * weights
+    found: Ints = (total + 8 * (lookups + works.samples + 1) + 2 * outputs).astype(np.int64)
+    return found
+
+
+def check_finite(values: Floats, cost_model: CostModel) -> None:
+    """Check numbers that a cost model has predicted.
+
+    Raises:
+        ShardwrightError: a number is not finite.
+    """
+    if not np.isfinite(values).all():
+        raise ShardwrightError(
+            f"cost model {cost_model.name} predicted a time that is not finite; train the model again"
+        )
+
+
+class Added(NamedTuple):
+    """What n rows of pieces add to the fused calls of their devices. The parts of row i are `[part[i], part[i + 1])`, at least one.
+
+    Attributes:
+        part: `(n + 1,)`.
+        call: `(parts,)` the call that each part is in.
+        vectors: `(parts, h + 2)` what it adds there.
+    """
+
+    part: Ints
+    call: Ints
+    vectors: Floats
+
+    @classmethod
+    def of(cls, call: Ints, vectors: Floats) -> Added:
+        """Rows of one block each, given by their calls `(n,)` and vectors `(n, h + 2)`."""
+        return cls(np.arange(call.size + 1), np.ascontiguousarray(call), np.ascontiguousarray(vectors))
+
+    @classmethod
+    def of_groups(cls, call: Ints, vectors: Floats, groups: Sequence[Ints]) -> Added:
+        """Rows that each stand for a group of blocks, given by the blocks' indices; blocks of a group in one call are one part."""
+        if all(rows.size == 1 for rows in groups):
+            rows = np.concatenate([np.zeros(0, dtype=np.int64), *groups])
+            return cls.of(call[rows], vectors[rows])
+        parts = [[rows[call[rows] == kind] for kind in np.unique(call[rows])] for rows in groups]
+        flat = [rows for of_row in parts for rows in of_row]
+        return cls(
+            np.cumsum([0, *(len(of_row) for of_row in parts)]),
+            np.array([call[rows[0]] for rows in flat], dtype=np.int64),
+            np.array([vectors[rows].sum(axis=0) for rows in flat]),
+        )
+
+    def take(self, order: Ints) -> Added:
+        """The rows in this order."""
+        counts = np.diff(self.part)[order]
+        part = np.concatenate([[0], np.cumsum(counts)])
+        source = np.arange(part[-1]) + np.repeat(self.part[order] - part[:-1], counts)
+        return Added(part, self.call[source], self.vectors[source])
+
+    def then(self, other: Added) -> Added:
+        """These rows, and others behind them."""
+        return Added(
+            np.concatenate([self.part, self.part[-1] + other.part[1:]]),
+            np.concatenate([self.call, other.call]),
+            np.concatenate([self.vectors, other.vectors]),
+        )
+
+    def priced(self, prices: Floats) -> Floats:
+        """`(n,)` ms of the rows at `(calls, h + 2)` prices."""
+        return self.summed(priced(self.vectors, self.call, prices))
+
+    def summed(self, of_parts: Floats) -> Floats:
+        """`(n, …)` sums over the parts of each row."""
+        single = len(of_parts) == self.part.size - 1
+        found: Floats = of_parts if single else np.add.reduceat(of_parts, self.part[:-1])
+        return found
+
+
+class PieceCosts(NamedTuple):
+    """What n pieces, of one or several blocks each, add to their devices.
+
+    Attributes:
+        added: what they add to fused calls.
+        bytes: `(n,)` memory.
+        served: `(n, 2)` as in `BlockCosts`.
+    """
+
+    added: Added
+    bytes: Ints
+    served: Floats
+
+    def take(self, order: Ints) -> PieceCosts:
+        """The pieces in this order."""
+        return PieceCosts(self.added.take(order), self.bytes[order], self.served[order])
+
+    def then(self, other: PieceCosts) -> PieceCosts:
+        """These pieces, and others behind them."""
+        memory, served = np.concatenate([self.bytes, other.bytes]), np.concatenate([self.served, other.served])
+        return PieceCosts(self.added.then(other.added), memory, served)
+
+
+def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
+    """`(n,)` ms of `(n, h + 2)` vectors at `(calls, h + 2)` prices, each vector at the prices of its call `(n,)`."""
+    if len(prices) == 1 or not call.size or (call == call[0]).all():
+        found: Floats = vectors @ prices[call[0] if call.size else 0]
+        return found
+    of_all: Floats = vectors @ prices.T  # reading the vectors is what takes time
+    return of_all[np.arange(call.size), call]
+
+
+def priced_at_all(vectors: Floats, call: Ints, prices: Floats) -> Floats:
+    """`(k, n)` as `priced`, at k sets of `(calls, h + 2)` prices."""
+    if prices.shape[1] == 1:  # one pass over the vectors: reading them is what takes time
+        found: Floats = prices[:, 0] @ vectors.T
+        return found
+    return np.stack([priced(vectors, call, of_one) for of_one in prices])
+
+
+def reduced_bytes(task: Task, weights: Ints) -> Floats:
+    """`(n, 2)` bytes that each of the replicas on all devices sends inside its host and between hosts; see `cost.score`."""
+    per_host, hosts = task.topology.devices_per_host, task.topology.hosts
+    gradient = 4.0 * weights
+    return np.stack([2 * (per_host - 1) / per_host * gradient, 2 * (hosts - 1) / hosts * gradient / per_host], axis=1)
