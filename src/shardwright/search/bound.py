@@ -77,8 +77,8 @@ import numpy as np
 from shardwright._engine import cheapest_widths
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel, Pricing
+from shardwright.linear_programs import Program
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.program import Program
 from shardwright.search.relaxation import (
     ALL_PHASES,
     Choice,

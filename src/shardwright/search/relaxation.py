@@ -20,8 +20,8 @@ from shardwright._engine import cheapest_widths, least_bottlenecks
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import BlockCosts, Blocks, priced, priced_at_all, reduced_bytes
 from shardwright.cost.model import Pricing
+from shardwright.linear_programs import INFINITE, quiet_solver
 from shardwright.search.engine.catalog import Catalog, largest_memory
-from shardwright.search.program import INFINITE, quiet_solver
 from shardwright.search.units import row_counts, row_units
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task

@@ -1,5 +1,3 @@
-import os
-import threading
 import time
 from dataclasses import replace
 
@@ -10,7 +8,7 @@ import shardwright as sw
 from shardwright.cost.model import Pricing
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
-from shardwright.search import program
+from shardwright.linear_programs import Program, Solution
 from shardwright.search.baselines import SortedGreedy
 from shardwright.search.exact import Exact
 from shardwright.search.exact.formulation import Answer, Effort, all_ways, solve
@@ -225,32 +223,18 @@ def test_the_relaxed_program_keeps_the_time_limit(monkeypatch):
 
     def late(self, seconds=None):
         given.append(seconds)
-        return program.Solution(None, np.inf, -np.inf)
+        return Solution(None, np.inf, -np.inf)
 
-    monkeypatch.setattr(program.Program, "relaxed", late)
+    monkeypatch.setattr(Program, "relaxed", late)
     plan = sw.plan(task_of(8, 4), strategy="mip", cost_model=MODEL, time_limit=60)
     assert 0 < given[-1] < 60
     assert plan.bound_ms is None
 
 
 def test_a_program_that_is_not_built_in_time_gives_no_bound():
-    late = program.Program(time.monotonic())
-    with pytest.raises(TimeoutError):
-        late.row(late.variables([1.0]), 1.0)
     task = task_of(4, 2)
     effort = Effort(time.monotonic(), None, 1e-6)
     assert solve(task, MODEL, all_ways(task, MODEL, None), effort) == Answer(None, -np.inf)
-
-
-def test_a_relaxed_program_without_time_finds_nothing():
-    rng, relaxed = np.random.default_rng(0), program.Program()
-    columns = relaxed.variables(np.ones(200), cost=-rng.random(200))
-    for _ in range(200):
-        relaxed.row(columns, rng.random(200), high=20.0)
-    assert relaxed.relaxed(600.0).objective == relaxed.relaxed().objective > -np.inf
-    found = relaxed.relaxed(0.0)
-    assert found.values is None
-    assert found.bound == -np.inf
 
 
 @pytest.mark.slow
@@ -347,52 +331,6 @@ def test_a_model_that_gives_nan_is_refused():
 def test_bad_options_are_refused(options):
     with pytest.raises(InvalidInput, match=next(iter(options))):
         Exact(**options)
-
-
-def test_what_the_solver_prints_does_not_reach_standard_output(capfd):
-    check_redirected(capfd)
-
-
-def check_redirected(capfd):
-    with program._STDOUT_ON_STDERR:
-        os.write(1, b"diagnostics of the solver")
-    os.write(1, b"a document")
-    found = capfd.readouterr()
-    assert found.out == "a document"
-    assert found.err == "diagnostics of the solver"
-
-
-def test_searches_that_overlap_in_threads_leave_standard_output_as_it_was(capfd):
-    """The first to begin is the first to end."""
-    second_began, first_ended = threading.Event(), threading.Event()
-
-    def second():
-        with program._STDOUT_ON_STDERR:
-            second_began.set()
-            assert first_ended.wait(60)
-            os.write(1, b"still diagnostics")
-
-    thread = threading.Thread(target=second)
-    with program._STDOUT_ON_STDERR:
-        thread.start()
-        assert second_began.wait(60)
-    first_ended.set()
-    thread.join(60)
-    os.write(1, b"a document")
-    found = capfd.readouterr()
-    assert found.out == "a document"
-    assert found.err == "still diagnostics"
-
-
-def test_what_cannot_be_redirected_does_not_count_as_redirected(capfd, monkeypatch):
-    def refuse(*_):
-        raise OSError("no file descriptors left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(program.os, "dup2", refuse)
-        with pytest.raises(OSError, match="left"), program._STDOUT_ON_STDERR:
-            pass
-    check_redirected(capfd)
 
 
 def test_columns_that_no_width_allows_are_no_way():

@@ -23,6 +23,7 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import check_finite
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import Traffic, score, traffic
+from shardwright.linear_programs import Program
 from shardwright.search.exact.placement import (
     PlacementVariables,
     Way,
@@ -34,7 +35,6 @@ from shardwright.search.exact.placement import (
     column_units,
     ways_of,
 )
-from shardwright.search.program import Program
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard

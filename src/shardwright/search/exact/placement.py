@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
-from shardwright.search.program import Program
+from shardwright.linear_programs import Program
 from shardwright.search.units import (
     ROW_UNITS,
     allowed_devices,

@@ -32,7 +32,7 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.flows import ID_BYTES, VALUE_BYTES
 from shardwright.cost.model import CostModel
-from shardwright.search.program import Program
+from shardwright.linear_programs import Program
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.memory import gradient_size, optimizer_bytes
 from shardwright.sharding.shard import Shard

@@ -29,8 +29,8 @@ import numpy as np
 
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.errors import InfeasibleTask, some_of
+from shardwright.linear_programs import Program
 from shardwright.search.infeasible.needs import Group, Places, Where, compared, groups_of, inside
-from shardwright.search.program import Program
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
 
