@@ -284,13 +284,12 @@ class BoundProof:
         Yields a pair for each of several `(calls, h + 2)` slopes; all are priced in one pass over the pieces.
         """
         forms = self._relaxation.catalog.forms
-        width = np.arange(forms.costs.call.size) - np.repeat(forms.first[:-1], forms.units) + 1
-        whole = np.repeat(forms.units, forms.units) / width
+        whole = forms.units[forms.form] / forms.width
         every_price = self._relaxation.piece_prices(np.stack(slopes))
         for slope, price in zip(slopes, every_price, strict=True):
             other_price = self._relaxation.other_prices(slope)
             discount = np.zeros(self._relaxation.tables)
-            np.minimum.at(discount, self._relaxation.table_of_row, price * whole)
+            np.minimum.at(discount, forms.pieces.table, price * whole)
             np.minimum.at(discount, self._relaxation.other.table, other_price)
             made = self._intercepts(Prices(slope, np.zeros((2, 2))), phases)
             once = float(self._pricing.once @ phases[KERNELS])
@@ -477,7 +476,7 @@ class Holders:
         relaxation, forms = self._relaxation, self._relaxation.catalog.forms
         others = self._others(holders)
         on, off = self._pieces.priced(weights, holders), self._pieces.priced(1.0 - weights, others)
-        own = relaxation.table_of_row == table
+        own = forms.pieces.table == table
         with_holders = own | (on <= off)
         price = np.where(relaxation.legal & ~(own & copied), np.where(with_holders, on, off), np.inf)
         of_form, uses = cheapest_widths(forms.first, price)
@@ -489,7 +488,7 @@ class Holders:
         best, worth, taken, spread = relaxation.settled(of_form, of_spread, self._made)
         if not np.isfinite(best).all():
             return np.inf, np.zeros(4)
-        used = uses * np.isin(np.repeat(np.arange(forms.table.size), forms.units), taken)
+        used = uses * np.isin(forms.form, taken)
         inside, outside = used * with_holders, used * ~with_holders
         rise = inside @ self._pieces.change(holders) - outside @ self._pieces.change(others)
         return self._fixed + sum(self._made[worth].tolist()) + float(best.sum()), rise + rise_of_spread[spread].sum(
@@ -534,7 +533,7 @@ def _piece_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Load
     forms = relaxation.catalog.forms
     links = np.hstack([relaxation.least_served(), np.zeros((forms.costs.call.size, 2))])
     ones = np.ones(forms.costs.call.size, dtype=np.int64)
-    return _loads(relaxation.table_of_row, ones, relaxation.piece_prices(slopes), links, relaxation, prices)
+    return _loads(forms.pieces.table, ones, relaxation.piece_prices(slopes), links, relaxation, prices)
 
 
 def _spread_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:

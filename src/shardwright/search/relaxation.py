@@ -114,7 +114,6 @@ class Relaxation:
         self.low_rows, self.low = _row_pieces_with_fewest_rows(catalog)
         self.other = _other_ways(catalog)
         self.other_legal = np.ones(self.other.table.size, dtype=bool)
-        self.table_of_row = np.repeat(forms.table, forms.units)
         copies = self.other.parts == task.topology.devices
         copies &= self.other.links[:, :2].sum(axis=1) == 0
         self.everywhere = np.setdiff1d(
@@ -141,7 +140,8 @@ class Relaxation:
         if self.everywhere.size == self.calls:
             return 0.0
         of_table: dict[int, set[int]] = {}
-        pairs = [(self.table_of_row, self.catalog.forms.costs.call), (self.other.table, self.other.call)]
+        forms = self.catalog.forms
+        pairs = [(forms.pieces.table, forms.costs.call), (self.other.table, self.other.call)]
         for pair in np.unique(np.concatenate([table * self.calls + call for table, call in pairs])).tolist():
             of_table.setdefault(pair // self.calls, set()).add(pair % self.calls)
         kinds: list[set[int]] = []
@@ -169,7 +169,7 @@ class Relaxation:
         best, worth, form, other = self.settled(of_form, of_other, made)
         in_use = np.zeros(forms.table.size, dtype=bool)
         in_use[form] = True
-        rows = np.flatnonzero(uses * np.repeat(in_use, forms.units))
+        rows = np.flatnonzero(uses * in_use[forms.form])
         return Choice(worth, best, rows, uses[rows], other)
 
     def settled(self, of_form: Floats, of_other: Floats, made: Floats) -> tuple[Floats, Ints, Ints, Ints]:
@@ -202,8 +202,9 @@ class Relaxation:
     def sums(self, choice: Choice, group: Ints, groups: int) -> Loads:
         """The loads of what the tables choose, summed by group of tables."""
         costs, others, rows = self.catalog.forms.costs, self.other, choice.rows
+        tables = self.catalog.forms.pieces.table[rows]
         vectors, links = np.zeros((groups, self.calls, costs.vectors.shape[1])), np.zeros((groups, 4))
-        of_row, of_other = group[self.table_of_row[rows]], group[others.table[choice.others]]
+        of_row, of_other = group[tables], group[others.table[choice.others]]
         np.add.at(vectors, (of_row, costs.call[rows]), costs.vectors[rows] * choice.uses[:, None])
         np.add.at(vectors, (of_other, others.call[choice.others]), others.vectors[choice.others])
         np.add.at(links[:, :2], of_row, costs.served[rows] * choice.uses[:, None])
@@ -313,10 +314,9 @@ def _first_at(best: Floats, table: Ints, price: Floats) -> Ints:
 def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
     """Rows of the pieces that may be a row shorter than the catalog says, and what the shorter ones cost."""
     pieces, rows = catalog.forms.pieces, catalog.tables.rows
-    in_rows = np.repeat(catalog.forms.rows, catalog.forms.units)
-    width = np.arange(in_rows.size) - np.repeat(catalog.forms.first[:-1], catalog.forms.units) + 1
-    fewest = rows[pieces.table] * width // np.repeat(catalog.forms.units, catalog.forms.units)
-    shorter = np.flatnonzero(in_rows & (fewest < pieces.rows))
+    forms = catalog.forms
+    fewest = rows[pieces.table] * forms.width // forms.units[forms.form]
+    shorter = np.flatnonzero(forms.rows[forms.form] & (fewest < pieces.rows))
     blocks = Blocks(pieces.table[shorter], fewest[shorter], pieces.dim[shorter], pieces.replicas[shorter])
     return shorter, catalog.tables.costs(blocks)
 

@@ -48,6 +48,15 @@ def equal_blocks(table: Table, limits: TableConstraint) -> list[int]:
     return [count for count in range(2, most + 1) if units % count == 0]
 
 
+def column_units(table: Table, limits: TableConstraint) -> list[int]:
+    """Units of each column form of a table; one form of one unit if it may not be cut."""
+    if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
+        return [1]
+    if limits.equal_columns:
+        return equal_blocks(table, limits) or [1]
+    return [table.dim // unit_width(table, limits)]
+
+
 def row_block_devices(table: Table, limits: TableConstraint, topology: Topology, devices: Ints) -> Ints | None:
     """The devices for a table's equal row blocks: as many of `devices` as it may have blocks, the roomiest first.
 

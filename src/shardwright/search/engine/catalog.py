@@ -23,16 +23,8 @@ from shardwright._engine import Problem
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Tables, reduced_bytes
 from shardwright.cost.model import CostModel
-from shardwright.search.units import (
-    allowed_devices,
-    equal_blocks,
-    rivals_of,
-    row_block_devices,
-    row_units,
-    unit_width,
-)
+from shardwright.search.units import allowed_devices, column_units, rivals_of, row_block_devices, row_units
 from shardwright.sharding.shard import Shard, even_cuts
-from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
@@ -66,6 +58,16 @@ class Forms:
     def units(self) -> Ints:
         """`(f,)` how many units each form has."""
         return np.diff(self.first)
+
+    @cached_property
+    def form(self) -> Ints:
+        """`(pieces,)` the form of each piece."""
+        return np.repeat(np.arange(self.table.size), self.units)
+
+    @cached_property
+    def width(self) -> Ints:
+        """`(pieces,)` units of each piece."""
+        return np.arange(self.form.size) - self.first[self.form] + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,15 +113,6 @@ def make_catalog(task: Task, cost_model: CostModel) -> Catalog:
     tables = Tables(task, cost_model)
     roomy = largest_memory(task)
     return Catalog(task, tables, _forms(task, tables, roomy), _spreads(task, tables))
-
-
-def column_units(table: Table, limits: TableConstraint) -> list[int]:
-    """Units of each column form of a table; one form of one unit if it may not be cut."""
-    if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
-        return [1]
-    if limits.equal_columns:
-        return equal_blocks(table, limits) or [1]
-    return [table.dim // unit_width(table, limits)]
 
 
 def devices_of(task: Task, table: int) -> Ints:
@@ -460,6 +453,16 @@ class Assembly:
         """`(forms,)` whether each form cuts rows."""
         found: Bools = self.catalog.forms.rows[self.forms]
         return found
+
+    @cached_property
+    def spread_item(self) -> Ints:
+        """`(spreads,)` the item of each spread."""
+        return np.repeat(np.arange(len(self.members)), np.diff(self.arrays.spread_first))
+
+    @property
+    def spread_added(self) -> Added:
+        """What each spread adds to each of its devices."""
+        return Added(self.arrays.spread_part, self.arrays.spread_call, self.arrays.spread_vectors)
 
     @cached_property
     def whole(self) -> Ints:

@@ -127,10 +127,9 @@ def home_of(carried: Carried, assembly: Assembly, price_ms_per_byte: float) -> H
     widest = [_widest(holding) for holding in holdings]
     units = np.diff(arrays.first)
     item_ms = price_ms_per_byte * np.array([_kept_bytes(carried, assembly, item) for item in range(items)])
-    item_of_spread = np.repeat(np.arange(items), np.diff(arrays.spread_first))
     spread_ms = price_ms_per_byte * _spread_bytes(carried, assembly, holdings)
     least = item_ms * (1 - np.array([_covered(holding, units) for holding in holdings]))
-    np.minimum.at(least, item_of_spread, spread_ms)
+    np.minimum.at(least, assembly.spread_item, spread_ms)
     runs = np.array([run for ranges in widest for run in ranges], dtype=np.int64).reshape(-1, 3)
     return Home(
         form=np.array([NOTHING if holding is None else holding.form for holding in holdings], dtype=np.int64),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,19 +25,6 @@ from shardwright.sharding.shard import Shard
 from shardwright.task.constraints import ANY
 from shardwright.task.task import Task
 
-
-class PeakShares(NamedTuple):
-    """How much a piece or a spread takes of what the mean device spends on a phase; the largest over the phases.
-
-    Attributes:
-        pieces: `(pieces,)` share of a single piece.
-        spreads: `(spreads,)` share of a spread's part on one device.
-    """
-
-    pieces: Floats
-    spreads: Floats
-
-
 _TIGHTENINGS = 4
 
 
@@ -48,13 +34,15 @@ class Prepared:
 
     Attributes:
         assembly: the arrays of the engine.
-        peak_shares: what pieces and spreads put on their devices.
+        piece_shares: `(pieces,)` how much a piece takes of what the mean device spends on a phase; the largest over the phases.
+        spread_shares: `(spreads,)` the same of a spread's part on one device.
         spread_price: `(spreads,)` ms times devices of each spread.
         price_ms: rough step time of a good plan: the bound, or an even share of what all items cost alone.
     """
 
     assembly: Assembly
-    peak_shares: PeakShares
+    piece_shares: Floats
+    spread_shares: Floats
     spread_price: Floats
     price_ms: float
     _proof: BoundProof | None = field(repr=False)
@@ -140,7 +128,7 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
     rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
     return Prepared(
         assembly,
-        _peak_shares(assembly, cost_model.pricing, prices, reduced),
+        *_peak_shares(assembly, cost_model.pricing, prices, reduced),
         _spread_prices(assembly, prices, reduced),
         bound.ms if bound and bound.ms > 0 else rough,
         proof,
@@ -151,14 +139,14 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
 def _spread_prices(assembly: Assembly, prices: Prices, reduced: Floats) -> Floats:
     arrays = assembly.arrays
     devices = np.array([ranks.size for ranks in assembly.spread_devices], dtype=np.float64)
-    kernels = Added(arrays.spread_part, arrays.spread_call, arrays.spread_vectors).priced(prices.vector)
+    kernels = assembly.spread_added.priced(prices.vector)
     each = kernels + arrays.spread_served @ served_price(assembly.task.topology, prices) + reduced
     total: Floats = devices * each
     return total
 
 
-def _peak_shares(assembly: Assembly, pricing: Pricing, prices: Prices, reduced: Floats) -> PeakShares:
-    """Peak shares, if every table takes its cheapest form; `reduced`: `(spreads,)` ms to reduce gradients."""
+def _peak_shares(assembly: Assembly, pricing: Pricing, prices: Prices, reduced: Floats) -> tuple[Floats, Floats]:
+    """Shares of pieces and spreads, if every table takes its cheapest form; `reduced`: `(spreads,)` ms to reduce gradients."""
     arrays, topology, (by_kernel, _) = assembly.arrays, assembly.task.topology, tangents(pricing, prices)
     forward, backward = prices.links @ ms_per_byte(topology)
 
@@ -170,13 +158,12 @@ def _peak_shares(assembly: Assembly, pricing: Pricing, prices: Prices, reduced: 
     in_columns = int(arrays.first[arrays.most.size])
     pieces, spreads = np.zeros(uses.size), np.zeros(arrays.spread_bytes.size)
     of_pieces = by_phase(Added(arrays.part, arrays.call, arrays.vectors), arrays.served, 0.0)
-    spread = Added(arrays.spread_part, arrays.spread_call, arrays.spread_vectors)
-    of_spreads = by_phase(spread, arrays.spread_served, reduced)
+    of_spreads = by_phase(assembly.spread_added, arrays.spread_served, reduced)
     for ms, spread_ms in zip(of_pieces, of_spreads, strict=True):
         goal = float(ms[:in_columns] @ uses[:in_columns]) / topology.devices
         if goal > 0:
             pieces, spreads = np.maximum(pieces, ms / goal), np.maximum(spreads, spread_ms / goal)
-    return PeakShares(pieces, spreads)
+    return pieces, spreads
 
 
 def _prices_of_whole_tables(catalog: Catalog, cost_model: CostModel) -> Prices:
@@ -227,14 +214,14 @@ def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
     Returns:
         The solution, and an item that found no device, or -1.
     """
-    assembly, peak_shares = prepared.assembly, prepared.peak_shares
-    arrays, solution = assembly.arrays, Solution(assembly.problem)
+    assembly, arrays = prepared.assembly, prepared.assembly.arrays
+    solution = Solution(assembly.problem)
     price, spread_price = np.where(arrays.legal, arrays.price, np.inf), prepared.spread_price * how.spreading
     if how.kind is not None:
         price, spread_price = _of_one_kind(assembly, price, spread_price, how.kind)
     room = how.memory_share * float(arrays.memory.max())
-    load = np.maximum(peak_shares.pieces / how.limit, arrays.bytes / room)
-    spread_load = np.maximum(peak_shares.spreads / how.limit, arrays.spread_bytes / room)
+    load = np.maximum(prepared.piece_shares / how.limit, arrays.bytes / room)
+    spread_load = np.maximum(prepared.spread_shares / how.limit, arrays.spread_bytes / room)
     smallest = np.minimum.reduceat(np.where(np.isfinite(price), load, np.inf), arrays.first[:-1])
     within = load <= np.repeat(np.maximum(1.0, smallest), np.diff(arrays.first))
     of_form, uses = cheapest_widths(arrays.first, np.where(within, price, np.inf))
@@ -262,7 +249,7 @@ def _of_one_kind(assembly: Assembly, price: Floats, spread_price: Floats, kind: 
     hosts = [devices[[0, -1]] // arrays.links[1] for devices in assembly.spread_devices]
     on_host = np.array([first == last for first, last in hosts], dtype=bool) & (arrays.memory.size > arrays.links[1])
     kinds = np.where(assembly.spread_replicated, "data_parallel", np.where(on_host, "table_row_wise", "row_wise"))
-    owner, item = np.repeat(np.arange(items), np.diff(arrays.spread_first)), arrays.item[form]
+    owner, item = assembly.spread_item, arrays.item[form]
     able = np.isin(np.arange(items), np.concatenate([item[of_kind], owner[kinds == kind]]))
     return (
         np.where(of_kind | ~able[item], price, np.inf),
@@ -492,7 +479,7 @@ class SearchSession:
 
     def _started(self, how: Start) -> tuple[list[Solution], int]:
         if not self._share_limits:
-            how = Start(np.inf, how.memory_weight, np.inf, how.memory_share, how.kind)
+            how = replace(how, limit=np.inf, spreading=np.inf)
         solution, stuck = self._made(how)
         return ([] if solution is None else self._both_kinds(solution)), stuck
 
