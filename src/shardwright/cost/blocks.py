@@ -16,7 +16,7 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
-from shardwright.sharding.memory import gradient_size
+from shardwright.sharding.memory import STATE_BYTES, gradient_size
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
 from shardwright.task.access import reuse_of_many
@@ -24,7 +24,6 @@ from shardwright.task.table import DTYPE_BYTES
 from shardwright.task.task import Task
 
 _AT_ONCE = 16_384  # blocks encoded together: limits the encoder's memory
-_STATE_BYTES = {"sgd": (0, 0), "rowwise_adagrad": (4, 0), "adagrad": (0, 4), "adam": (0, 8)}  # a row, and a weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +182,7 @@ class Tables:
 
 def _bytes(optimizer: str, works: WorkArrays, gradient: Floats) -> Ints:
     """Bytes that each block takes on a device, with `(n,)` bytes of gradient a weight; see `sharding.memory`."""
-    by_row, by_weight = _STATE_BYTES[optimizer]
+    by_row, by_weight = STATE_BYTES[optimizer]
     weights = works.rows * works.dim
     lookups = np.ceil(works.lookups)
     outputs = 4 * works.dim * np.where(works.pooled > 0, works.samples, lookups)

@@ -26,7 +26,7 @@ from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.flows import VALUE_BYTES
 from shardwright.cost.model import AddedModel, CostModel, Pricing
-from shardwright.sharding.memory import optimizer_bytes
+from shardwright.sharding.memory import STATE_BYTES
 from shardwright.sharding.work import ShardWork
 from shardwright.task.groups import Shape, ShardingGroups
 from shardwright.task.task import Task
@@ -100,8 +100,8 @@ class GroupedModel(AddedModel):
         """`(n, 2)` forward and backward ms to synchronise n shards; `latents` have no effect."""
         topology, groups = self.task.topology, self.groups
         weights = works.rows * works.dim
-        by_row = optimizer_bytes(self.task.optimizer, 1, 0)
-        state = by_row * works.rows + (optimizer_bytes(self.task.optimizer, 1, 1) - by_row) * weights
+        by_row, by_weight = STATE_BYTES[self.task.optimizer]
+        state = by_row * works.rows + by_weight * weights
         moved = weights * works.weight_size + (0.0 if groups.fully_sharded else state)
         sync = moved * all_reduce_ms_per_byte(groups.replica_shape, topology)
         cluster = all_reduce_ms_per_byte((groups.hosts, groups.devices_per_host), topology)

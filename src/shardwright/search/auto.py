@@ -63,14 +63,8 @@ class Auto:
             InfeasibleTask: no strategy finds a plan; the message is `certified`'s, or else that of the last strategy asked.
         """
         seen = BestPlan(task, cost_model, seed, deadline)
-        try:
-            with seen.until_interrupted():
-                self._attempt_all(task, cost_model, seen, seed)
-        except KeyboardInterrupt:
-            if seen.plan is None:
-                seen.attempt(FusedGreedy())
-            if seen.plan is None:
-                raise
+        with seen.collecting(last=FusedGreedy()):
+            self._attempt_all(task, cost_model, seen, seed)
         if seen.plan is None:
             raise seen.refused.get("certified") or list(seen.refused.values())[-1]
         bounds = [plan.bound_ms for _, plan in seen.seen if plan.bound_ms is not None]

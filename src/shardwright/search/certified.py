@@ -105,19 +105,15 @@ class Certified:
         self, task: Task, cost_model: CostModel, warm: WarmStart | None, seed: int, deadline: float | None
     ) -> Plan:
         seen = BestPlan(task, cost_model, seed, deadline)
-        try:
-            with seen.until_interrupted():
-                if warm is not None and warm.kept is not None:
-                    seen.offer(Plan(task, warm.kept, self.name, seed))
-                if warm is None:
-                    seen.attempt(FusedGreedy())
-                if seen.plan is None or not seen.late:
-                    return self._searched(task, cost_model, warm, seen, seed, deadline)
-        except KeyboardInterrupt:  # before the first start, the best so far is greedy's or the start plan
-            if seen.plan is None:
+        with seen.collecting(
+            last=FusedGreedy()
+        ):  # before the first start, the best so far is greedy's or the start plan
+            if warm is not None and warm.kept is not None:
+                seen.offer(Plan(task, warm.kept, self.name, seed))
+            if warm is None:
                 seen.attempt(FusedGreedy())
-            if seen.plan is None:
-                raise
+            if seen.plan is None or not seen.late:
+                return self._searched(task, cost_model, warm, seen, seed, deadline)
         assert seen.plan is not None
         return replace(seen.plan, strategy=self.name)
 

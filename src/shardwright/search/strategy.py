@@ -194,6 +194,22 @@ class BestPlan(Interruptible):
         """Whether time is up, or Ctrl-C was pressed."""
         return self.interrupted or (self._deadline is not None and time.monotonic() >= self._deadline)
 
+    @contextmanager
+    def collecting(self, last: Strategy) -> Iterator[None]:
+        """Collect plans until Ctrl-C, which ends this quietly; if there is no plan then, ask a last strategy.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, and the last strategy finds no plan either.
+        """
+        try:
+            with self.until_interrupted():
+                yield
+        except KeyboardInterrupt:
+            if self.plan is None:
+                self.attempt(last)
+            if self.plan is None:
+                raise
+
     def offer(self, plan: Plan) -> None:
         """Keep a plan if it is the best so far."""
         begin = time.monotonic()

@@ -31,6 +31,8 @@ from shardwright.task.task import Task
 
 _INDEX_BYTES = 8
 _ACTIVATION_BYTES = 4
+STATE_BYTES = {"sgd": (0, 0), "rowwise_adagrad": (4, 0), "adagrad": (0, 4), "adam": (0, 8)}
+"""Bytes of optimizer state for each row, and for each weight."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class MemoryAccount:
 
 def optimizer_bytes(optimizer: str, rows: int, dim: int) -> int:
     """Bytes of optimizer state of a block of `rows` × `dim` weights."""
-    return {"sgd": 0, "rowwise_adagrad": 4 * rows, "adagrad": 4 * rows * dim, "adam": 8 * rows * dim}[optimizer]
+    by_row, by_weight = STATE_BYTES[optimizer]
+    return (by_row + by_weight * dim) * rows
 
 
 def buffer_bytes(work: ShardWork) -> int:

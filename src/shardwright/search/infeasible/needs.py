@@ -17,7 +17,7 @@ import numpy as np
 from shardwright.arrays import Bools
 from shardwright.errors import InfeasibleTask
 from shardwright.search.units import allowed_devices
-from shardwright.sharding.memory import buffer_bytes, gradient_bytes, gradient_size, optimizer_bytes
+from shardwright.sharding.memory import block_bytes, gradient_size, optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.constraints import SHARDING_TYPES, TableConstraint
 from shardwright.task.table import DTYPE_BYTES, Table
@@ -148,7 +148,7 @@ def needs_of(task: Task, table: Table, where: Where) -> list[Need | Impossible]:
 def _need(task: Task, table: Table, limits: TableConstraint, where: Where, kind: str) -> Need | Impossible:
     most_blocks = limits.max_shards or table.rows * table.dim
     if kind == "table_wise":
-        size = block_bytes(task, table, table.rows, table.dim)
+        size = _bytes_of(task, table, table.rows, table.dim)
         return Need(kind, size, size)
     if kind == "data_parallel":
         return _replicated(task, table, where)
@@ -168,7 +168,7 @@ def _replicated(task: Task, table: Table, where: Where) -> Need | Impossible:
         return Impossible("data_parallel", "needs at least 2 devices")
     # More replicas take more together, but each of them less: it serves a smaller part of the batch.
     state = table.weight_bytes + optimizer_bytes(task.optimizer, table.rows, table.dim)
-    size = block_bytes(task, table, table.rows, table.dim, replicas=where.count)
+    size = _bytes_of(task, table, table.rows, table.dim, replicas=where.count)
     gradients = 2 * gradient_size(task, table.pooled, table.dtype) * table.rows * table.dim
     total = _whole_total(task, table) + state + gradients
     return Need("data_parallel", size, total, fewest=2, most=where.count, holders=2)
@@ -177,7 +177,7 @@ def _replicated(task: Task, table: Table, where: Where) -> Need | Impossible:
 def _columns(task: Task, table: Table, where: Where, blocks: int) -> Need | Impossible:
     if blocks < 2:
         return Impossible("column_wise", "needs at least 2 shards and 2 columns")
-    size = block_bytes(task, table, table.rows, -(-table.dim // blocks))
+    size = _bytes_of(task, table, table.rows, -(-table.dim // blocks))
     twice = _input_bytes(task, table) + (4 * table.rows if task.optimizer == "rowwise_adagrad" else 0)
     return Need("column_wise", size, _whole_total(task, table) + twice, most=min(where.count, blocks))
 
@@ -192,7 +192,7 @@ def _rows(task: Task, table: Table, where: Where, blocks: int, kind: str) -> Nee
         return Impossible(
             kind, "needs devices on at least 2 hosts: on one of several the same blocks are table_row_wise"
         )
-    size = block_bytes(task, table, -(-table.rows // blocks), table.dim)
+    size = _bytes_of(task, table, -(-table.rows // blocks), table.dim)
     twice = 8 * (task.batch_size + 1) + (8 * table.dim * task.batch_size if table.pooled else 0)
     per_host = topology.devices_per_host if kind == "table_row_wise" else where.count
     fewest = 2 if kind == "row_wise" and topology.hosts > 1 else 1
@@ -200,13 +200,12 @@ def _rows(task: Task, table: Table, where: Where, blocks: int, kind: str) -> Nee
     return Need(kind, size, total, fewest=fewest, most=min(per_host, where.count, blocks))
 
 
-def block_bytes(task: Task, table: Table, rows: int, dim: int, replicas: int = 1) -> int:
-    """Bytes of a block of `rows` rows, counted by id, on each of its devices; as `sharding.memory` counts them."""
+def _bytes_of(task: Task, table: Table, rows: int, dim: int, replicas: int = 1) -> int:
+    """Bytes of a block of `rows` rows, counted by id, on each of its devices."""
     samples = max(1, -(-task.batch_size // replicas))
     lookups = table.pooling * (rows / table.rows) * task.batch_size / replicas
     work = ShardWork(rows, dim, samples, lookups, table.pooled, table.access, table.dtype)
-    state = optimizer_bytes(task.optimizer, rows, dim)
-    return work.weight_bytes + state + buffer_bytes(work) + gradient_bytes(task, work, replicas)
+    return block_bytes(task, work, replicas)
 
 
 def _input_bytes(task: Task, table: Table) -> int:
