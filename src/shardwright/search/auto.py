@@ -64,7 +64,7 @@ class Auto:
         """
         seen = BestPlan(task, cost_model, seed, deadline)
         with seen.collecting(last=FusedGreedy()):
-            self._attempt_all(task, cost_model, seen, seed)
+            self._attempt_all(seen)
         if seen.plan is None:
             raise seen.refused.get("certified") or list(seen.refused.values())[-1]
         bounds = [plan.bound_ms for _, plan in seen.seen if plan.bound_ms is not None]
@@ -90,27 +90,28 @@ class Auto:
     def _certified(self) -> Certified:
         return Certified(self.tolerance, self.patience)
 
-    def _attempt_all(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
-        self._attempt_tiers(task, cost_model, seen, seed)
+    def _attempt_all(self, seen: BestPlan) -> None:
+        task = seen.task
+        self._attempt_tiers(seen)
         seen.attempt(self._certified())
         seen.attempt(FusedGreedy(), *HEURISTICS, Random())
         if len(task.tables) * task.topology.devices <= _SMALL or Certified().supports(task) is not None:
             seen.attempt(*UNIFORM)
         tiny = len(task.tables) <= _TINY[0] and task.topology.devices <= _TINY[1]
-        if tiny and not cost_model.pricing.hidden.size:
+        if tiny and not seen.cost_model.pricing.hidden.size:
             seen.attempt(Exact(max_nodes=_NODES))
 
-    def _attempt_tiers(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
+    def _attempt_tiers(self, seen: BestPlan) -> None:
         """Offer the plans of `flexshard` and `recshard`, which differ only in their tiers."""
-        tables = tiered_tables(task)
+        task, tables = seen.task, tiered_tables(seen.task)
         if not tables or FlexShard().supports(task) is not None or (seen.plan is not None and seen.late):
             return
         try:
-            others = place_others(task, tables, cost_model, seed, seen.until(_TIERS))
+            others = place_others(task, tables, seen.cost_model, seen.seed, seen.until(_TIERS))
             for tiers, name in ((ALL_TIERS, "flexshard"), (HOT_AND_COLD, "recshard")):
                 if seen.plan is not None and seen.late:
                     return
                 found = tier_plan(task, tiers=tiers, others=others)
-                seen.offer(Plan(task, found.shards, name, seed, bound_ms=found.plans_bound_ms or None))
+                seen.offer(Plan(task, found.shards, name, seen.seed, bound_ms=found.plans_bound_ms or None))
         except InfeasibleTask as error:
             seen.refused["flexshard"] = error

@@ -105,33 +105,23 @@ class Certified:
         self, task: Task, cost_model: CostModel, warm: WarmStart | None, seed: int, deadline: float | None
     ) -> Plan:
         seen = BestPlan(task, cost_model, seed, deadline)
-        with seen.collecting(
-            last=FusedGreedy()
-        ):  # before the first start, the best so far is greedy's or the start plan
+        with seen.collecting(last=FusedGreedy()):
+            # Before the first start, the best so far is greedy's or the start plan.
             if warm is not None and warm.kept is not None:
                 seen.offer(Plan(task, warm.kept, self.name, seed))
             if warm is None:
                 seen.attempt(FusedGreedy())
             if seen.plan is None or not seen.late:
-                return self._searched(task, cost_model, warm, seen, seed, deadline)
+                return self._searched(seen, warm)
         assert seen.plan is not None
         return replace(seen.plan, strategy=self.name)
 
-    def _searched(
-        self,
-        task: Task,
-        cost_model: CostModel,
-        warm: WarmStart | None,
-        seen: BestPlan,
-        seed: int,
-        deadline: float | None,
-    ) -> Plan:
+    def _searched(self, seen: BestPlan, warm: WarmStart | None) -> Plan:
         from shardwright.search.engine.session import SearchSession, prepare
 
-        if deadline is not None:
-            deadline -= seen.scoring_s
+        deadline = None if seen.deadline is None else seen.deadline - seen.scoring_s
         try:
-            prepared = prepare(task, cost_model, deadline)
+            prepared = prepare(seen.task, seen.cost_model, deadline)
         except InfeasibleTask as error:
             return self._of_others(seen, str(error), None)
         if warm:
@@ -145,9 +135,9 @@ class Certified:
                         return self._of_others(seen, _no_room(prepared, stuck), prepared.bound_ms)
                     if warm is None and not self._done(session):
                         self._others(session, seen)
-                self._kicks(session, seed)
+                self._kicks(session, seen.seed)
                 if warm is None:
-                    session.simplify(SIMPLER, getattr(cost_model, "cut_error", 0.0))
+                    session.simplify(SIMPLER, getattr(seen.cost_model, "cut_error", 0.0))
             except (KeyboardInterrupt, SystemError) as error:  # anytime: what was found so far is a plan
                 session.stop()
                 if session.best is None or not is_interrupt(error):
@@ -160,7 +150,7 @@ class Certified:
             shards, step_ms = seen.plan.shards, seen.step_ms
         bound_ms = self._proven(session, step_ms)
         end = search_end(step_ms, bound_ms, self.tolerance, interrupted=seen.interrupted, late=session.late)
-        return Plan(task, shards, self.name, seed, bound_ms=bound_ms, search_end=end)
+        return Plan(seen.task, shards, self.name, seen.seed, bound_ms=bound_ms, search_end=end)
 
     def _others(self, session: SearchSession, seen: BestPlan) -> None:
         """Try what other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""

@@ -166,13 +166,11 @@ class Interruptible:
 class BestPlan(Interruptible):
     """Plans of several strategies for one task, compared by predicted step time.
 
-    Args:
+    Attributes:
         task: the task.
         cost_model: prices the plans.
         seed: the strategies' seed.
         deadline: `time.monotonic()` after which no further strategy is asked; None for no limit.
-
-    Attributes:
         plan: the best plan so far; None before the first.
         step_ms: the best plan's predicted step time.
         seen: all plans with their step times, in the order in which they came.
@@ -181,8 +179,8 @@ class BestPlan(Interruptible):
     """
 
     def __init__(self, task: Task, cost_model: CostModel, seed: int, deadline: float | None) -> None:
-        self._task, self._model = task, cost_model
-        self._seed, self._deadline = seed, deadline
+        self.task, self.cost_model = task, cost_model
+        self.seed, self.deadline = seed, deadline
         self.plan: Plan | None = None
         self.step_ms = math.inf
         self.seen: list[tuple[float, Plan]] = []
@@ -192,7 +190,7 @@ class BestPlan(Interruptible):
     @property
     def late(self) -> bool:
         """Whether time is up, or Ctrl-C was pressed."""
-        return self.interrupted or (self._deadline is not None and time.monotonic() >= self._deadline)
+        return self.interrupted or (self.deadline is not None and time.monotonic() >= self.deadline)
 
     @contextmanager
     def collecting(self, last: Strategy) -> Iterator[None]:
@@ -213,7 +211,7 @@ class BestPlan(Interruptible):
     def offer(self, plan: Plan) -> None:
         """Keep a plan if it is the best so far."""
         begin = time.monotonic()
-        step_ms = score(self._task, plan.shards, self._model).step_ms
+        step_ms = score(self.task, plan.shards, self.cost_model).step_ms
         self.scoring_s = self.scoring_s or time.monotonic() - begin
         self.seen.append((step_ms, plan))
         if self.plan is None or step_ms < self.step_ms:
@@ -229,16 +227,16 @@ class BestPlan(Interruptible):
         for strategy in strategies:
             if self.plan is not None and self.late:
                 return
-            if strategy.supports(self._task) is None:
+            if strategy.supports(self.task) is None:
                 try:
-                    self.offer(strategy.search(self._task, self._model, seed=self._seed, deadline=self.until(part)))
+                    self.offer(strategy.search(self.task, self.cost_model, seed=self.seed, deadline=self.until(part)))
                 except InfeasibleTask as error:
                     self.refused[strategy.name] = error
 
     def until(self, part: float) -> float | None:
         """`time.monotonic()` after a part of the time that is left; None for no limit."""
         now = time.monotonic()
-        return None if self._deadline is None else now + part * max(0.0, self._deadline - now)
+        return None if self.deadline is None else now + part * max(0.0, self.deadline - now)
 
 
 def search_end(step_ms: float, bound_ms: float | None, tolerance: float, *, interrupted: bool, late: bool) -> SearchEnd:
