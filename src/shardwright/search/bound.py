@@ -161,7 +161,7 @@ class BoundProof:
                 best = Bound(value, prices, choice)
             if not np.isfinite(best.ms) or (deadline is not None and time.monotonic() >= deadline):
                 break
-            program.add(self._relaxation.sums(choice, group, program.groups))
+            program.add(*self._relaxation.sums(choice, group, program.groups))
             solved = program.solve()
             if solved is None:  # the bound so far stands
                 break

@@ -79,19 +79,6 @@ class Choice:
     others: Ints
 
 
-@dataclass(frozen=True, eq=False)
-class Loads:
-    """What some ways add to all devices together.
-
-    Attributes:
-        vectors: `(n, calls, h + 2)` sums of vectors by fused call.
-        links: `(n, 4)` bytes of values and ids served, bytes reduced inside a host and between hosts.
-    """
-
-    vectors: Floats
-    links: Floats
-
-
 class Relaxation:
     """The ways of all tables, and the cheapest of them for any prices.
 
@@ -161,7 +148,8 @@ class Relaxation:
         """
         forms, costs = self.catalog.forms, self.catalog.forms.costs
         price = self._priced(costs, prices, weight)
-        self._take_lower(price, prices, weight)
+        if self.low_rows.size:  # a piece of so many units may have a row less than the catalog says
+            price[self.low_rows] = np.minimum(price[self.low_rows], self._priced(self.low, prices, weight))
         price[~self.legal] = np.inf
         of_form, uses = cheapest_widths(forms.first, price)
         of_other = self.other.priced(prices, self.topology, np.where(self.copied, 1.0, weight))
@@ -199,8 +187,18 @@ class Relaxation:
         other = other[~np.isin(self.other.table[other], table[form])]
         return best, np.array(worth, dtype=np.int64), form, other
 
-    def sums(self, choice: Choice, group: Ints, groups: int) -> Loads:
-        """The loads of what the tables choose, summed by group of tables."""
+    def sums(self, choice: Choice, group: Ints, groups: int) -> tuple[Floats, Floats]:
+        """What the tables' choices add to all devices together, summed by group of tables.
+
+        Args:
+            choice: the way of every table.
+            group: `(tables,)` the group of each table.
+            groups: how many groups there are.
+
+        Returns:
+            `(groups, calls, h + 2)` vectors by fused call, and `(groups, 4)` bytes of values and ids served, and reduced inside a host and
+            between hosts.
+        """
         costs, others, rows = self.catalog.forms.costs, self.other, choice.rows
         tables = self.catalog.forms.pieces.table[rows]
         vectors, links = np.zeros((groups, self.calls, costs.vectors.shape[1])), np.zeros((groups, 4))
@@ -209,13 +207,13 @@ class Relaxation:
         np.add.at(vectors, (of_other, others.call[choice.others]), others.vectors[choice.others])
         np.add.at(links[:, :2], of_row, costs.served[rows] * choice.uses[:, None])
         np.add.at(links, of_other, others.links[choice.others])
-        return Loads(vectors, links)
+        return vectors, links
 
     def piece_prices(self, slopes: Floats) -> Floats:
         """`(k, pieces)` kernel ms of every piece, at k sets of `(calls, h + 2)` prices in ms a unit of each sum."""
         costs = self.catalog.forms.costs
         price = priced_at_all(costs.vectors, costs.call, slopes)
-        if self.low_rows.size:  # see `_take_lower`
+        if self.low_rows.size:  # as in `cheapest`
             low = priced_at_all(self.low.vectors, self.low.call, slopes)
             price[:, self.low_rows] = np.minimum(price[:, self.low_rows], low)
         return price
@@ -249,11 +247,6 @@ class Relaxation:
         found += costs.served @ served_price(self.topology, prices)
         return found
 
-    def _take_lower(self, price: Floats, prices: Prices, weight: float) -> None:
-        """Lower the prices of row pieces that may have one row less than the catalog says to the cheaper of the two."""
-        if self.low_rows.size:
-            price[self.low_rows] = np.minimum(price[self.low_rows], self._priced(self.low, prices, weight))
-
 
 @dataclass(frozen=True, eq=False)
 class OtherWays:
@@ -264,7 +257,7 @@ class OtherWays:
         parts: `(k,)` devices that hold a part.
         call: `(k,)` the kind of fused call that serves each part.
         vectors: `(k, h + 2)` sums of vectors over all devices.
-        links: `(k, 4)` bytes over all devices, as in `Loads`.
+        links: `(k, 4)` bytes of values and ids served, and reduced inside a host and between hosts, over all devices.
     """
 
     table: Ints
@@ -424,10 +417,10 @@ class MasterProgram:
         upper = np.concatenate([np.full(hidden, INFINITE), np.ones(self._kinds), np.full(2, INFINITE)])
         self._add(cost, upper, matrix)
 
-    def add(self, loads: Loads) -> None:
-        """Add a column for each group of tables."""
+    def add(self, vectors: Floats, links: Floats) -> None:
+        """Add a column for each group of tables, from what it adds to all devices together; see `Relaxation.sums`."""
         devices, topology = self._topology.devices, self._topology
-        vectors, (served, reduced) = loads.vectors / devices, np.split(loads.links / devices, 2, axis=1)
+        vectors, (served, reduced) = vectors / devices, np.split(links / devices, 2, axis=1)
         each, bandwidth = ms_per_byte(topology)[self._links], np.array(topology.link_bandwidth)[self._links]
         forward = served.sum(axis=1)[:, None] * each
         backward = served[:, :1] * each + reduced[:, self._links] / bandwidth * 1e3
