@@ -228,11 +228,10 @@ class BoundProof:
 
         A device counts as used if it holds more than the replicas that all devices hold.
         """
-        made, devices = self._intercepts(prices, phases), self._task.topology.devices
-        choice = self._relaxation.cheapest(prices, made * devices, devices / (in_use or devices))
-        calls = made[choice.everywhere].sum() + least_calls(
-            np.delete(made, self._relaxation.everywhere), self._relaxation.least_made
-        )
+        made, devices, relaxation = self._intercepts(prices, phases), self._task.topology.devices, self._relaxation
+        choice = relaxation.cheapest(prices, made * devices, devices / (in_use or devices))
+        others = least_calls(np.delete(made, relaxation.everywhere), relaxation.least_made)
+        calls = made[choice.everywhere].sum() + others
         shared, waits = float(choice.price.sum()) / devices, float((prices.links * self._latency).sum())
         return float(calls + self._pricing.once @ phases[KERNELS]) + shared + waits, choice
 

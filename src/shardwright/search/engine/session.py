@@ -406,8 +406,8 @@ class SearchSession:
 
     def survey(self, starts: Sequence[Start]) -> None:
         """Run further starts: keep each as it is if it is the best, and improve it if it is not far behind."""
-        made = self._pool.map(lambda how: None if self.late else self._made(how)[0], starts)
-        self._take_up([solution for solution in made if solution is not None])
+        made = self._pool.map(lambda how: None if self.late else start(self.prepared, how), starts)
+        self._take_up([found[0] for found in made if found is not None and found[1] < 0])
 
     def adopt(self, plans: Sequence[Plan]) -> None:
         """As `survey`, with plans for the task instead of starts, as far as the search's pieces can express them."""
@@ -473,15 +473,11 @@ class SearchSession:
         self._lanes[lane] = (solution, ms)
         return best
 
-    def _made(self, how: Start) -> tuple[Solution | None, int]:
-        solution, stuck = start(self.prepared, how)
-        return (solution, NOTHING) if stuck < 0 else (None, stuck)
-
     def _started(self, how: Start) -> tuple[list[Solution], int]:
         if not self._share_limits:
             how = replace(how, limit=np.inf, spreading=np.inf)
-        solution, stuck = self._made(how)
-        return ([] if solution is None else self._both_kinds(solution)), stuck
+        solution, stuck = start(self.prepared, how)
+        return (self._both_kinds(solution) if stuck < 0 else []), stuck
 
     def _both_kinds(self, solution: Solution) -> list[Solution]:
         """The solution, improved, and what it becomes without its replicas: no single change leads from one to the other."""
