@@ -98,7 +98,7 @@ class LinkTraffic:
 
 
 @dataclass(frozen=True, eq=False)
-class Holders:
+class HoldingDevices:
     """The k devices that hold a block, and who asks them, in a cluster of `hosts` × `per_host` devices.
 
     Attributes:
@@ -120,8 +120,8 @@ class Holders:
 
 
 @lru_cache(maxsize=512)
-def holders_of(hosts: int, per_host: int, devices: tuple[int, ...], proxies: bool) -> Holders:
-    """The `Holders` for the holding `devices` in a cluster of `hosts` × `per_host` devices."""
+def holders_of(hosts: int, per_host: int, devices: tuple[int, ...], proxies: bool) -> HoldingDevices:
+    """The `HoldingDevices` for the holding `devices` in a cluster of `hosts` × `per_host` devices."""
     ranks = np.array(devices, dtype=np.int64)
     held = np.bincount(ranks // per_host, minlength=hosts)
     lacking, beside = held == 0, held[ranks // per_host]
@@ -140,7 +140,7 @@ def holders_of(hosts: int, per_host: int, devices: tuple[int, ...], proxies: boo
         far *= per_host
     serves[INTER, ranks // per_host, ranks % per_host] = far / ranks.size
     served = per_host / beside + per_host * float(lacking.sum()) / ranks.size
-    return Holders(
+    return HoldingDevices(
         asks.reshape(2, -1), serves.reshape(2, -1), ranks, int(hosts - lacking.sum()), beside.astype(np.int64), served
     )
 
@@ -183,14 +183,14 @@ def distinct_rows(work: ShardWork, lookups: Floats) -> Floats:
     return found
 
 
-def whole_bytes(holders: Holders, gradient: float) -> tuple[Floats, Floats]:
+def whole_bytes(holders: HoldingDevices, gradient: float) -> tuple[Floats, Floats]:
     """`(2, k)` bytes that each holder sends, and receives, to agree on a gradient of `gradient` bytes."""
     p, h = holders.beside, holders.hosts
     sent = np.stack([2 * (p - 1) / p * gradient, 2 * (h - 1) / h * gradient / p])
     return sent, sent
 
 
-def touched_bytes(holders: Holders, topology: Topology, of: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
+def touched_bytes(holders: HoldingDevices, topology: Topology, of: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
     """`(2, k)` bytes that each holder sends, and receives, to agree on the gradients of touched rows.
 
     Args:
@@ -305,7 +305,7 @@ def add_replicas(task: Task, replicated: Sequence[Shard], works: ShardWorks, flo
         flow.received[:, holders.ranks] += received
 
 
-def _row_bytes_of(task: Task, works: Sequence[ShardWork], holders: Holders) -> Callable[[Floats], Floats]:
+def _row_bytes_of(task: Task, works: Sequence[ShardWork], holders: HoldingDevices) -> Callable[[Floats], Floats]:
     """A function from numbers of devices to the bytes of ids and gradients of the rows that their samples touch in these blocks."""
     share = holders.ranks.size / task.topology.devices
 

@@ -33,7 +33,7 @@ FORMAT = 1
 _NAME = "manifest.json"
 
 
-class Entry(msgspec.Struct, forbid_unknown_fields=True):
+class RowsOfTable(msgspec.Struct, forbid_unknown_fields=True):
     """Rows of one table in a part: their number, smallest id and largest id."""
 
     table: str
@@ -48,7 +48,7 @@ class Part(msgspec.Struct, forbid_unknown_fields=True):
     file: Annotated[str, msgspec.Meta(pattern=r"\Arank-\d+-part-\d+-[0-9a-f]{16}\.safetensors\Z")]
     bytes: int
     crc32: int
-    entries: list[Entry]
+    entries: list[RowsOfTable]
 
 
 class SavedTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -145,7 +145,8 @@ def largest_part(storage: Storage, name: str, content: Content) -> Part:
     """Return a part whose manifest entry is at least as large as that of the part with this content."""
     tables = [storage.placement.tables[cut.table] for cut in content]
     entries = [
-        Entry(table.name, cut.rows, table.rows - 1, table.rows - 1) for table, cut in zip(tables, content, strict=True)
+        RowsOfTable(table.name, cut.rows, table.rows - 1, table.rows - 1)
+        for table, cut in zip(tables, content, strict=True)
     ]
     return Part(name, 2**62, 2**32 - 1, entries)
 
@@ -197,17 +198,17 @@ def _list_of(path: Path, rank: int, token: str) -> Path:
     return path / f"rank-{rank}-{token}.json"
 
 
-def _part_of(module: TieredEmbedding, content: Content) -> tuple[bytes, list[Entry]]:
+def _part_of(module: TieredEmbedding, content: Content) -> tuple[bytes, list[RowsOfTable]]:
     """Return the content and the list of entries of a part."""
     placement, storage = module.placement, module.storage
     tensors: dict[str, torch.Tensor] = {}
-    entries: list[Entry] = []
+    entries: list[RowsOfTable] = []
     for place, cut in enumerate(content):
         ids = module.ranking.ids(placement, cut.table, placement.keys(cut.number, cut.start, cut.stop))
         for kind, matrix in storage.matrices(cut.group).items():
             tensors[f"{place}.{kind}"] = matrix[cut.slots].cpu().contiguous()
         tensors[f"{place}.ids"] = torch.from_numpy(ids)
-        entries.append(Entry(placement.tables[cut.table].name, ids.size, int(ids.min()), int(ids.max())))
+        entries.append(RowsOfTable(placement.tables[cut.table].name, ids.size, int(ids.min()), int(ids.max())))
     return save(tensors), entries
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from shardwright.errors import ShardwrightError
-from shardwright.runtime.features import Batch
+from shardwright.runtime.features import RankBatch
 from shardwright.runtime.optimizers import OptimizerOptions
 from shardwright.runtime.placement import ALONE, Placement
 from shardwright.runtime.process_groups import Ranks
@@ -52,7 +52,7 @@ def plan_digest(placement: Placement) -> str:
     return hashlib.sha256(description(placement)).hexdigest()
 
 
-def wrong_ids(batch: Batch, placement: Placement) -> str:
+def wrong_ids(batch: RankBatch, placement: Placement) -> str:
     """Return a message about ids of a batch that are out of range; empty if there are none."""
     for table, ids in zip(placement.tables, batch.ids.split(batch.counts), strict=True):
         wrong = ids[(ids < 0) | (ids >= table.rows)]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from shardwright.errors import InvalidInput
 from shardwright.runtime.checks import Load, check_replicas, must_be_same_plan, plan_digest, refusal, wrong_ids
-from shardwright.runtime.features import Batch
+from shardwright.runtime.features import RankBatch
 from shardwright.runtime.hop import Buffers
 from shardwright.runtime.lookup import Journey, Lookup
 from shardwright.runtime.optimizers import OptimizerOptions
@@ -134,7 +134,7 @@ class TieredEmbedding(torch.nn.Module):
             InvalidInput: ids or lengths are wrong on some rank; raised on all ranks.
             ShardwrightError: a rank is gone, or did not arrive within the timeout.
         """
-        batch = Batch.of(features, self.tables, self.ranks.device)
+        batch = RankBatch.of(features, self.tables, self.ranks.device)
         rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, batch)  # type: ignore[no-untyped-call]
         return batch.result(self.tables, rows, features)
 
@@ -194,7 +194,7 @@ class TieredEmbedding(torch.nn.Module):
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
 
-    def _look_up(self, batch: Batch) -> tuple[Journey, Rows]:
+    def _look_up(self, batch: RankBatch) -> tuple[Journey, Rows]:
         journey = self._lookup.ask(self.ranking, batch.ids, batch.counts, batch.error is not None)
         if journey.failed:
             self.ranks.agree(batch.error or wrong_ids(batch, self.placement))
@@ -230,7 +230,7 @@ class _Step(torch.autograd.Function):
     """One step as autograd sees it. Forward looks up the rows of all tables; backward sends their gradients to the holders."""
 
     @staticmethod
-    def forward(ctx: Any, trigger: torch.Tensor, module: TieredEmbedding, batch: Batch) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, trigger: torch.Tensor, module: TieredEmbedding, batch: RankBatch) -> tuple[torch.Tensor, ...]:
         ctx.module = module
         ctx.journey, rows = module._look_up(batch)
         counts = [batch.counts[tables] for tables in module.placement.tables_of_group]

@@ -28,7 +28,7 @@ Features: TypeAlias = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class RankBatch:
     """The lookups of one rank in one step.
 
     Attributes:
@@ -44,7 +44,7 @@ class Batch:
     error: str | None = None
 
     @classmethod
-    def of(cls, features: Any, tables: Sequence[str], device: torch.device) -> Batch:
+    def of(cls, features: Any, tables: Sequence[str], device: torch.device) -> RankBatch:
         """Read features. An error is kept in the batch, since all ranks must hear of it."""
         try:
             return cls._read(features, tables, device)
@@ -55,7 +55,7 @@ class Batch:
             return cls.failed(len(tables), device, problem)
 
     @classmethod
-    def _read(cls, features: Any, tables: Sequence[str], device: torch.device) -> Batch:
+    def _read(cls, features: Any, tables: Sequence[str], device: torch.device) -> RankBatch:
         parts = features if isinstance(features, Mapping) else _jagged_parts(features, tables)
         for table in tables:
             _check_part(parts, table, device)
@@ -67,7 +67,7 @@ class Batch:
         return cls(ids.to(device=device, dtype=torch.int64), counts, lengths)
 
     @classmethod
-    def failed(cls, tables: int, device: torch.device, error: str) -> Batch:
+    def failed(cls, tables: int, device: torch.device, error: str) -> RankBatch:
         """Return a batch without lookups that carries the error."""
         empty = torch.zeros(0, dtype=torch.int64, device=device)
         return cls(empty, [0] * tables, [empty] * tables, error)

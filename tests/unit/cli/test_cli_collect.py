@@ -4,7 +4,7 @@ import pytest
 
 from shardwright.measure.collect import CollectSummary
 from shardwright.measure.collectives.collect import CollectivesSummary
-from shardwright.measure.collectives.torchrun import Place
+from shardwright.measure.collectives.torchrun import PlaceInGroup
 from shardwright.workload.generators import table_pool
 
 
@@ -202,7 +202,7 @@ def test_under_torchrun_the_group_is_joined_and_rank_0_speaks(cli, tmp_path, mon
     outcome = cli("collect", "--collectives", "-o", tmp_path / "samples")
     assert outcome.code == 0
     if rank == 0:
-        assert fake_collectives["place"] == Place(0, 4, 0, 2)
+        assert fake_collectives["place"] == PlaceInGroup(0, 4, 0, 2)
         assert (fake_collectives["collection"].space.world, fake_collectives["collection"].hosts) == (4, 2)
     else:
         assert outcome.out == ""

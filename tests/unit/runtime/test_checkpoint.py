@@ -11,9 +11,9 @@ from shardwright.files import MAX_BYTES, MAX_VALUES
 from shardwright.runtime.checkpoint import (
     FORMAT,
     MOST_PARTS,
-    Entry,
     Manifest,
     Part,
+    RowsOfTable,
     SavedTable,
     check_readable,
     largest_part,
@@ -33,7 +33,7 @@ TEXT = msgspec.json.encode(
         "sgd",
         3,
         [SavedTable("a, [b] {ü}", 10, 4, "fp32")],
-        [Part("rank-0-part-0-0123456789abcdef.safetensors", 9, 8, [Entry("a, [b] {ü}", 10, 0, 9)])],
+        [Part("rank-0-part-0-0123456789abcdef.safetensors", 9, 8, [RowsOfTable("a, [b] {ü}", 10, 0, 9)])],
     )
 )
 

@@ -5,7 +5,7 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 import torch
 
 from shardwright.runtime import JaggedRows, TieredEmbedding
-from shardwright.runtime.features import Batch
+from shardwright.runtime.features import RankBatch
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task import Table, Task, Topology
@@ -19,21 +19,25 @@ def pair(ids, lengths):
 
 
 def test_a_mapping_is_read_table_after_table():
-    batch = Batch.of({"b": pair([7], [0, 1]), "a": pair([1, 2], [2, 0]), "other": 3}, TABLES, CPU)
+    batch = RankBatch.of({"b": pair([7], [0, 1]), "a": pair([1, 2], [2, 0]), "other": 3}, TABLES, CPU)
     assert batch.ids.tolist() == [1, 2, 7]
     assert batch.counts == [2, 1]
     assert batch.error is None
 
 
 def test_tables_may_have_different_numbers_of_samples():
-    batch = Batch.of({"a": pair([1, 2], [2]), "b": pair([3], [0, 1, 0])}, TABLES, CPU)
+    batch = RankBatch.of({"a": pair([1, 2], [2]), "b": pair([3], [0, 1, 0])}, TABLES, CPU)
     assert batch.error is None
-    assert "add up to 2, but it has 1 ids" in Batch.of({"a": pair([1], [2]), "b": pair([], [0, 0])}, TABLES, CPU).error
-    assert "negative" in Batch.of({"a": pair([1], [2, -1]), "b": pair([], [0])}, TABLES, CPU).error
+    assert (
+        "add up to 2, but it has 1 ids" in RankBatch.of({"a": pair([1], [2]), "b": pair([], [0, 0])}, TABLES, CPU).error
+    )
+    assert "negative" in RankBatch.of({"a": pair([1], [2, -1]), "b": pair([], [0])}, TABLES, CPU).error
 
 
 def test_int32_ids_are_ids():
-    batch = Batch.of({"a": pair([1], [1]), "b": (torch.tensor([2], dtype=torch.int32), torch.tensor([1]))}, TABLES, CPU)
+    batch = RankBatch.of(
+        {"a": pair([1], [1]), "b": (torch.tensor([2], dtype=torch.int32), torch.tensor([1]))}, TABLES, CPU
+    )
     assert batch.ids.dtype == torch.int64
     assert batch.ids.tolist() == [1, 2]
 
@@ -42,16 +46,16 @@ def test_int32_ids_are_ids():
     "wrong", [5, (torch.zeros(1),), (torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))]
 )
 def test_what_is_no_feature_is_said(wrong):
-    assert Batch.of({"a": wrong, "b": pair([], [])}, TABLES, CPU).error.startswith("table 'a'")
+    assert RankBatch.of({"a": wrong, "b": pair([], [])}, TABLES, CPU).error.startswith("table 'a'")
 
 
 def test_tensors_that_cannot_be_read_are_said():
     ids, lengths = pair([1], [1])
     other = pair([2], [1])
-    found = Batch.of({"a": (ids.to("meta"), lengths), "b": other}, TABLES, CPU)
+    found = RankBatch.of({"a": (ids.to("meta"), lengths), "b": other}, TABLES, CPU)
     assert found.error == "table 'a': ids are on meta, must be on cpu; move them there"
-    assert "on meta" in Batch.of({"a": (ids, lengths), "b": (other[0], lengths.to("meta"))}, TABLES, CPU).error
-    assert "torch.sparse_coo" in Batch.of({"a": (ids.to_sparse(), lengths), "b": other}, TABLES, CPU).error
+    assert "on meta" in RankBatch.of({"a": (ids, lengths), "b": (other[0], lengths.to("meta"))}, TABLES, CPU).error
+    assert "torch.sparse_coo" in RankBatch.of({"a": (ids.to_sparse(), lengths), "b": other}, TABLES, CPU).error
 
 
 def test_whatever_breaks_is_kept_for_all_ranks_to_hear():
@@ -61,7 +65,7 @@ def test_whatever_breaks_is_kept_for_all_ranks_to_hear():
 
         lengths_or_none = None
 
-    found = Batch.of(Broken(), TABLES, CPU)
+    found = RankBatch.of(Broken(), TABLES, CPU)
     assert found.error.startswith("features cannot be read (OSError: the disk is gone); give")
     assert found.counts == [0, 0]
 

@@ -41,8 +41,10 @@ def test_the_batch_may_grow_with_the_devices():
 @pytest.mark.slow
 def test_dense_layers_add_to_a_step_or_hide_it():
     alone, after, beside = (scaled(1, dense=dense).sizes[0] for dense in (None, DenseWork(5.0), DenseWork(1e6, True)))
-    assert after.step_ms == pytest.approx(alone.step_ms + 5)
-    assert after.bound_ms == pytest.approx(alone.bound_ms + 5)
+    # Each against its own plan: searches that time cuts short may find different ones.
+    assert alone.step_ms == alone.plan.cost.step_ms
+    assert after.step_ms == pytest.approx(after.plan.cost.step_ms + 5)
+    assert after.bound_ms == pytest.approx(after.plan.bound_ms + 5)
     assert beside.step_ms == beside.bound_ms == 1e6
 
 

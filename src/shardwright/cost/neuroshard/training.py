@@ -41,7 +41,7 @@ from shardwright.threads import one_thread
 _Network = TypeVar("_Network", bound=nn.Module)
 
 
-class ComputeNetwork(nn.Module):
+class SetNetwork(nn.Module):
     """Encoder, sum and head: fused forward + backward ms of a set of tables."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ def train_compute(
     raw = table_features(train.works)
     mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_STD)
     data, checked = (_padded(part, mean, std, options.loss) for part in (train, valid))
-    network = _fitted(ComputeNetwork, data, checked, options, progress)
+    network = _fitted(SetNetwork, data, checked, options, progress)
     constants = {"feature_mean": mean.astype(np.float32), "feature_std": std.astype(np.float32)}
     model = NeuroShardModel(exported(network) | constants)
     errors = accuracy(predict(model, test), test, samples)

@@ -43,7 +43,7 @@ _END = -1
 
 
 @dataclass(frozen=True)
-class Place:
+class PlaceInGroup:
     """Place of this process in a group that torchrun started.
 
     Attributes:
@@ -64,7 +64,7 @@ class Place:
         return self.world // self.local_world
 
 
-def place_of_this_process(environment: Mapping[str, str] | None = None) -> Place | None:
+def place_of_this_process(environment: Mapping[str, str] | None = None) -> PlaceInGroup | None:
     """The place that torchrun's environment variables give to this process; None if torchrun did not start it.
 
     Raises:
@@ -78,11 +78,11 @@ def place_of_this_process(environment: Mapping[str, str] | None = None) -> Place
         raise InvalidInput(
             f"WORLD_SIZE is {world}, LOCAL_WORLD_SIZE {local_world}: every host must have as many ranks; use the same --nproc-per-node"
         )
-    return Place(rank, world, local_rank, local_world)
+    return PlaceInGroup(rank, world, local_rank, local_world)
 
 
 def collect_in_group(
-    collection: Collection, place: Place, *, timeout_s: float = 60.0, progress: Progress | None = None
+    collection: Collection, place: PlaceInGroup, *, timeout_s: float = 60.0, progress: Progress | None = None
 ) -> CollectivesSummary | None:
     """Measure collectives with the other processes of the group; every process must call this with the same arguments.
 

@@ -112,7 +112,7 @@ def new_network(seed: int, published: bool = False) -> AutoShardNetwork:
         return AutoShardNetwork(published)
 
 
-class Encoded(NamedTuple):
+class EncodedTasks(NamedTuple):
     """Tasks as the networks see them.
 
     Attributes:
@@ -128,7 +128,7 @@ class Encoded(NamedTuple):
     even_e: Tensor
 
     @classmethod
-    def of(cls, network: AutoShardNetwork, batch: PlacementBatch) -> Encoded:
+    def of(cls, network: AutoShardNetwork, batch: PlacementBatch) -> EncodedTasks:
         """Encode tasks."""
         units_euh = batch.by_unit(network.encode(batch.features_ebf))
         fixed_edh = batch.by_device(network.encode(batch.fixed_ecf))
@@ -188,7 +188,7 @@ def placements(batch: PlacementBatch, assignment_eu: Tensor, excess_e: Tensor) -
 
 
 @torch.no_grad()
-def costliest_first(network: AutoShardNetwork, batch: PlacementBatch, encoded: Encoded) -> Tensor:
+def costliest_first(network: AutoShardNetwork, batch: PlacementBatch, encoded: EncodedTasks) -> Tensor:
     """`(e, u)` units by the predicted cost of the unit alone, largest first; the padding comes last."""
     cost_eu = network.relative_cost(encoded.units_euh)
     padding_eu = torch.arange(batch.units) >= batch.unit_count_e[:, None]
@@ -198,7 +198,7 @@ def costliest_first(network: AutoShardNetwork, batch: PlacementBatch, encoded: E
 @torch.no_grad()
 def roll_out(network: AutoShardNetwork, batch: PlacementBatch, rng: np.random.Generator) -> Trajectory:
     """Place all units of all tasks, each on a device drawn with the policy's probabilities."""
-    encoded = Encoded.of(network, batch)
+    encoded = EncodedTasks.of(network, batch)
     environment = Environment(batch, costliest_first(network, batch, encoded))
     sums_edh, occupied_ed = encoded.fixed_edh.clone(), encoded.occupied_ed.clone()
     rows = torch.arange(batch.episodes)
@@ -246,7 +246,7 @@ class Outputs(NamedTuple):
 def go_through(network: AutoShardNetwork, played: Trajectory) -> Outputs:
     """The learner's logits and values of every step of a trajectory."""
     batch = played.batch
-    encoded = Encoded.of(network, batch)
+    encoded = EncodedTasks.of(network, batch)
     index_euh = played.order_eu[..., None].expand_as(encoded.units_euh)
     units_teh = encoded.units_euh.gather(1, index_euh).transpose(0, 1)
     steps = torch.arange(batch.units, dtype=units_teh.dtype)

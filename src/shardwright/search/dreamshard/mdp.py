@@ -21,7 +21,7 @@ Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncodedBatch:
     """A batch as the cost network sees it.
 
     Attributes:
@@ -40,11 +40,11 @@ class Encoded:
     even_ek: Tensor
     copies: int = 1
 
-    def repeat(self, times: int) -> Encoded:
+    def repeat(self, times: int) -> EncodedBatch:
         """A batch with `times` adjacent copies of every task."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         repeated = {name: value.repeat_interleave(times, dim=0) for name, value in tensors.items()}
-        return Encoded(self.batch.repeat(times), **repeated, copies=times * self.copies)
+        return EncodedBatch(self.batch.repeat(times), **repeated, copies=times * self.copies)
 
     def sums(self, assignment_eu: Tensor) -> Tensor:
         """`(e, d, h)` sums of the encodings on each device, settled shards included."""
@@ -66,7 +66,7 @@ class Episodes:
         start_edk: the same for the devices before the first step.
     """
 
-    encoded: Encoded
+    encoded: EncodedBatch
     assignment_eu: Tensor
     excess_e: Tensor
     unit_te: Tensor
@@ -76,7 +76,7 @@ class Episodes:
     start_edk: Tensor
 
 
-def encode(network: DreamShardNetwork, batch: PlacementBatch) -> Encoded:
+def encode(network: DreamShardNetwork, batch: PlacementBatch) -> EncodedBatch:
     """Encode the units of a batch, and find the order in which to place them."""
     cost = network.cost
     units_euh = batch.by_unit(cost.encoder(network.standardised(batch.features_ebf)))
@@ -87,11 +87,11 @@ def encode(network: DreamShardNetwork, batch: PlacementBatch) -> Encoded:
     total_eh = (units_euh * exists_eu[..., None]).sum(dim=1) + fixed_edh.sum(dim=1)
     even_eh = total_eh / batch.device_ed.sum(dim=1, keepdim=True)
     even_ek = torch.maximum(cost.device_costs(cost.hidden(even_eh)), LEAST_EVEN * cost.scale[:HEADS])
-    return Encoded(batch, units_euh, fixed_edh, order_eu, even_ek)
+    return EncodedBatch(batch, units_euh, fixed_edh, order_eu, even_ek)
 
 
 @torch.no_grad()
-def play(network: DreamShardNetwork, encoded: Encoded, choose: Choose) -> Episodes:
+def play(network: DreamShardNetwork, encoded: EncodedBatch, choose: Choose) -> Episodes:
     """Play an episode of each task, without gradients.
 
     Args:
@@ -134,7 +134,7 @@ def play(network: DreamShardNetwork, encoded: Encoded, choose: Choose) -> Episod
     )
 
 
-def _shares(network: DreamShardNetwork, encoded: Encoded, hidden_edq: Tensor) -> Tensor:
+def _shares(network: DreamShardNetwork, encoded: EncodedBatch, hidden_edq: Tensor) -> Tensor:
     """`(e, d, k)` log(1 + cost / cost of an even share); in the paper, costs in ms."""
     costs_edk = network.cost.device_costs(hidden_edq)
     if network.policy.published:
@@ -142,7 +142,7 @@ def _shares(network: DreamShardNetwork, encoded: Encoded, hidden_edq: Tensor) ->
     return torch.log1p(costs_edk.clamp(min=0.0) / encoded.even_ek[:, None])
 
 
-def loads(network: DreamShardNetwork, encoded: Encoded) -> tuple[Tensor, Tensor]:
+def loads(network: DreamShardNetwork, encoded: EncodedBatch) -> tuple[Tensor, Tensor]:
     """The terms that units and settled shards add to the logits of their devices: `(e, u)` and `(e, d)`.
 
     The logit's layer is linear, so applying it to each unit gives the same as applying it to the sum on a device.

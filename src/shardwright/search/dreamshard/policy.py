@@ -88,7 +88,7 @@ STUCK = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncodedTask:
     """A task as a policy sees it.
 
     Attributes:
@@ -130,7 +130,7 @@ class Policy:
         self._logit = w["policy.logit.weight"][0, ENCODING:].copy()
         self._urgency = w["policy.urgency"] - w["policy.power"] * math.log(2)
 
-    def encode(self, arrays: PlacementArrays) -> Encoded:
+    def encode(self, arrays: PlacementArrays) -> EncodedTask:
         """Encode a task."""
         w, devices = self._w, arrays.devices
         units, fixed = self._sums("cost.encoder", arrays)
@@ -140,7 +140,7 @@ class Policy:
         even = self.device_costs(((units.sum(axis=0) + fixed.sum(axis=0)) / devices) @ layer + bias)
         held = 1.0 if self._published else max(len(arrays) / devices, 1.0)
         logit = w["policy.logit.weight"][0, :ENCODING] / held
-        return Encoded(
+        return EncodedTask(
             arrays=arrays,
             order=np.argsort(-alone, kind="stable"),
             hidden=units @ layer,
@@ -155,7 +155,7 @@ class Policy:
         active = np.maximum(hidden, 0.0).reshape(*hidden.shape[:-1], HEADS, HEAD_HIDDEN)
         return np.asarray((active * self._mix).sum(axis=-1) + self._bias)
 
-    def place(self, encoded: Encoded, order: Ints | None = None, noise: Floats | None = None) -> Ints:
+    def place(self, encoded: EncodedTask, order: Ints | None = None, noise: Floats | None = None) -> Ints:
         """`(n,)` device of each unit; `STUCK` from the first unit on for which no device is left.
 
         Args:

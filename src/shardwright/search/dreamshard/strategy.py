@@ -16,7 +16,7 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.search.certified import Certified
-from shardwright.search.dreamshard.policy import NAME, STUCK, Encoded, Policy
+from shardwright.search.dreamshard.policy import NAME, STUCK, EncodedTask, Policy
 from shardwright.search.engine.plans import WarmStart
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import ByPolicy
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SAMPLES = 16  # placements sampled before a task is given up
 
 
-def greedy_placement(policy: Policy, encoded: Encoded, seed: int) -> Ints:
+def greedy_placement(policy: Policy, encoded: EncodedTask, seed: int) -> Ints:
     """`(n,)` device of each unit by the policy's likeliest choices.
 
     If these choices leave a unit without a device, the hardest units are placed first: those that take most of the memory they may use.
@@ -54,14 +54,14 @@ def greedy_placement(policy: Policy, encoded: Encoded, seed: int) -> Ints:
     )
 
 
-def sampled_placements(policy: Policy, encoded: Encoded, count: int, seed: int) -> list[Ints]:
+def sampled_placements(policy: Policy, encoded: EncodedTask, count: int, seed: int) -> list[Ints]:
     """The distinct placements among `count` samples of the policy that keep memory and constraints."""
     rng = np.random.default_rng(seed)
     found = [policy.place(encoded, noise=_noise(encoded, rng)) for _ in range(count)]
     return list({sample.tobytes(): sample for sample in found if _is_whole(sample)}.values())
 
 
-def _noise(encoded: Encoded, rng: np.random.Generator) -> Floats:
+def _noise(encoded: EncodedTask, rng: np.random.Generator) -> Floats:
     return rng.gumbel(size=(len(encoded.arrays), encoded.arrays.devices))
 
 

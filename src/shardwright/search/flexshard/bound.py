@@ -45,7 +45,7 @@ Tier: TypeAlias = Literal["hot", "warm", "host", "cold"]
 
 
 @dataclass(frozen=True)
-class Way:
+class RowWay:
     """One way to hold a row.
 
     Attributes:
@@ -77,7 +77,7 @@ class Rates:
     """
 
     tables: tuple[Table, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[RowWay, ...]
     table: Ints
     rows: Floats
     ms: Floats
@@ -99,7 +99,7 @@ def gradient_memory(task: Task, table: Table) -> int:
     return gradient_size(task, table.pooled, table.dtype) * table.dim
 
 
-def ways_of(task: Task, tiers: Sequence[Tier]) -> tuple[Way, ...]:
+def ways_of(task: Task, tiers: Sequence[Tier]) -> tuple[RowWay, ...]:
     """The ways to hold a row in these tiers on the task's cluster, each once."""
     hosts, per_host = task.topology.hosts, task.topology.devices_per_host
     copies: dict[Tier, tuple[int, int]] = {
@@ -110,7 +110,7 @@ def ways_of(task: Task, tiers: Sequence[Tier]) -> tuple[Way, ...]:
         places.setdefault(copies[tier], tier)
     kinds = {"whole": (False,), "touched": (True,), "cheaper": (False, True)}[task.exchange.replica_gradients]
     return tuple(
-        Way(tier, h, k, touched) for (h, k), tier in places.items() for touched in (kinds if k > 1 else (False,))
+        RowWay(tier, h, k, touched) for (h, k), tier in places.items() for touched in (kinds if k > 1 else (False,))
     )
 
 
@@ -166,7 +166,7 @@ class _Asks:
         return cls(each, host if proxies else each, proxies, rows, device, host, everyone)
 
 
-def _link_ms(topology: Topology, asks: _Asks, way: Way, dim: Floats) -> Floats:
+def _link_ms(topology: Topology, asks: _Asks, way: RowWay, dim: Floats) -> Floats:
     """`(n, 4)` ms of the mean device; see `cost.flows`."""
     hosts, per_host, (h, k) = topology.hosts, topology.devices_per_host, (way.hosts, way.copies)
     value = VALUE_BYTES * dim

@@ -19,7 +19,7 @@ from shardwright.cost.neuroshard.model import (
     megabytes,
     table_features,
 )
-from shardwright.cost.neuroshard.training import ComputeNetwork
+from shardwright.cost.neuroshard.training import SetNetwork
 from shardwright.cost.score import score
 from shardwright.errors import InvalidInput
 from shardwright.sharding import Shard, shard_work
@@ -65,7 +65,7 @@ def test_a_table_is_described_by_21_numbers(works):
 
 
 def test_the_shapes_are_the_papers():
-    sizes = {name: parameter.shape for name, parameter in ComputeNetwork().named_parameters()}
+    sizes = {name: parameter.shape for name, parameter in SetNetwork().named_parameters()}
     assert [tuple(shape) for name, shape in sizes.items() if "weight" in name] == [
         (128, 21),
         (32, 128),
@@ -79,7 +79,7 @@ def test_the_shapes_are_the_papers():
 
 def test_numpy_agrees_with_torch_on_compute_times(works):
     model = NeuroShardModel(filled(SHAPES))
-    network = copied(ComputeNetwork(), model.weights)
+    network = copied(SetNetwork(), model.weights)
     x = (table_features(WorkArrays.of(works)) - model.weights["feature_mean"]) / model.weights["feature_std"]
     inside = torch.tensor(np.arange(20) < 13, dtype=torch.float64)
     with torch.no_grad():

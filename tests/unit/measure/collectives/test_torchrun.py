@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.errors import InvalidInput
 from shardwright.measure.collectives.collect import new_collection
-from shardwright.measure.collectives.torchrun import Attempts, Place, collect_in_group, place_of_this_process
+from shardwright.measure.collectives.torchrun import Attempts, PlaceInGroup, collect_in_group, place_of_this_process
 
 VARIABLES = {
     "RANK": "5",
@@ -20,7 +20,7 @@ VARIABLES = {
 
 def test_the_place_is_what_torchrun_says() -> None:
     place = place_of_this_process(VARIABLES)
-    assert place == Place(5, 8, 1, 4)
+    assert place == PlaceInGroup(5, 8, 1, 4)
     assert place.hosts == 2
 
 
@@ -36,7 +36,7 @@ def test_uneven_hosts_are_refused() -> None:
 
 def test_another_world_than_the_groups_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="world is 4, the group has 8 ranks; leave it out under torchrun"):
-        collect_in_group(new_collection(tmp_path, samples=5, world=4), Place(5, 8, 1, 4))
+        collect_in_group(new_collection(tmp_path, samples=5, world=4), PlaceInGroup(5, 8, 1, 4))
 
 
 def test_a_sample_that_ends_the_group_is_known_afterwards(tmp_path: Path) -> None:

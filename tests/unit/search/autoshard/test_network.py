@@ -6,7 +6,7 @@ import torch
 
 from shardwright.search.autoshard.losses import policy_loss
 from shardwright.search.autoshard.network import (
-    Encoded,
+    EncodedTasks,
     costliest_first,
     go_through,
     in_batches,
@@ -77,7 +77,7 @@ def test_an_episode_without_room_fails_and_learns_nothing_from_the_step_without_
 
 def test_units_are_ordered_by_predicted_cost_and_padding_comes_last():
     network, batch = random_network(1), mixed_batch()
-    encoded = Encoded.of(network, batch)
+    encoded = EncodedTasks.of(network, batch)
     order = costliest_first(network, batch, encoded)
     cost = network.relative_cost(encoded.units_euh).detach()
     for episode, count in enumerate(batch.unit_count_e.tolist()):

@@ -14,7 +14,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.autoshard import AutoShard
 from shardwright.search.autoshard.network import (
     AutoShardNetwork,
-    Encoded,
+    EncodedTasks,
     Trajectory,
     costliest_first,
     go_through,
@@ -272,7 +272,7 @@ def test_the_order_is_that_of_torch():
         network, arrays = random_network(seed), PlacementArrays.of(varied_task(seed, 20, 3))
         order = Setting.of(arrays, AutoShardWeights(saved_policy(network))).order
         batch = PlacementBatch.of([arrays])
-        assert costliest_first(network, batch, Encoded.of(network, batch))[0].tolist() == order.tolist()
+        assert costliest_first(network, batch, EncodedTasks.of(network, batch))[0].tolist() == order.tolist()
 
 
 def test_the_state_matters():
