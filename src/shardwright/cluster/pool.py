@@ -163,8 +163,8 @@ class Pool(Generic[State]):
                 idle.append(worker)
                 yield given[0], result
         finally:
-            for worker, _ in running.values():
-                _kill(worker, for_good=False)
+            for ref, (worker, _) in running.items():
+                _kill(worker, ref)
 
     def each(self, method: Callable[[State, Job], Result], job: Job) -> list[Result]:
         """Call `method(state, job)` once on every worker; return the results in order of the workers.
@@ -237,11 +237,14 @@ class Pool(Generic[State]):
             )
 
 
-def _kill(worker: Any, *, for_good: bool = True) -> None:
+def _kill(worker: Any, job: Any = None) -> None:
+    """End a worker; with a job, that job alone: Ray starts the worker anew."""
     import ray
 
     with suppress(Exception):  # the worker is already dead, or the cluster is gone
-        ray.kill(worker, no_restart=for_good)
+        if job is not None:
+            ray.cancel(job)  # else Ray would do the job again
+        ray.kill(worker, no_restart=job is None)
 
 
 def _result(ref: Any) -> Any:
