@@ -67,7 +67,7 @@ def wait_at(marker: str, state: list[int], number: int) -> int:
     return number
 
 
-def test_each_job_is_done_once_and_results_carry_their_number(cluster: Cluster) -> None:
+def test_each_job_is_done_once_and_results_come_with_their_job(cluster: Cluster) -> None:
     assert cluster.local
     assert [(cores, gpus >= 0) for _, cores, gpus in cluster.nodes()] == [(2, True)]
     assert run(cluster, square, range(7)) == [(number, number * number) for number in range(7)]
