@@ -144,16 +144,15 @@ class Pool(Generic[State]):
                 worker, number, job = running.pop(done)
                 try:
                     result = _result(done)
-                except ray.exceptions.ActorDiedError as error:
-                    # The node is gone, so Ray cannot restart the worker there: another one does its job.
+                except ray.exceptions.RayError as error:
+                    if _answers(worker):
+                        raise ClusterFailed(
+                            f"job {number} ({reprlib.repr(job)}): its worker died {self.retries + 1} times, the last time: "
+                            f"{_line(error)}; give each worker more memory, or leave this job out"
+                        ) from error
                     self._give_up(worker, f"died: {_line(error)}")
                     left = chain([(number, job)], left)
                     continue
-                except ray.exceptions.RayError as error:
-                    raise ClusterFailed(
-                        f"job {number} ({reprlib.repr(job)}): its worker died {self.retries + 1} times, the last time: "
-                        f"{_line(error)}; give each worker more memory, or leave this job out"
-                    ) from error
                 idle.append(worker)
                 yield job, result
         finally:
@@ -229,6 +228,17 @@ class Pool(Generic[State]):
                 f"--ray {self.address}: no worker is left {why}; check that the nodes are up and free, and that each has the same "
                 "version of shardwright and of its dependencies"
             )
+
+
+def _answers(worker: Any) -> bool:
+    """Whether a worker runs; waits until Ray has started it anew, or has found that its node is gone."""
+    import ray
+
+    try:
+        ray.get(worker.__ray_ready__.options(max_task_retries=-1).remote())
+    except ray.exceptions.RayError:
+        return False
+    return True
 
 
 def _kill(worker: Any, job: Any = None) -> None:
