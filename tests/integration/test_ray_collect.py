@@ -85,7 +85,8 @@ def test_work_lost_with_killed_processes_is_done_again(cluster: Cluster, tmp_pat
     def kill(done: int, wanted: int, detail: str) -> None:
         """Kill a worker first, and a measuring process later, each in the midst of its work."""
         if len(killed) < len(victims) and done > 4 * (len(killed) + 1):
-            for pid in named(os.getpid(), victims[len(killed)])[:1]:
+            # The oldest, since one that is killed while it starts ends the collection.
+            for pid in sorted(named(os.getpid(), victims[len(killed)]))[:1]:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
