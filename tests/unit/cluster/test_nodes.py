@@ -26,7 +26,8 @@ def test_jobs_of_a_node_that_is_lost_are_done_by_the_others(monkeypatch: pytest.
     from ray.cluster_utils import Cluster as Nodes
 
     with connection.session_folder() as folder:
-        head = {"num_cpus": 1, "temp_dir": str(folder), "_system_config": QUICK}
+        monkeypatch.setenv("RAY_TMPDIR", str(folder))
+        head = {"num_cpus": 1, "_system_config": QUICK}
         nodes = Nodes(initialize_head=True, head_node_args=head)
         try:
             lost = nodes.add_node(num_cpus=1)
