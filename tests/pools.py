@@ -39,24 +39,24 @@ class UnrulyPool:
     def each(self, method: Callable[[Any, Any], Any], job: Any) -> list[Any]:
         return [self._do(worker, pickle.dumps((method, job))) for worker in range(self.size)]
 
-    def map(self, method: Callable[[Any, Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    def map(self, method: Callable[[Any, Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         left, before = enumerate(jobs), len(self.finished)
-        running: list[tuple[int, int, bytes]] = []
+        running: list[tuple[int, int, Any, bytes]] = []
         while True:
-            idle = sorted(set(range(self.size)) - {worker for _, worker, _ in running})
+            idle = sorted(set(range(self.size)) - {worker for _, worker, _, _ in running})
             while idle and (given := next(left, None)):
                 number, job = given
-                running.append((number, idle.pop(self._rng.integers(len(idle))), pickle.dumps((method, job))))
+                running.append((number, idle.pop(self._rng.integers(len(idle))), job, pickle.dumps((method, job))))
             if not running:
                 return
-            number, worker, sent = running.pop(self._rng.integers(len(running)))
+            number, worker, job, sent = running.pop(self._rng.integers(len(running)))
             found = self._do(worker, sent)
             if self._rng.random() < self._deaths:
                 self.states[worker] = self._factory()
                 self.redone += 1
                 found = self._do(worker, sent)
             self.finished.append(before + number)
-            yield number, pickle.loads(pickle.dumps(found))
+            yield job, pickle.loads(pickle.dumps(found))
 
     def _do(self, worker: int, sent: bytes) -> Any:
         method, job = pickle.loads(sent)

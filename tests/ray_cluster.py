@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from shardwright.cluster import Cluster, open_cluster
+from shardwright.cluster import Cluster, Pool, open_cluster
 from shardwright.measure.hardware import Fingerprint, fingerprint
+from shardwright.measure.remote import MeasuringNode
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'shardwright[ray]'")
 
@@ -87,3 +91,21 @@ def claimed(folder: str, driver: int, device: str, backend: str) -> Fingerprint:
                 processor = "A"
         mine.write_text(processor)
     return fingerprint(device, backend) | {"processor": f"Processor {mine.read_text()}"}
+
+
+@dataclass(frozen=True)
+class PretendingCluster(Cluster):
+    """A cluster whose machines have made-up fingerprints."""
+
+    of_machine: Callable[[str, str], Fingerprint]
+
+    def pool(self, factory: Callable[[], Any], places: Sequence[str] | None = None, **options: Any) -> Pool[Any]:
+        return super().pool(partial(pretending_node, factory, self.of_machine), places, **options)
+
+
+def pretending_node(
+    factory: Callable[[], MeasuringNode], of_machine: Callable[[str, str], Fingerprint]
+) -> MeasuringNode:
+    node = factory()
+    node.of_machine = of_machine
+    return node

@@ -16,24 +16,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_collect import ONCE, POOL, REPOSITORY, SMALL, keys_in, most_visits, visits
-from tests.ray_cluster import alive, claimed, descendants, local_cluster, named, needs_ray, wait_until
+from tests.integration.test_collect import ONCE, REPOSITORY, SMALL, keys_in, most_visits, visits
+from tests.ray_cluster import (
+    PretendingCluster,
+    alive,
+    claimed,
+    descendants,
+    local_cluster,
+    named,
+    needs_ray,
+    wait_until,
+)
 
 from shardwright.cli.train_stores import read_stores
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterFailed, InvalidInput, MeasurementFailed
 from shardwright.measure.collect import collect
 from shardwright.measure.hardware import fingerprint
-from shardwright.measure.remote import collect_on_cluster
+from shardwright.measure.measuring import Progress
+from shardwright.measure.remote import open_fleet
 from shardwright.measure.samples import fingerprints, read_samples
-from shardwright.measure.stock import Collection
+from shardwright.measure.stock import CollectSummary
 
 pytestmark = [needs_ray, pytest.mark.slow]
 
 COMMAND = [sys.executable, "-m", "shardwright"]
 # Else Ray takes 127.0.0.1 in an address for the machine's outer one, where the cluster of a test does not listen.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-ARENA = SMALL["arena_bytes"]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +57,18 @@ def measured_in(store: Path) -> bool:
         return False
 
 
-def small(samples: int, **options: Any) -> Collection:
-    return Collection(samples, batch_sizes=(32,), pool=POOL, arena_bytes=ARENA, **options)
+def collect_on(
+    cluster: Cluster,
+    folder: Path,
+    samples: int,
+    backend: str = "embedding_bag",
+    progress: Progress | None = None,
+    **options: Any,
+) -> CollectSummary:
+    """Collect samples as small as those of a process by the machines of a cluster."""
+    with open_fleet(cluster, options.get("device", "cpu"), backend=backend, policy=ONCE, checked_in=folder) as fleet:
+        assert fleet.notes == []
+        return collect(folder, samples=samples, progress=progress, fleet=fleet, **SMALL | options)
 
 
 def check_whole(folder: Path, samples: int) -> None:
@@ -66,13 +85,12 @@ def test_work_lost_with_killed_processes_is_done_again(cluster: Cluster, tmp_pat
     def kill(done: int, wanted: int, detail: str) -> None:
         """Kill a worker first, and a measuring process later, each in the midst of its work."""
         if len(killed) < len(victims) and done > 4 * (len(killed) + 1):
-            for pid in named(os.getpid(), victims[len(killed)])[:1]:
+            # The oldest, since one that is killed while it starts ends the collection.
+            for pid in sorted(named(os.getpid(), victims[len(killed)]))[:1]:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
-    summary = collect_on_cluster(
-        cluster, tmp_path, small(24), backend="embedding_bag", policy=ONCE, progress=kill, say=pytest.fail
-    )
+    summary = collect_on(cluster, tmp_path, 24, progress=kill)
     assert len(killed) == 2
     assert (summary.folder, summary.samples, summary.failed, summary.wanted) == (tmp_path, 24, 0, 24)
     assert fingerprints(tmp_path) == [fingerprint("cpu", "embedding_bag")]
@@ -93,15 +111,14 @@ def test_work_lost_with_killed_processes_is_done_again(cluster: Cluster, tmp_pat
 DRIVER = """
 import sys
 from shardwright.cluster import open_cluster
-from shardwright.measure.remote import collect_on_cluster
-from tests.integration.test_ray_collect import ONCE, small
+from tests.integration.test_ray_collect import Path, collect_on
 
 def report(done, wanted, detail):
     print(done, flush=True)
     sys.stdin.readline()
 
 with open_cluster(sys.argv[1]) as cluster:
-    collect_on_cluster(cluster, sys.argv[2], small(20), backend="embedding_bag", policy=ONCE, progress=report)
+    collect_on(cluster, Path(sys.argv[2]), 20, progress=report)
 """
 
 
@@ -133,7 +150,7 @@ def test_a_killed_driver_loses_nothing_that_it_has_heard_of(cluster: Cluster, tm
     assert before <= heard
     # The cluster goes on without that driver, and its workers end; so does the collection, from where it was.
     wait_until(lambda: not named(os.getpid(), "ray::StatefulWorker"), "workers outlive their driver")
-    summary = collect_on_cluster(cluster, tmp_path, small(20), backend="embedding_bag", policy=ONCE)
+    summary = collect_on(cluster, tmp_path, 20)
     after = visits(tmp_path)
     assert heard <= after
     assert summary.measured == len(after) - len(heard)
@@ -181,13 +198,13 @@ def test_ctrl_c_ends_everything_and_the_command_goes_on_later(tmp_path: Path) ->
 
 
 def test_machines_of_another_kind_are_left_out_and_go_on_later(cluster: Cluster, tmp_path: Path) -> None:
-    store, said = tmp_path / "store", list[str]()
+    store = tmp_path / "store"
     (tmp_path / "claims").mkdir()
-    of_machine = partial(claimed, str(tmp_path / "claims"), os.getpid())
-    options: dict[str, Any] = {"backend": "embedding_bag", "policy": ONCE, "say": said.append}
-    summary = collect_on_cluster(cluster, store, small(6), of_machine=of_machine, **options)
+    mixed = PretendingCluster(cluster.address, partial(claimed, str(tmp_path / "claims"), os.getpid()))
+    with open_fleet(mixed, backend="embedding_bag", policy=ONCE, checked_in=store) as fleet:
+        (line,) = fleet.notes
+        summary = collect(store, samples=6, fleet=fleet, **SMALL)
     assert (summary.samples, summary.folder) == (6, store)
-    (line,) = said
     assert re.match(
         r"machines of the cluster differ: working on those with Processor [AB], .* alone, without .*Processor [AB]",
         line,
@@ -198,7 +215,7 @@ def test_machines_of_another_kind_are_left_out_and_go_on_later(cluster: Cluster,
     def others(device: str, backend: str) -> dict[str, str]:
         return dict(fingerprint(device, backend)) | {"processor": other}
 
-    assert collect_on_cluster(cluster, store, small(6), of_machine=others, **options).measured >= 6
+    assert collect_on(PretendingCluster(cluster.address, others), store, 6).measured >= 6
     with pytest.raises(InvalidInput, match="several kinds of hardware"):
         read_stores([store], hardware=None, allow_other_hardware=False)
     for processor in (other, hardware["processor"]):
@@ -211,13 +228,15 @@ def test_errors_reach_the_caller_as_they_are(cluster: Cluster, tmp_path: Path) -
     with pytest.raises(
         MeasurementFailed, match=r"sample \d+: .*optimizer 'adam' has no fused FBGEMM kernel on a CPU"
     ) as caught:
-        collect_on_cluster(cluster, tmp_path / "adam", small(2, optimizer="adam"), backend="fbgemm", policy=ONCE)
+        collect_on(cluster, tmp_path / "adam", 2, "fbgemm", optimizer="adam")
     assert type(caught.value) is MeasurementFailed
     with pytest.raises(InvalidInput, match="no module 'nowhere_to_be_found'"):
-        collect_on_cluster(cluster, tmp_path / "own", small(2), backend="nowhere_to_be_found:Mine", policy=ONCE)
+        collect_on(cluster, tmp_path / "own", 2, "nowhere_to_be_found:Mine")
+    with pytest.raises(InvalidInput, match="^backend"):
+        collect_on(cluster, tmp_path / "none", 2, "nowhere_to_be_found")
     if not any(gpus for _, _, gpus in cluster.nodes()):
         with pytest.raises(ClusterFailed, match="no node lends a GPU with a CPU core beside it"):
-            collect_on_cluster(cluster, tmp_path / "cuda", small(2, device="cuda"), policy=ONCE)
+            collect_on(cluster, tmp_path / "cuda", 2, device="cuda")
 
 
 def test_the_command_says_what_does_not_go_together(tmp_path: Path) -> None:

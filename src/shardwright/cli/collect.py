@@ -174,21 +174,26 @@ def _kernels_collected(
     address: str | None, output: Path, *, backend: str | None, seconds: float | None, **options: Any
 ) -> tuple[dict[str, Any], str]:
     """Collect kernels, here or on the cluster at an address; return the result as data and as text."""
+    from shardwright.measure.collect import collect
     from shardwright.measure.stock import Collection, summary_text
 
-    collection = Collection(**options)  # wrong options are told before a cluster starts
     if address is None:
-        from shardwright.measure.collect import collect
-
         with progress("measuring", detail="starting the measuring process") as report:
             summary = collect(output, backend=backend, seconds=seconds, progress=report, **options)
     else:
         from shardwright.cluster import open_cluster
-        from shardwright.measure.remote import collect_on_cluster
+        from shardwright.measure.remote import open_fleet
 
-        common: dict[str, Any] = {"backend": backend, "seconds": seconds, "say": note}
-        with open_cluster(address) as cluster, progress("measuring", detail="starting workers") as report:
-            summary = collect_on_cluster(cluster, output, collection, progress=report, **common)
+        collection = Collection(**options)  # wrong options are told before a cluster starts
+        collection.sets(collection.arena(lambda: 4 * 10**9))
+        with (
+            open_cluster(address) as cluster,
+            progress("measuring", detail="starting workers") as report,
+            open_fleet(cluster, collection.device, backend=backend, checked_in=output) as fleet,
+        ):
+            for text in fleet.notes:
+                note(text)
+            summary = collect(output, seconds=seconds, progress=report, fleet=fleet, **options)
     text = f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
     return asdict(summary) | {"folder": str(summary.folder)}, text
 

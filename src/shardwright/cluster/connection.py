@@ -7,7 +7,9 @@ a cluster answers: if none does, Ray may wait for ever, or end the process that 
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -15,13 +17,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
-from types import ModuleType
 from typing import Any
 
 from shardwright.cluster.pool import Cluster
@@ -55,22 +55,15 @@ def check_answers(address: str, patience_s: float) -> None:
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise ClusterFailed(f"--ray {address}: nothing answers there ({reason}); {remedy}") from error
-    ask, pipe, quiet = [sys.executable, "-P", "-c", _ASK, address], subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(
-        ask, stdin=quiet, stdout=quiet, stderr=pipe, text=True, errors="replace", start_new_session=True
-    ) as process:
-        try:
-            _, said = process.communicate(timeout=patience_s)
-        except subprocess.TimeoutExpired:
-            raise ClusterFailed(
-                f"--ray {address}: no Ray cluster answers there within {patience_s:g} s; {remedy}"
-            ) from None
-        finally:
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode:
-        lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it ended without a word"]
+    ask = [sys.executable, "-P", "-c", _ASK, address]
+    try:
+        asked = subprocess.run(ask, capture_output=True, text=True, errors="replace", timeout=patience_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise ClusterFailed(
+            f"--ray {address}: no Ray cluster answers there within {patience_s:g} s; {remedy}"
+        ) from None
+    if asked.returncode:
+        lines = [line.strip() for line in asked.stderr.splitlines() if line.strip()] or ["it ended without a word"]
         raise ClusterFailed(f"--ray {address}: Ray cannot connect ({lines[-1][:300]}); {remedy}")
 
 
@@ -117,7 +110,8 @@ def session_folder() -> Iterator[Path]:
 _STORE_BYTES = 100 * 2**20
 """Shared memory of a cluster on this machine; jobs and results are small. Ray uses files if /dev/shm has less."""
 
-_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+_NO_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0"}
+_TOKEN = secrets.token_hex(32)  # one for this process, because Ray reads it once
 
 PATIENCE_S = 60.0
 """Seconds in which a cluster must answer; on a busy machine, importing Ray takes some of them."""
@@ -141,14 +135,15 @@ def open_cluster(address: str, *, patience_s: float = PATIENCE_S) -> Iterator[Cl
         raise MissingDependency(
             "--ray needs Ray, which is not installed; install it with: pip install 'shardwright[ray]'"
         )
-    if address.partition(":")[0] == "local":
-        with _local(address, _local_workers(address)):
-            yield Cluster(address)
-        return
-    with _environment({"RAY_USAGE_STATS_ENABLED": "0"}):
-        check_answers(address, patience_s)
-        with _session(address, "cannot connect", "is the cluster up?", {"address": address}):
-            yield Cluster(address)
+    with ExitStack() as stack:
+        options = {"address": address}
+        if Cluster(address).local:
+            options = stack.enter_context(_alone(_local_workers(address)))
+        else:
+            stack.enter_context(_environment(_NO_STATISTICS))
+            check_answers(address, patience_s)
+        stack.enter_context(_session(address, options))
+        yield Cluster(address)
 
 
 def _local_workers(address: str) -> int:
@@ -161,24 +156,25 @@ def _local_workers(address: str) -> int:
 
 
 @contextmanager
-def _local(address: str, workers: int) -> Iterator[None]:
-    """Run a cluster on this machine alone; it ends with the block and leaves nothing behind."""
-    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
-    options: dict[str, Any] = {
-        "address": "local",
-        "num_cpus": workers,
-        "object_store_memory": _STORE_BYTES,
-        "include_dashboard": False,
-    }
-    with _environment(settings), session_folder() as folder:
-        options |= {"_temp_dir": str(folder), "_node_ip_address": "127.0.0.1"}
-        with _session(address, "Ray does not start here", "leave --ray out, or use a cluster that runs", options):
-            yield
+def _alone(workers: int) -> Iterator[dict[str, Any]]:
+    """The options of a cluster on this machine alone, with its environment and folder for the duration of the block."""
+    with (
+        _environment(_NO_STATISTICS | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}),
+        session_folder() as folder,
+    ):
+        yield {
+            "address": "local",
+            "num_cpus": workers,
+            "object_store_memory": _STORE_BYTES,
+            "include_dashboard": False,
+            "_temp_dir": str(folder),
+            "_node_ip_address": "127.0.0.1",
+        }
 
 
 @contextmanager
-def _session(address: str, what: str, remedy: str, options: dict[str, Any]) -> Iterator[None]:
-    """Connect Ray for the duration of a block, then restore the signal handler that Ray replaced. `what` is said if Ray fails."""
+def _session(address: str, options: dict[str, Any]) -> Iterator[None]:
+    """Connect Ray for the duration of a block, then restore the signal handler that Ray replaced."""
     import ray
 
     if ray.is_initialized():
@@ -187,54 +183,42 @@ def _session(address: str, what: str, remedy: str, options: dict[str, Any]) -> I
         )
     from ray._private import ray_constants, worker
 
+    local = options["address"] == "local"
+    what = "Ray does not start here" if local else "cannot connect"
+    remedy = "leave --ray out, or use a cluster that runs" if local else "is the cluster up?"
+    # Ray prints on stdout that a worker died, whatever its settings; stdout is for results.
+    silent = _changed(vars(worker), {"_worker_logs_enabled": False})
+    # Makes a cluster of one node listen on the loopback interface; outside Linux, Ray does so by itself.
+    loopback = _changed(vars(ray_constants), {"ENABLE_RAY_CLUSTER": False} if local else {})
     handler = signal.getsignal(signal.SIGTERM)
-    try:
-        # Ray prints on stdout that a worker died, whatever its settings; stdout is for results.
-        with _changed(worker, _worker_logs_enabled=False):
+    with silent, loopback:
+        try:
             try:
-                # Makes a cluster of one node listen on the loopback interface; outside Linux, Ray does so by itself.
-                alone = {"ENABLE_RAY_CLUSTER": False} if options["address"] == "local" else {}
-                try:
-                    with _changed(ray_constants, **alone):
-                        ray.init(**_QUIET | options)
-                except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
-                    said = (*str(error).split("\n"), type(error).__name__)
-                    why = next(line.strip() for line in said if line.strip())
-                    raise ClusterFailed(f"--ray {address}: {what} ({why}); {remedy}") from error
-                yield
-            finally:
-                ray.shutdown()
-    finally:
-        if threading.current_thread() is threading.main_thread() and handler is not None:
-            signal.signal(signal.SIGTERM, handler)
+                ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+            except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+                said = (*str(error).split("\n"), type(error).__name__)
+                why = next(line.strip() for line in said if line.strip())
+                raise ClusterFailed(f"--ray {address}: {what} ({why}); {remedy}") from error
+            yield
+        finally:
+            ray.shutdown()
+            if threading.current_thread() is threading.main_thread() and handler is not None:
+                signal.signal(signal.SIGTERM, handler)
 
 
-@contextmanager
-def _changed(module: ModuleType, **settings: object) -> Iterator[None]:
-    """Change settings inside a module of Ray for the duration of a block; skips settings that this release of Ray lacks."""
-    before = {name: getattr(module, name) for name in settings if hasattr(module, name)}
-    vars(module).update({name: settings[name] for name in before})
-    try:
-        yield
-    finally:
-        vars(module).update(before)
-
-
-@cache
-def _token() -> str:
-    """The token of this process; it never changes because Ray reads it once."""
-    import secrets
-
-    return secrets.token_hex(32)
-
-
-@contextmanager
-def _environment(settings: dict[str, str]) -> Iterator[None]:
+def _environment(wanted: dict[str, str]) -> AbstractContextManager[None]:
     """Set those environment variables that are not set yet, for the duration of a block."""
-    added = {name: value for name, value in settings.items() if name not in os.environ}
-    os.environ.update(added)
+    return _changed(os.environ, {name: value for name, value in wanted.items() if name not in os.environ})
+
+
+@contextmanager
+def _changed(settings: MutableMapping[str, Any], changes: Mapping[str, Any]) -> Iterator[None]:
+    """Change environment variables, or settings inside a module of Ray, for the duration of a block."""
+    before = {name: settings[name] for name in changes if name in settings}
+    settings.update(changes)
     try:
         yield
     finally:
-        for name in added:
-            os.environ.pop(name, None)
+        for name in changes:
+            settings.pop(name, None)
+        settings.update(before)

@@ -1,7 +1,7 @@
 """A cluster and its pools of workers: each job goes to a free worker, and is done again if that worker dies.
 
     with open_cluster(address) as cluster, cluster.pool(factory) as pool:  # each worker makes a state by `factory()`, and keeps it
-        for index, result in pool.map(method, jobs):                       # method(state, job), in order of completion
+        for job, result in pool.map(method, jobs):                         # method(state, job), in order of completion
             ...
 
 - Functions, jobs and results travel between processes. Define functions at the top level of a module that is installed on every node
@@ -20,6 +20,7 @@ import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Generic, Self, TypeVar, cast
 
 from shardwright.errors import ClusterFailed
@@ -78,20 +79,14 @@ class Cluster:
 
 
 class StatefulWorker:
-    """A worker. Its first job makes its state, so that an error of the factory reaches the caller as an error of that job."""
+    """A worker: makes its state when it starts, also when Ray starts it anew."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
-        self._factory = factory
-        self._state: list[Any] = []
-
-    def ready(self) -> None:
-        """Answer, which shows that the worker runs."""
+        self._state = factory()
 
     def call(self, method: Callable[[Any, Any], Any], job: Any) -> Any:
         """Do a job."""
-        if not self._state:
-            self._state.append(self._factory())
-        return method(self._state[0], job)
+        return method(self._state, job)
 
 
 @dataclass(eq=False)
@@ -100,7 +95,7 @@ class Pool(Generic[State]):
 
     Attributes:
         address: address of the cluster, for messages.
-        factory: called on each worker with its first job; returns the worker's state, the first argument of `method`.
+        factory: called on each worker when it starts; returns the worker's state, the first argument of `method`.
         places: the node of each worker.
         gpus: GPUs that each worker holds.
         retries: how often a job is started again after its worker died.
@@ -122,11 +117,11 @@ class Pool(Generic[State]):
         """Number of workers."""
         return len(self._workers)
 
-    def map(self, method: Callable[[State, Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[int, Result]]:
+    def map(self, method: Callable[[State, Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         """Call `method(state, job)` for every job, with the state of the worker that does the job.
 
         Yields:
-            The job's number, from 0, and its result, in order of completion.
+            Each job and its result, in order of completion.
 
         Raises:
             ClusterFailed: a job's worker died more than `retries` times, or no worker is left.
@@ -135,36 +130,34 @@ class Pool(Generic[State]):
         import ray
 
         self._check_not_empty()
-        left, idle = enumerate(jobs), list(self._workers)
-        again: list[tuple[int, Job]] = []
-        running: dict[Any, tuple[Any, tuple[int, Job]]] = {}
+        left: Iterator[tuple[int, Job]] = enumerate(jobs)
+        idle = list(self._workers)
+        running: dict[Any, tuple[Any, int, Job]] = {}
         try:
             while True:
-                while idle and (given := again.pop() if again else next(left, None)):
-                    worker = idle.pop()
-                    running[worker.call.remote(method, given[1])] = worker, given
+                while idle and (given := next(left, None)):
+                    worker, (number, job) = idle.pop(), given
+                    running[worker.call.remote(method, job)] = worker, number, job
                 if not running:
                     return
                 (done,), _ = ray.wait([*running], num_returns=1)
-                worker, given = running.pop(done)
+                worker, number, job = running.pop(done)
                 try:
                     result = _result(done)
-                except (
-                    ray.exceptions.ActorDiedError
-                ) as error:  # the node is gone, so Ray cannot restart the worker there
-                    self._give_up(worker, f"died: {_line(error)}")
-                    again.append(given)
-                    continue
                 except ray.exceptions.RayError as error:
-                    raise ClusterFailed(
-                        f"job {given[0]} ({reprlib.repr(given[1])}): its worker died {self.retries + 1} times, the last time: "
-                        f"{_line(error)}; give each worker more memory, or leave this job out"
-                    ) from error
+                    if _answers(worker):
+                        raise ClusterFailed(
+                            f"job {number} ({reprlib.repr(job)}): its worker died {self.retries + 1} times, the last time: "
+                            f"{_line(error)}; give each worker more memory, or leave this job out"
+                        ) from error
+                    self._give_up(worker, f"died: {_line(error)}")
+                    left = chain([(number, job)], left)
+                    continue
                 idle.append(worker)
-                yield given[0], result
+                yield job, result
         finally:
-            for worker, _ in running.values():
-                _kill(worker, for_good=False)
+            for ref, (worker, _, _) in running.items():
+                _kill(worker, ref)
 
     def each(self, method: Callable[[State, Job], Result], job: Job) -> list[Result]:
         """Call `method(state, job)` once on every worker; return the results in order of the workers.
@@ -201,7 +194,7 @@ class Pool(Generic[State]):
             for place in self.places:
                 where = NodeAffinitySchedulingStrategy(node_id=place, soft=False)
                 self._workers.append(remote.options(**options, scheduling_strategy=where).remote(self.factory))
-            starting = {worker.ready.remote(): worker for worker in self._workers}
+            starting = {worker.__ray_ready__.remote(): worker for worker in self._workers}
             started, late = ray.wait([*starting], num_returns=len(starting), timeout=self.start_s)
             for ref in late:
                 why = f"did not start within {self.start_s:g} s; it needs a core that nothing else holds"
@@ -237,11 +230,25 @@ class Pool(Generic[State]):
             )
 
 
-def _kill(worker: Any, *, for_good: bool = True) -> None:
+def _answers(worker: Any) -> bool:
+    """Whether a worker runs; waits until Ray has started it anew, or has found that its node is gone."""
+    import ray
+
+    try:
+        ray.get(worker.__ray_ready__.options(max_task_retries=-1).remote())
+    except ray.exceptions.RayError:
+        return False
+    return True
+
+
+def _kill(worker: Any, job: Any = None) -> None:
+    """End a worker; with a job, that job alone: Ray starts the worker anew."""
     import ray
 
     with suppress(Exception):  # the worker is already dead, or the cluster is gone
-        ray.kill(worker, no_restart=for_good)
+        if job is not None:
+            ray.cancel(job)  # else Ray would do the job again
+        ray.kill(worker, no_restart=job is None)
 
 
 def _result(ref: Any) -> Any:

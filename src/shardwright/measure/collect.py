@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardwright.errors import MeasurementFailed, telling_errors
 from shardwright.measure.backend import BACKEND_HELP, check_backend, default_backend, is_own
@@ -34,6 +34,9 @@ from shardwright.measure.timing import TimingPolicy
 from shardwright.task.task import OPTIMIZERS
 from shardwright.task.units import parse_bytes
 
+if TYPE_CHECKING:
+    from shardwright.measure.remote import Fleet
+
 MOST_IN_A_ROW = 20
 """This many failures in a row are the machine's fault, not a set's."""
 
@@ -47,6 +50,7 @@ def collect(
     seconds: float | None = None,
     policy: TimingPolicy | None = None,
     progress: Progress | None = None,
+    fleet: Fleet | None = None,
     **options: Any,
 ) -> CollectSummary:
     """Measure random sets of tables into a sample store; call it again to resume after any interruption.
@@ -54,7 +58,8 @@ def collect(
     Sample i depends only on the seed and i. Every 20th sample is visited a second time, rebuilt from scratch. A disturbed sample (see
     `shardwright.measure.timing`) is visited up to two more times, a minute later. So another call on a quiet machine improves a store that
     was collected on a busy one. A store may hold samples of other machines and of other collections too. On a GPU a sample that cannot be
-    measured is noted and skipped; on a CPU it ends the collection.
+    measured is noted and skipped; on a CPU it ends the collection. A store may be gone on with by this machine or by the machines of a
+    cluster: both measure the same sets, and this process alone writes samples.
 
     Args:
         folder: the store; made if it does not exist.
@@ -63,18 +68,26 @@ def collect(
         seconds: stop after this time; by default when all samples are measured.
         policy: how often to repeat each measurement; by default the policy of the device.
         progress: called after each visit with the samples measured, those wanted, and how many are to be visited again.
+        fleet: the workers of a cluster, which measure in place of this machine, with their own backend and policy.
         **options: options of `shardwright.measure.stock.Collection`: how many samples, of what, on which device.
 
     Raises:
         InvalidInput: an option is out of range, or the store cannot be used.
         MeasurementFailed: a kernel could not run (earlier measurements are kept), or one's own backend did not pass its checks.
+        ClusterFailed: no worker of the cluster is left.
     """
     collection = Collection(**options)
-    started, backend, arena, path = monotonic(), backend or default_backend(), collection.arena(), Path(folder)
+    started, path = monotonic(), Path(folder)
+    stop_at = started + (math.inf if seconds is None else seconds)
+    if fleet is not None:
+        arena, ahead = collection.arena(lambda: fleet.facts.memory), not fleet.cluster.local
+        with Stock(path, fleet.facts.hardware, collection, arena, ahead=ahead) as stock:
+            visit_all(stock, partial(fleet.visits_to_sets, arena), stop_at, progress, ahead=fleet.pool.size)
+            return summarise(stock, monotonic() - started)
+    backend, arena = backend or default_backend(), collection.arena()
     check_backend(backend)
     if is_own(backend):
         require_checked(path, collection.device, backend)
-    stop_at = started + (math.inf if seconds is None else seconds)
     hardware = fingerprint(collection.device, backend)
     with (
         Stock(path, hardware, collection, arena, ahead=collection.device == "cuda") as stock,

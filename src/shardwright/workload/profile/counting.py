@@ -272,7 +272,7 @@ def counts_by(pool: Pool[None], jobs: Sequence[CountingJob], counted: Callable[[
     for first in range(0, len(jobs), at_once):
         parts = jobs[first : first + at_once]
         found: dict[int, Counts | str] = {}
-        for number, part in pool.map(_counted_or_refused, map(_with_absolute_paths, parts)):
+        for (number, _), part in pool.map(_counted_or_refused, enumerate(map(_with_absolute_paths, parts))):
             found[number] = part
             if not isinstance(part, str):
                 counted(part.lookups)
@@ -287,10 +287,10 @@ def no_state() -> None:
     """The state that counting workers keep between two parts: none."""
 
 
-def _counted_or_refused(_: None, job: CountingJob) -> Counts | str:
+def _counted_or_refused(_: None, numbered: tuple[int, CountingJob]) -> Counts | str:
     """Return the counts, or the error as text: the error of an earlier part must come first."""
     try:
-        return count_part(job, threads=1)
+        return count_part(numbered[1], threads=1)
     except InvalidInput as error:
         return str(error)
 
