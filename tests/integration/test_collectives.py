@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shardwright.measure.collectives.collect import (
-    Collection,
+    CollectiveCollection,
     collect_collectives,
     keys_of,
     new_collection,
@@ -60,7 +60,7 @@ def rank_program(body: str) -> tuple[str, ...]:
     return ("-c", RANK.format(body=body.replace("\n", "\n    ")))
 
 
-def collection(folder: Path, samples: int, **changes: Any) -> Collection:
+def collection(folder: Path, samples: int, **changes: Any) -> CollectiveCollection:
     options: dict[str, Any] = {"world": 2, "batch_sizes": (64,), "pool": POOL, "policy": ONCE, **changes}
     return new_collection(folder, samples=samples, **options)
 

@@ -22,7 +22,7 @@ _COLUMNS = ("table", "before", "after", "moves", "stays")
 
 
 @dataclass(frozen=True)
-class Change:
+class PlanChange:
     """A comparison of an older plan with a newer one.
 
     The newer plan is compared with a base: the older plan, or, if that does not apply, a plan that moves only what must move.
@@ -58,7 +58,7 @@ class Change:
 
 def change_from(
     older: Plan, source: Path, newer: Plan, cost_model: CostModel, move_cost: float, staying: Callable[[], Plan]
-) -> Change:
+) -> PlanChange:
     """Compare a scored plan with the plan that its search started from.
 
     Args:
@@ -80,10 +80,10 @@ def change_from(
         base_ms, base_bytes = still.cost.step_ms, older.diff(still).moved_bytes
     else:
         base_ms, base_bytes = newer.cost.step_ms, diff.moved_bytes
-    return Change(source, diff, newer.cost.step_ms, base_ms, base_bytes, why_not, move_cost)
+    return PlanChange(source, diff, newer.cost.step_ms, base_ms, base_bytes, why_not, move_cost)
 
 
-def change_to_dict(change: Change) -> dict[str, Any]:
+def change_to_dict(change: PlanChange) -> dict[str, Any]:
     """The change as plain data."""
     diff, applies = change.diff, change.why_not is None
     return {
@@ -102,7 +102,7 @@ def change_to_dict(change: Change) -> dict[str, Any]:
     }
 
 
-def change_views(change: Change) -> list[RenderableType]:
+def change_views(change: PlanChange) -> list[RenderableType]:
     """The change for people: a row for each table that moves, and lines of totals."""
     moving = sorted((one for one in change.diff.tables if one.moved_bytes), key=lambda one: -one.moved_bytes)
     shown = moving[:_MOST_TABLES]
@@ -146,7 +146,7 @@ def _made(diff: PlanDiff) -> list[str]:
     return ["; ".join([*found, *made])] if found else []
 
 
-def _gained(change: Change) -> str:
+def _gained(change: PlanChange) -> str:
     base, this = ms(change.base_ms), f"this plan: {ms(change.step_ms)} ms"
     more = (change.diff.moved_bytes - change.base_bytes) / 1e9
     each = f", {change.gain_ms / more:.3g} ms for each GB that moves for it" if more > 0 and change.gain_ms > 0 else ""

@@ -210,7 +210,9 @@ def _randomise(call: FusedCall, random: torch.Generator) -> tuple[list[torch.Ten
     return tables, [[kind[table].double() for kind in call.state()] for table in range(len(tables))]
 
 
-def _by_table(group: KernelGroup, lookups: Sequence[Lookups], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _by_table(
+    group: KernelGroup, lookups: Sequence[LookupsOfTable], outputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """Outputs or gradients by table in float64, from any layout that a backend may use."""
     if len(outputs) == 1:
         sizes = [work.dim for work in group.works] if group.pooled else [found.ids.numel() for found in lookups]
@@ -228,7 +230,7 @@ def _error(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> f
     return float(np.max(errors)) if errors else 0.0
 
 
-def _kept(before: torch.Tensor, after: torch.Tensor, found: Lookups) -> bool:
+def _kept(before: torch.Tensor, after: torch.Tensor, found: LookupsOfTable) -> bool:
     """Whether the rows that were not looked up are unchanged."""
     kept = torch.ones(len(before), dtype=torch.bool, device=before.device)
     kept[found.ids] = False
@@ -241,7 +243,7 @@ def _widths(group: KernelGroup) -> str:
 
 
 @dataclass(frozen=True)
-class Lookups:
+class LookupsOfTable:
     """The lookups of one table.
 
     Attributes:
@@ -253,18 +255,20 @@ class Lookups:
     samples: torch.Tensor
 
 
-def lookups_of(group: KernelGroup, batch: FusedInput) -> list[Lookups]:
+def lookups_of(group: KernelGroup, batch: FusedInput) -> list[LookupsOfTable]:
     """The lookups of each table of a group."""
     samples, starts = group.samples, batch.offsets[:: group.samples].tolist()
     sizes = batch.offsets.diff().view(-1, samples)
     bag = torch.arange(samples, device=sizes.device)
     return [
-        Lookups(batch.indices[start:stop], torch.repeat_interleave(bag, sizes[table]))
+        LookupsOfTable(batch.indices[start:stop], torch.repeat_interleave(bag, sizes[table]))
         for table, (start, stop) in enumerate(pairwise(starts))
     ]
 
 
-def looked_up(group: KernelGroup, weights: Sequence[torch.Tensor], lookups: Sequence[Lookups]) -> list[torch.Tensor]:
+def looked_up(
+    group: KernelGroup, weights: Sequence[torch.Tensor], lookups: Sequence[LookupsOfTable]
+) -> list[torch.Tensor]:
     """Per table, `(samples, dim)` sums (`(n, dim)` rows if not pooled) of `(rows, dim)` weights in float64."""
     if not group.pooled:
         return [table[found.ids] for table, found in zip(weights, lookups, strict=True)]
@@ -278,7 +282,7 @@ def updated(
     optimizer: str,
     weights: torch.Tensor,
     state: Sequence[torch.Tensor],
-    found: Lookups,
+    found: LookupsOfTable,
     gradient: torch.Tensor,
     *,
     pooled: bool,
@@ -335,7 +339,7 @@ def check_views(group: KernelGroup, optimizer: str, call: FusedCall) -> None:
             _shape(f"state()[{kind}][{table}]", found, shape, means)
 
 
-def check_outputs(group: KernelGroup, lookups: Sequence[Lookups], outputs: Sequence[torch.Tensor]) -> None:
+def check_outputs(group: KernelGroup, lookups: Sequence[LookupsOfTable], outputs: Sequence[torch.Tensor]) -> None:
     """Check the shapes of the outputs of a lookup.
 
     Raises:

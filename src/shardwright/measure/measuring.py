@@ -157,7 +157,7 @@ def usual_state(visits: Iterable[Sequence[Visit]]) -> float:
     return float(np.median([visit.usual_ms for some in visits for visit in some]))
 
 
-class Visitor(Protocol):
+class RoundVisitor(Protocol):
     """What visits works: a `Measurer`, or the fleet of a cluster."""
 
     def visits(self, works: Sequence[DeviceWork]) -> Iterator[tuple[DeviceWork, Visit]]:
@@ -282,7 +282,7 @@ def measure_works(
     backend: str | None = None,
     policy: TimingPolicy | None = None,
     progress: Progress | None = None,
-    fleet: Visitor | None = None,
+    fleet: RoundVisitor | None = None,
 ) -> Measurements:
     """Visit works and controls in rounds, each in a new random order.
 
@@ -397,7 +397,7 @@ def measure_plans(
     backend: str | None = None,
     policy: TimingPolicy | None = None,
     progress: Progress | None = None,
-    fleet: Visitor | None = None,
+    fleet: RoundVisitor | None = None,
 ) -> list[MeasuredPlan]:
     """Measure the fused kernels of each device of each plan on this machine.
 

@@ -11,7 +11,7 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import embedding_bag
 from shardwright.measure import kernel_checks as module
 from shardwright.measure.backend import Arena, FusedCall, FusedInput, KernelGroup, kernel_groups, load_backend
-from shardwright.measure.kernel_checks import Lookups, check_kernels, check_outputs, check_views
+from shardwright.measure.kernel_checks import LookupsOfTable, check_kernels, check_outputs, check_views
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 
@@ -234,7 +234,9 @@ def test_wrong_views_are_said(optimizer: str, weights: list[Any], state: list[An
         check_views(group(), optimizer, Views(weights, state))
 
 
-LOOKUPS = [Lookups(torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)) for size in (5, 3)]
+LOOKUPS = [
+    LookupsOfTable(torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)) for size in (5, 3)
+]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ _DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class Collection:
+class CollectiveCollection:
     """A collection of collectives.
 
     Attributes:
@@ -114,7 +114,7 @@ def new_collection(
     kinds: Sequence[str] = KINDS,
     pool: Sequence[Table] | None = None,
     policy: RunPolicy | None = None,
-) -> Collection:
+) -> CollectiveCollection:
     """Make a collection, with the device's defaults for missing options; see `collect_collectives`."""
     group_backend(device)
     if pool is None:
@@ -124,11 +124,11 @@ def new_collection(
     default_sizes, max_bytes, bandwidth, latency = _DEFAULTS[device]
     sizes = tuple(default_sizes if batch_sizes is None else batch_sizes)
     space = CollectiveSpace(tuple(pool), world, seed, sizes, tuple(kinds), max_bytes, bandwidth, latency)
-    return Collection(Path(folder), samples, space, hosts, device, policy or RunPolicy())
+    return CollectiveCollection(Path(folder), samples, space, hosts, device, policy or RunPolicy())
 
 
 def collect_collectives(
-    collection: Collection,
+    collection: CollectiveCollection,
     *,
     timeout_s: float = 60.0,
     progress: Progress | None = None,
@@ -170,7 +170,9 @@ def check_timeout(seconds: float) -> None:
         raise InvalidInput(f"timeout is {seconds} s, must be a finite number greater than 0")
 
 
-def measure_all(collection: Collection, store: SampleStore, measure: Measure, progress: Progress | None) -> int:
+def measure_all(
+    collection: CollectiveCollection, store: SampleStore, measure: Measure, progress: Progress | None
+) -> int:
     """Measure what the store lacks; return the number of measurements that succeeded.
 
     A sample that was given up is stored as soon as a later one succeeds or the collection ends. It is not stored if the collection ends
@@ -209,7 +211,7 @@ def _schedule(samples: int) -> Iterator[tuple[int, int]]:
             yield earlier, 1
 
 
-def _keep(held: list[tuple[int, int, dict[str, Any]]], collection: Collection, store: SampleStore) -> None:
+def _keep(held: list[tuple[int, int, dict[str, Any]]], collection: CollectiveCollection, store: SampleStore) -> None:
     for sample, repeat, row in held:
         store.add_collective(collection.digest, sample, repeat, row)
     held.clear()

@@ -24,7 +24,7 @@ from typing import Any
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.files import write_atomically
 from shardwright.measure.collectives.collect import (
-    Collection,
+    CollectiveCollection,
     CollectivesSummary,
     check_timeout,
     collect_collectives,
@@ -82,7 +82,7 @@ def place_of_this_process(environment: Mapping[str, str] | None = None) -> Place
 
 
 def collect_in_group(
-    collection: Collection, place: PlaceInGroup, *, timeout_s: float = 60.0, progress: Progress | None = None
+    collection: CollectiveCollection, place: PlaceInGroup, *, timeout_s: float = 60.0, progress: Progress | None = None
 ) -> CollectivesSummary | None:
     """Measure collectives with the other processes of the group; every process must call this with the same arguments.
 
@@ -158,7 +158,9 @@ def collect_as_started(
     return collect_collectives(collection, timeout_s=timeout_s, progress=progress)
 
 
-def _lead(collection: Collection, member: Member, timeout_s: float, progress: Progress | None) -> CollectivesSummary:
+def _lead(
+    collection: CollectiveCollection, member: Member, timeout_s: float, progress: Progress | None
+) -> CollectivesSummary:
     """Rank 0: announce each sample, and store its times."""
     started = monotonic()
     with collection.open_store() as store:
@@ -183,13 +185,15 @@ def _lead(collection: Collection, member: Member, timeout_s: float, progress: Pr
     return summarise(collection.folder, measured, monotonic() - started)
 
 
-def _follow(collection: Collection, member: Member, timeout_s: float) -> None:
+def _follow(collection: CollectiveCollection, member: Member, timeout_s: float) -> None:
     """The other ranks: measure the announced samples until rank 0 announces the end."""
     while (number := _announce(_END, member)) != _END:
         _within(timeout_s, member, collection.space.draw(number), collection)
 
 
-def _within(timeout_s: float, member: Member, sample: CollectiveSample, collection: Collection) -> DeviceTimes:
+def _within(
+    timeout_s: float, member: Member, sample: CollectiveSample, collection: CollectiveCollection
+) -> DeviceTimes:
     """Measure a sample. If it takes too long, end this process with a traceback, wherever it hangs."""
     faulthandler.dump_traceback_later(timeout_s, exit=True)
     try:
@@ -208,7 +212,7 @@ def _announce(number: int, member: Member) -> int:
     return int(said)
 
 
-def _check_agreement(collection: Collection, member: Member) -> None:
+def _check_agreement(collection: CollectiveCollection, member: Member) -> None:
     """Check that all ranks have the same options on the same kind of machine."""
     import torch
     import torch.distributed as dist

@@ -73,7 +73,7 @@ def _of_tables(constraints: Constraints, names: set[str]) -> Constraints:
 PHASES = 4
 
 
-class Buffer:
+class PlacementBuffer:
     """Placements of training tasks with the costs that the world told.
 
     Attributes:
@@ -140,7 +140,7 @@ def targets(phases_edp: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     return devices_edk, phases_edp.sum(dim=2).amax(dim=1)
 
 
-def set_scale(cost: CostNetwork, batch: PlacementBatch, buffer: Buffer, objective: Objective) -> None:
+def set_scale(cost: CostNetwork, batch: PlacementBatch, buffer: PlacementBuffer, objective: Objective) -> None:
     """Set the unit of each head to its mean cost in the buffer, so that the network's raw outputs are about 1."""
     devices_edk, overall_e = targets(buffer.phases_mdp, objective)
     exists_ed = batch.device_ed[buffer.task_m]
@@ -158,7 +158,7 @@ class CostErrors:
         buffer: placements of these tasks.
     """
 
-    def __init__(self, network: DreamShardNetwork, batch: PlacementBatch, buffer: Buffer) -> None:
+    def __init__(self, network: DreamShardNetwork, batch: PlacementBatch, buffer: PlacementBuffer) -> None:
         self._network, self._batch, self._buffer = network, batch, buffer
         features, index = torch.unique(batch.features_ebf.flatten(0, 1), dim=0, return_inverse=True)
         self._features, self._index_eb = features, index.view(batch.unit_eb.shape)

@@ -53,7 +53,7 @@ from shardwright.search.learned.options import Method, Objective
 from shardwright.search.learned.policy_files import SavedPolicy
 
 
-class Encoder(nn.Module):
+class TableEncoder(nn.Module):
     """Encodes table features so that encodings can be summed: 21→128→32, ReLU after both layers, times a power law of the sizes."""
 
     def __init__(self, generator: torch.Generator, method: Method) -> None:
@@ -81,7 +81,7 @@ class CostNetwork(nn.Module):
     def __init__(self, objective: Objective, generator: torch.Generator, method: Method) -> None:
         super().__init__()
         self._objective, self._published = objective, method == "paper"
-        self.encoder = Encoder(generator, method)
+        self.encoder = TableEncoder(generator, method)
         self.heads = _linear(ENCODING, HEADS * HEAD_HIDDEN, generator)
         self.mix = nn.Parameter(_uniform((HEADS, HEAD_HIDDEN), HEAD_HIDDEN, generator))
         self.bias = nn.Parameter(torch.zeros(HEADS))
@@ -115,7 +115,7 @@ class PolicyNetwork(nn.Module):
     def __init__(self, generator: torch.Generator, method: Method = "shardwright") -> None:
         super().__init__()
         self.published = method == "paper"
-        self.encoder = Encoder(generator, method)
+        self.encoder = TableEncoder(generator, method)
         self.costs = nn.ModuleList([_linear(HEADS, COST_HIDDEN, generator), _linear(COST_HIDDEN, ENCODING, generator)])
         self.logit = nn.Linear(2 * ENCODING, 1, bias=False)
         torch.nn.init.zeros_(self.logit.weight)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from shardwright.errors import InfeasibleTask, ShardwrightError
-from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors, set_scale, targets, variants_of
+from shardwright.search.dreamshard.buffer import (
+    CostErrors,
+    PlacementBuffer,
+    mean_errors,
+    set_scale,
+    targets,
+    variants_of,
+)
 from shardwright.search.dreamshard.mdp import Episodes, encode, estimates, log_probabilities, play, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.learned.arrays import PlacementArrays, features_of
@@ -35,7 +42,7 @@ class DreamShardTrainer(Trainer):
 
     counter: ClassVar[str] = "iteration"
     network: DreamShardNetwork
-    buffer: Buffer
+    buffer: PlacementBuffer
 
     def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: DreamShardOptions) -> None:
         self._options, self._given = options, len(tasks)
@@ -44,7 +51,7 @@ class DreamShardTrainer(Trainer):
         super().__init__(world, np.random.default_rng(options.seed), self._torch)
         self._batch = PlacementBatch.of(tasks)
         self.network = DreamShardNetwork(*_statistics(tasks), self._torch, options.objective, options.method)
-        self.buffer = Buffer(self._batch)
+        self.buffer = PlacementBuffer(self._batch)
         betas = (0.9, 0.999) if options.method == "paper" else _BETAS
         self.optimizers = {
             "cost_adam": torch.optim.Adam(self.network.cost.parameters(), options.cost_rate, betas),

@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.collectives.collect import (
-    Collection,
+    CollectiveCollection,
     collect_collectives,
     keys_of,
     measure_all,
@@ -30,7 +30,7 @@ from tests.unit.measure.rows import visit, work
 POOL = (Table("t", 1000, 16, 2.0, access=AccessProfile.uniform(1000)),)
 
 
-def collection(folder: Path, samples: int, **changes: Any) -> Collection:
+def collection(folder: Path, samples: int, **changes: Any) -> CollectiveCollection:
     return new_collection(folder, samples=samples, **{"world": 2, "batch_sizes": (64,), "pool": POOL, **changes})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors
+from shardwright.search.dreamshard.buffer import CostErrors, PlacementBuffer, mean_errors
 from shardwright.search.dreamshard.mdp import encode, play, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.policy import NAME, SHAPES
@@ -59,6 +59,6 @@ def cost_errors(
         kept = [arrays[row] for row in kept_e.tolist()]
         placements = [episodes.assignment_eu[row, : len(arrays[row])].numpy() for row in kept_e.tolist()]
         costs = world.costs(list(zip(kept, placements, strict=True)))
-        buffer = Buffer(encoded.batch)
+        buffer = PlacementBuffer(encoded.batch)
         buffer.add(kept_e, episodes.assignment_eu[kept_e], costs)
         return mean_errors(CostErrors(network, encoded.batch, buffer).of(torch.arange(len(buffer))))
