@@ -1,19 +1,25 @@
-"""Gains of tuning on tasks that this machine can measure: calibrate for the task, plan, measure, correct, plan again.
+"""Gains of tuning on tasks that this machine can measure: calibrate, plan, measure, correct, plan again.
 
-python -m benchmarks.tuning --tasks 6 --devices 4     # 5 to 6 minutes a task, on a quiet machine
+Run it on a quiet machine. Calibrated for each task, a task takes 5 to 6 minutes; calibrated once for all tasks, under 3 minutes:
+
+    python -m benchmarks.tuning --tasks 6 --devices 4
+    python -m benchmarks.tuning --tasks 20 --devices 4 --once
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import tempfile
 from collections.abc import Sequence
+from time import monotonic
 
 import numpy as np
 
 import shardwright as sw
 from benchmarks import results_table
+from shardwright.cost.accuracy import Accuracy
 from shardwright.workload import paper_tasks
 
 HEADS = (
@@ -35,39 +41,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=6)
     parser.add_argument("--devices", type=int, default=4)
-    parser.add_argument("--minutes", type=float, default=3.0, help="minutes of calibration per task")
+    parser.add_argument("--minutes", type=float, default=3.0, help="minutes of a calibration")
+    parser.add_argument(
+        "--once", action="store_true", help="calibrate once, for tasks of any tables, not for each task"
+    )
     parser.add_argument("--tune-minutes", type=float, default=2.5)
+    parser.add_argument("--most-minutes", type=float, default=math.inf, help="no task begins after this time")
     parser.add_argument("--seed", type=int, default=77)
     options = parser.parse_args(arguments)
     tasks = paper_tasks(options.tasks, devices=options.devices, seed=options.seed, batch_size=1024, device="cpu")
     rows: list[list[object]] = []
     promises: list[float] = []
+    began = monotonic()
     with tempfile.TemporaryDirectory() as cache:
         for number, task in enumerate(tasks):
-            os.environ["SHARDWRIGHT_CACHE"] = f"{cache}/{number}"
-            row, kept = tuned(number, task, options.minutes, options.tune_minutes)
+            if monotonic() - began > 60 * options.most_minutes:
+                break
+            if not (options.once and rows):
+                os.environ["SHARDWRIGHT_CACHE"] = f"{cache}/{number}"
+                calibrated = sw.calibrate(None if options.once else task, minutes=options.minutes, seed=number)
+            row, kept = tuned(number, task, calibrated.accuracy, options.tune_minutes)
             rows.append(row)
             promises += kept
             print(row, flush=True)
     within = np.mean(np.abs(np.array(promises) - 1) <= 0.1) if promises else 0.0
+    what = "once, for tasks of any tables" if options.once else "for each task"
     caption = (
-        f"NeuroShard's tasks for {options.devices} devices at batch 1,024: {options.minutes:g} minutes of calibrating for each task, then "
-        f"{options.tune_minutes:g} minutes of tuning. Floor: the smallest measured total of any plan, over the devices. Bound: by the "
-        f"corrected model, no plan is faster. Of {len(promises)} plans promised after the first correction "
-        f"{within:.0%} were measured within 10%."
+        f"NeuroShard's tasks for {options.devices} devices at batch 1,024: {options.minutes:g} minutes of calibrating {what}, then "
+        f"{options.tune_minutes:g} minutes of tuning a task. Floor: the smallest measured total of any plan, over the devices. Bound: "
+        f"by the corrected model, no plan is faster. Of {len(promises)} plans promised after the first correction "
+        f"{within:.0%} were measured within 10%. {_medians(rows)}"
     )
     results_table.write_results(
-        f"tuning-{options.devices}",
-        f"Plans tuned on {options.devices} devices",
+        f"tuning-{options.devices}{'-once' if options.once else ''}",
+        f"Plans tuned on {options.devices} devices" + (", calibrated once" if options.once else ""),
         [(caption, HEADS, rows)],
         results_table.command_of("tuning", arguments),
     )
 
 
-def tuned(number: int, task: sw.Task, minutes: float, tune_minutes: float) -> tuple[list[object], list[float]]:
+def tuned(number: int, task: sw.Task, accuracy: Accuracy | None, minutes: float) -> tuple[list[object], list[float]]:
     """Return a row of the table, and measured / promised time of the plans chosen by a corrected model."""
-    calibrated = sw.calibrate(task, minutes=minutes, seed=number)
-    found = sw.tune(task, minutes=tune_minutes)
+    found = sw.tune(task, minutes=minutes)
     tuning = found.plan.tuning
     assert tuning is not None
     kept = [visit.measured_ms / visit.promised_ms for visit in tuning.history if visit.round > 0]
@@ -75,7 +90,7 @@ def tuned(number: int, task: sw.Task, minutes: float, tune_minutes: float) -> tu
     return [
         number,
         len(task.tables),
-        f"{calibrated.accuracy.mean_error:.1%}",
+        f"{accuracy.mean_error:.1%}" if accuracy else "none",
         f"{first:.2f}",
         f"{best:.2f}",
         f"{best / first:.3f}",
@@ -85,6 +100,17 @@ def tuned(number: int, task: sw.Task, minutes: float, tune_minutes: float) -> tu
         f"{np.median(kept):.3f}" if kept else "none",
         found.stopped,
     ], kept
+
+
+def _medians(rows: Sequence[Sequence[object]]) -> str:
+    """The medians of the columns that compare plans, in words."""
+    found = []
+    for name in ("best / first", "first over floor", "best over floor", "best over bound"):
+        texts = [text for row in rows if (text := str(row[HEADS.index(name)])) != "none"]
+        if texts:
+            unit = "%" if texts[0].endswith("%") else ""
+            found.append(f"{name} {np.median([float(text.removesuffix('%')) for text in texts]):.3g}{unit}")
+    return f"Medians: {', '.join(found)}."
 
 
 if __name__ == "__main__":
