@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,9 @@ REQUESTS, RESULTS, PLANS = "requests.json.gz", "results.jsonl", "plans"
 SEED = 17
 LEAST = 20
 """Fewest plans wanted of each strategy."""
+
+BESIDE = "certified, beside"
+"""Name of the plans that `certified` finds with another cost model."""
 
 SEQUENCES = "flexshard"
 """The strategy that plans only tasks with sequence tables."""
@@ -71,6 +75,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--policies", type=Path, help="folder with dreamshard.safetensors, autoshard.safetensors (default: bundled)"
     )
     first.add_argument("--model", type=Path, help="cost model to plan with (default: the bundled one of the device)")
+    first.add_argument("--sequence-tasks", type=int, help="number of tasks with sequence tables (default: as --tasks)")
+    first.add_argument(
+        "--beside", type=Path, help=f"another cost model: '{BESIDE}' are certified's plans with it, for the pooled tables"
+    )
     second = steps.add_parser("measure", help="measure what was prepared; needs the measuring packages only")
     second.set_defaults(run=measure)
     second.add_argument("folder", type=Path)
@@ -91,6 +99,7 @@ def prepare(options: argparse.Namespace) -> int:
     """Plan, and write plans and requests; returns 1 if a strategy has fewer plans than wanted."""
     import shardwright as sw
     from shardwright.cost.choice import cost_model_for, given_cost_model
+    from shardwright.cost.score import scored
     from shardwright.errors import ShardwrightError
 
     strategies = tuple(options.strategies or sw.strategy_names())
@@ -109,6 +118,9 @@ def prepare(options: argparse.Namespace) -> int:
                 print(f"task {number}: {name} has no plan: {error}", file=sys.stderr)
                 continue
             plan.save(folder / f"{number:03d}-{name}.json")
+        if options.beside and SEQUENCES not in names:
+            other = sw.plan(task, cost_model=given_cost_model(options.beside), time_limit=options.time_limit)
+            replace(scored(other, model), strategy=BESIDE).save(folder / f"{number:03d}-beside.json")
         print(f"task {number} planned", file=sys.stderr, flush=True)
     plans = [load(path) for path in sorted(folder.glob("*.json"))]  # in the order of `page`
     requests = requests_of(plans)
@@ -126,18 +138,16 @@ def matches(options: argparse.Namespace, strategies: Sequence[str]) -> Iterator[
     from shardwright.workload import paper_tasks
 
     settings = {"devices": options.devices, "seed": SEED, "batch_size": options.batch_size, "scale": options.scale}
-    tasks = paper_tasks(options.tasks, device=options.device, **settings)
+    tasks = list(paper_tasks(options.tasks, device=options.device, **settings))
     for task in tasks:
         yield task, [name for name in strategies if name != SEQUENCES]
     if SEQUENCES in strategies:
-        for task in tasks:
+        for task in tasks[: options.sequence_tasks]:
             yield with_sequences(task), [name for name in strategies if name in (SEQUENCES, *_RIVALS)]
 
 
 def with_sequences(task: Task) -> Task:
     """Return the task with every third table a sequence table, and memory for the outputs of such tables."""
-    from dataclasses import replace
-
     tables = [replace(table, pooled=place % _SEQUENCE_EVERY > 0) for place, table in enumerate(task.tables)]
     return replace(task, tables=tables, topology=replace(task.topology, memory=_SEQUENCE_MEMORY))
 
