@@ -73,9 +73,10 @@ NAMES := neuroshard-table neuroshard-production neuroshard-published dreamshard-
 reproduce: setup
 	$(BIN)/python -m experiments $(QUICK) $(NAMES)
 
-# The bundled CPU model, from the published costs: half a minute.
+# The bundled models, from the published costs: a minute.
 model: setup
 	$(BIN)/shardwright train data/costs/*/fbgemm.parquet --allow-other-hardware -o src/shardwright/cost/models/cpu.safetensors
+	$(BIN)/shardwright train data/costs/h100/rowwise_adagrad.parquet -o src/shardwright/cost/models/h100.safetensors
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,17 +1,21 @@
 """Prediction errors on a machine that no model knows, before calibration and after calibrations with more and more sets.
 
     python -m benchmarks.cost_transfer
+    python -m benchmarks.cost_transfer --gpu
 
-Every file of data/costs is held out in turn. A quarter of its sets, by whole pairs, is the test; n of the others stand for the sets of a
-calibration. Models start from the other processors' files, as the bundled model starts from all files, or from nothing. So the first row
-shows an unknown machine without calibration, and the later rows show what measuring gains.
+Every file of a CPU in data/costs is held out in turn. A quarter of its sets, by whole pairs, is the test; n of the others stand for the
+sets of a calibration. Models start from the other processors' files, as the bundled model starts from all files, or from nothing; those of
+a GPU start from its published figures. So the first row shows an unknown machine without calibration, and the later rows show what
+measuring gains.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +25,16 @@ from benchmarks.results_table import command_of, write_results
 from shardwright.cost.accuracy import accuracy, predict
 from shardwright.cost.adapting import recipes
 from shardwright.cost.dataset import Floats, Samples, join, pairs_of, samples_of
-from shardwright.cost.training import train
+from shardwright.cost.files import device_type
+from shardwright.cost.model import ComputeModel
+from shardwright.cost.published import GPUS, PublishedModel
+from shardwright.cost.training import Width, train
 from shardwright.measure.hardware import COMMON_CACHES, cache_bytes
 from shardwright.measure.samples import read_parquet
 from shardwright.threads import one_thread
 
 FOLDER = Path(__file__).parent.parent / "data" / "costs"
+WIDTHS: tuple[Width, ...] = get_args(Width)
 SIZES = (50, 100, 200, 400, 800)
 TEST_SHARE = 0.25
 COLUMNS = ("sets", "model", "mean error", "median error", "Spearman", "random", "plans", "pairs", "several calls")
@@ -34,29 +42,53 @@ COLUMNS = ("sets", "model", "mean error", "median error", "Spearman", "random", 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", action="store_true", help="the files of GPUs, on a page of their own")
     parser.add_argument("--seeds", type=int, default=2, help="splits of each processor's sets, and trainings")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sets that a calibration measured")
     options = parser.parse_args(arguments)
-    files = sorted(FOLDER.glob("*/*.parquet"))
-    held = {file: read_parquet(file) for file in files}
+    kind, names = ("cuda", ("rowwise_adagrad",)) if options.gpu else ("cpu", ("fbgemm",))
+    files = [file for file in sorted(FOLDER.glob("*/*.parquet")) if file.stem in names]
+    held = {file: found for file in files if (found := read_parquet(file))[0]["device_kind"] == kind}
     tables = []
     for file, (hardware, table) in held.items():
         first = table.filter(pc.equal(table["repeat"], 0))
         others = [samples_of(other) for name, (_, other) in held.items() if name.parent != file.parent]
         with one_thread():
-            rows = list(_rows(first, others, options.sizes, options.seeds))
+            if options.gpu:
+                rows = list(_rows_of_gpu(first, device_type(hardware), options.sizes, options.seeds))
+            else:
+                starts = {"other processors": train(join(others), caches=COMMON_CACHES).model} if others else {}
+                rows = list(_rows(first, starts, cache_bytes(), options.sizes, options.seeds))
         tables.append((f"{hardware['processor']}: {first.num_rows} sets, {file.name}", COLUMNS, rows))
     command = command_of("cost_transfer", arguments)
-    write_results("cost_transfer", "Costs on a machine that no model knows", tables, command)
+    page = "cost_transfer_gpu" if options.gpu else "cost_transfer"
+    write_results(page, "Costs on a machine that no model knows", tables, command)
 
 
-def _rows(table: pa.Table, others: Sequence[Samples], sizes: Sequence[int], seeds: int) -> Iterator[list[object]]:
+def _rows_of_gpu(table: pa.Table, device: str, sizes: Sequence[int], seeds: int) -> Iterator[list[object]]:
+    """Yield the rows of a GPU: models start from its published figures; each table is priced at the call's width, and at its own."""
+    samples, cache = samples_of(table), int(GPUS[device].cache)
+    told = replace(samples, times=predict(PublishedModel(device), samples))
+    for width in WIDTHS:
+        learned = recipes(None, (cache, cache))["from nothing"](told, 0, 3.0)
+        starts = {"published figures": learned}
+        for count, model, *figures in _rows(table, starts, (cache, cache), sizes, seeds, width):
+            yield [count, f"{model}, {width} width", *figures]
+
+
+def _rows(
+    table: pa.Table,
+    starts: Mapping[str, ComputeModel],
+    caches: tuple[int, int],
+    sizes: Sequence[int],
+    seeds: int,
+    width: Width = "own",
+) -> Iterator[list[object]]:
     """Yield a row for each number of sets and each way to obtain a model, with medians of the errors over the seeds."""
     samples, kinds = samples_of(table), np.array(table["kind"].to_pylist())
-    starts = {"other processors": train(join(others), caches=COMMON_CACHES).model} if others else {}
     for size in [0, *(size for size in sizes if size <= (1 - TEST_SHARE) * len(samples))]:
         for origin, start in [*starts.items(), *([("nothing", None)] if size else [])]:
-            ways = recipes(start, cache_bytes()) if size else {"as it is": None}
+            ways = recipes(start, caches, width) if size else {"as it is": None}
             for name, recipe in ways.items():
                 if start is not None and name == "from nothing":
                     continue

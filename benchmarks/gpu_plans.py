@@ -77,7 +77,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     first.add_argument("--model", type=Path, help="cost model to plan with (default: the bundled one of the device)")
     first.add_argument("--sequence-tasks", type=int, help="number of tasks with sequence tables (default: as --tasks)")
     first.add_argument(
-        "--beside", type=Path, help=f"another cost model: '{BESIDE}' are certified's plans with it, for the pooled tables"
+        "--beside",
+        type=Path,
+        help=f"another cost model: '{BESIDE}' are certified's plans with it, for the pooled tables",
     )
     second = steps.add_parser("measure", help="measure what was prepared; needs the measuring packages only")
     second.set_defaults(run=measure)

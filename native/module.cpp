@@ -44,7 +44,11 @@ Parts parts_of(NamedArrays& arrays, const std::string& prefix, std::int64_t rows
     return parts;
 }
 
-Head head_of(NamedArrays& arrays, std::int64_t width) { return {arrays.take<double>("mix", {2, width - 2}).data(), static_cast<std::size_t>(width - 2)}; }
+Head head_of(NamedArrays& arrays, std::int64_t width) {
+    const std::int64_t hidden = width - 2, gates = arrays.take<std::int64_t>("gates", {1})[0];
+    require(gates >= 0 && 3 * gates <= hidden, "gates must have three hidden units each");
+    return {arrays.take<double>("mix", {2, hidden}).data(), static_cast<std::size_t>(hidden), static_cast<std::size_t>(gates)};
+}
 
 Ms once_of(NamedArrays& arrays) {
     const Floats once = arrays.take<double>("once", {2});

@@ -18,10 +18,11 @@
 
 namespace shardwright {
 
-// The last layer of a cost model: ms = mix . max(sums, 0) + linear part, `mix` (2, h).
+// The last layer of a cost model: ms = mix . max(sums, 0) + linear part, `mix` (2, h). The last 3 * gates hidden units are not mixed: each
+// gate has a number of shards, and the forward and backward ms that a call pays if that number is not 0 (see cost/model.py).
 struct Head {
     const double* mix = nullptr;
-    std::size_t hidden = 0;
+    std::size_t hidden = 0, gates = 0;
 };
 
 // Of a call as it is.

@@ -57,7 +57,16 @@ def plan_of_a_group():
     return Plan(task, [Shard.whole(table, at % 3) for at, table in enumerate(tables)])
 
 
-CASES = {"every pattern": mixed_plan, "proxies": plan_with_proxies, "a group": plan_of_a_group}
+def plan_of_widths():
+    """Tables of an H100 in one fused call, whose widest table sets the price of all its lookups."""
+    tables = [Table(f"t{at}", 3000, dim, 20.0 + at) for at, dim in enumerate((16, 48, 96, 256, 32))]
+    task = sw.Task(tables, sw.Topology(1, 4, "h100", "1 GB"), 65_536)
+    return Plan(task, [Shard.whole(table, at % 4) for at, table in enumerate(tables)])
+
+
+CASES = {
+    "every pattern": mixed_plan, "proxies": plan_with_proxies, "a group": plan_of_a_group, "widths": plan_of_widths
+}  # fmt: skip
 
 
 class Page:

@@ -34,6 +34,8 @@ def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:
         times[device, [0, 3]] = arrays.once
         for sums in calls[device].values():
             times[device, [0, 3]] += np.maximum(arrays.mix @ np.maximum(sums[:-2], 0.0) + sums[-2:], 0.0)
+            for shards, *extra in sums[-2 - 3 * int(arrays.gates[0]) : -2].reshape(-1, 3):
+                times[device, [0, 3]] += extra if shards > 0.5 else [0.0, 0.0]
         here = device // near * near
         times[device, 1:3] = _links(arrays.links, served, reduced[device], device, slice(here, here + near))
     return times

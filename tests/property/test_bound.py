@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import PublishedModel, score
-from shardwright.cost.choice import resolve_cost_model
-from shardwright.cost.model import Pricing
+from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import device_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import BoundProof, Count, Holders, lower_bound
@@ -20,8 +19,9 @@ from shardwright.sharding import Shard, shard_work
 from shardwright.task import Task
 from shardwright.testing.model import SimpleCostModel
 from tests.strategies import tasks
+from tests.wide import wide_model
 
-MODEL = SimpleCostModel()
+MODEL, WIDE_MODEL = SimpleCostModel(), wide_model()
 
 
 def adversarial_model(seed: int) -> SimpleCostModel:
@@ -58,8 +58,10 @@ def falling_model(seed: int) -> SimpleCostModel:
     return Falling()
 
 
-def model_of(seed: int) -> SimpleCostModel:
-    """The plain model, one with many kinks, or one whose time falls with some of the sums."""
+def model_of(seed: int) -> CostModel:
+    """The plain model, one with many kinks, one whose time falls with some of the sums, or one of a GPU, with gates."""
+    if seed == 1:
+        return WIDE_MODEL
     return MODEL if seed == 0 else adversarial_model(seed) if seed < 6 else falling_model(seed)
 
 
@@ -256,7 +258,7 @@ def test_a_table_that_takes_a_device_is_counted_by_its_holders():
     hot = sw.Table("hot", rows=2_000_000, dim=128, pooling=150.0)
     others = [sw.Table(f"t{i}", rows=300_000, dim=32, pooling=10.0 + i) for i in range(24)]
     task = Task([hot, *others], sw.Topology.preset("h100-8"), 65_536)
-    model = resolve_cost_model(None, task)
+    model = PublishedModel("h100")
     plan = sw.plan(task, strategy="certified")
     proof = BoundProof(make_catalog(task, model), model)
     plain = proof.tightened(proof.solve(), plan.cost.step_ms)
@@ -277,7 +279,7 @@ def test_parts_on_many_devices_are_charged_for_their_links_and_no_more(kind, poo
     )
     topology = sw.Topology(hosts, 4 // hosts, "h100", "80 GB", intra_bandwidth="1 GB/s", inter_bandwidth="1 GB/s")
     task = Task(tables, topology, 8192, constraints=limits)
-    model = resolve_cost_model(None, task)
+    model = PublishedModel("h100")
     step_ms = sw.plan(task, strategy="certified").cost.step_ms
     proof = BoundProof(make_catalog(task, model), model)
     tightened = proof.tightened(proof.solve(), 100 * step_ms)
@@ -321,7 +323,7 @@ def test_a_device_pays_for_the_call_of_replicas_and_for_its_own():
     limits |= {table.name: sw.TableConstraint(sharding_types=("data_parallel",)) for table in small}
     topology = sw.Topology.preset("h100-8", devices_per_host=2)
     task = Task([whole, *small], topology, 65_536, constraints=sw.Constraints(limits))
-    model = resolve_cost_model(None, task)
+    model = PublishedModel("h100")
     plan = [Shard.whole(whole, 0), *(Shard.whole(table, 0, 1) for table in small)]
     launches = float(model.pricing.bias.sum())
     of_whole, *of_small = (sum(device_ms(model, [shard_work(task, shard)])) - launches for shard in plan)

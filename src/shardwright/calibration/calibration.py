@@ -22,6 +22,7 @@ from shardwright.cost.dataset import Samples
 from shardwright.cost.files import accuracy_metadata, bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.published import GPUS, PublishedModel
+from shardwright.cost.training import width_of
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import default_backend
 from shardwright.measure.hardware import (
@@ -162,7 +163,7 @@ def _calibrated(
         curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(earlier) if earlier else 0)
         if start is None and device in GPUS:
             start = _published(device, optimizer, curriculum, cache_bytes(kind))
-        ways = recipes(start, cache_bytes(kind))
+        ways = recipes(start, cache_bytes(kind), width_of(kind))
         with Measurer(kind, None, room + _PAGES) if visitor is None else nullcontext(visitor) as measurer:
             observed = Observed(measurer, controls, store, lambda: run.tell("measuring"), batch_size, earlier)
             run = Calibrating(curriculum, observed, ways, start, seconds, aim, told)

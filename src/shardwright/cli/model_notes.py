@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from shardwright.cli.output import note
@@ -24,7 +24,7 @@ def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = Non
     Args:
         cost_model: the model.
         task: the task that the model prices.
-        file: the task's file, named in the command that would make a model for it; None for no such advice.
+        file: the task's file, named in the command that would make a model for it on a machine with such devices; None for no such advice.
     """
     metadata = getattr(cost_model, "metadata", {})
     origin = provenance(metadata)
@@ -33,14 +33,9 @@ def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = Non
     lacking = list(unlike(metadata, task))
     for text in lacking:
         note(f"note: cost model {cost_model.name} {text}")
-    if file is not None and (lacking or _of_other_machine(metadata, task)):
+    here = machine_with(task.topology.device) if file is not None else None
+    if here is not None and (lacking or processors(metadata) not in ([], [here["processor"]])):
         note(f"note: for a model of this machine and this task, run: shardwright calibrate {file}")
-
-
-def _of_other_machine(metadata: Mapping[str, str], task: Task) -> bool:
-    """Whether a model of this machine alone could be made, and this model is not one."""
-    here, learned_on = machine_with(task.topology.device), processors(metadata)
-    return here is not None and bool(learned_on) and learned_on != [here["processor"]]
 
 
 def print_hardware_note(cost_model: CostModel, kind: str) -> None:

@@ -117,12 +117,13 @@ def run(
 
 
 def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:
-    from shardwright.cost.training import TrainingOptions, train
+    from shardwright.cost.training import TrainingOptions, train, width_of
 
+    width = width_of(stores.machines[0]["device_kind"])
     with progress("training", total=epochs) as report:
         trained = train(
             stores.samples(),
-            TrainingOptions(head=head, epochs=epochs, seed=seed),
+            TrainingOptions(head=head, epochs=epochs, width=width, seed=seed),
             progress=lambda epoch, error: report(epoch, detail=f"validation error {percent(error)}"),
             caches=_caches(stores.machines),
         )
@@ -130,10 +131,16 @@ def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Ou
 
 
 def _caches(machines: Sequence[Fingerprint]) -> tuple[int, int]:
-    """Cache sizes of this machine if it measured all samples, else common sizes: a model must not depend on where it is trained."""
+    """Cache sizes of a GPU as published, or of this machine if it measured all samples.
+
+    Otherwise they are common ones: a model must not depend on where it is trained.
+    """
+    from shardwright.cost.published import GPUS
     from shardwright.measure.hardware import COMMON_CACHES, cache_bytes, cpu_model, gpu_model
 
     kind = machines[0]["device_kind"]
+    if (gpu := GPUS.get(device_type(machines[0]))) is not None and kind == "cuda":
+        return int(gpu.cache), int(gpu.cache)
     try:
         here = gpu_model() if kind == "cuda" else cpu_model()
     except ShardwrightError:

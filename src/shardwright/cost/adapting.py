@@ -18,8 +18,8 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.accuracy import Accuracy, accuracy, predict
 from shardwright.cost.dataset import Samples, pairs_of
-from shardwright.cost.model import ComputeModel
-from shardwright.cost.training import TrainingOptions, fitted
+from shardwright.cost.model import WIDE, ComputeModel
+from shardwright.cost.training import TrainingOptions, Width, fitted
 
 Recipe: TypeAlias = Callable[[Samples, int, float], ComputeModel]
 """Makes a model from samples, a seed, and the effort as a share of the usual updates."""
@@ -49,16 +49,17 @@ class Validated:
     predicted: Floats
 
 
-def recipes(start: ComputeModel | None, caches: tuple[int, int]) -> dict[str, Recipe]:
+def recipes(start: ComputeModel | None, caches: tuple[int, int], width: Width = "own") -> dict[str, Recipe]:
     """The recipes for a model, by name.
 
     Args:
         start: a model that was learned elsewhere; if None, "from nothing" is the only recipe.
         caches: bytes of the caches of the measuring machine.
+        width: see `TrainingOptions`.
     """
 
     def from_nothing(samples: Samples, seed: int, effort: float) -> ComputeModel:
-        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, seed), caches)
+        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, width, seed), caches)
 
     if start is None:
         return {"from nothing": from_nothing}
@@ -67,7 +68,7 @@ def recipes(start: ComputeModel | None, caches: tuple[int, int]) -> dict[str, Re
         return scaled(start, samples)
 
     def fine_tuned(samples: Samples, seed: int, effort: float) -> ComputeModel:
-        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, seed)
+        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, width, seed)
         return fitted(samples, options, caches, scaled(start, samples))
 
     return {"scaled": scaled_only, "fine-tuned": fine_tuned, "from nothing": from_nothing}
@@ -91,7 +92,8 @@ def _scaled_recipe(recipe: Recipe, factor: Floats, samples: Samples, seed: int, 
 def _times(model: ComputeModel, factor: Floats) -> ComputeModel:
     scaled_weights = {
         name: (model.weights[name].T * factor.astype(np.float32)).T
-        for name in ("head.1.weight", "head.1.bias", "head.skip")
+        for name in ("head.1.weight", "head.1.bias", "head.skip", WIDE)
+        if name in model.weights
     }
     return ComputeModel(model.head, model.weights | scaled_weights, model.metadata)
 
@@ -132,6 +134,6 @@ def _parts(samples: Samples, folds: int, seed: int) -> Ints:
     return part
 
 
-def _options(samples: Samples, updates: float, rate: float, seed: int) -> TrainingOptions:
+def _options(samples: Samples, updates: float, rate: float, width: Width, seed: int) -> TrainingOptions:
     epochs = math.ceil(updates / math.ceil(len(samples) / _BATCH))
-    return TrainingOptions(epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, seed=seed)
+    return TrainingOptions(epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, width=width, seed=seed)

@@ -265,13 +265,16 @@ def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> Cost
 
 
 def model_behind(plan: Plan) -> CostModel:
-    """The model that priced a plan: the calibrated model or plug-in that the plan names, else the default model of the plan's devices.
+    """The model that priced a plan: the calibrated or published one, or the plug-in, that the plan names, else the default of its devices.
 
     Raises:
         InvalidInput: there is none, or the plug-in cannot be loaded.
     """
+    device, optimizer = plan.task.topology.device, plan.task.optimizer
+    if device in GPUS and plan.cost_model == (published := PublishedModel(device, optimizer)).name:
+        return published
     named = named_user_model(plan.cost_model) or _plugin(plan.cost_model)
-    return cost_model_for(plan.task.topology.device, plan.task.optimizer) if named is None else named
+    return cost_model_for(device, optimizer) if named is None else named
 
 
 def _plugin(name: str) -> CostModel | None:

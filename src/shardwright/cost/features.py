@@ -48,6 +48,8 @@ SCALES = (
 
 
 CACHES = ("l2", "last_level")
+WIDTHS = (32, 64, 128)
+"""Columns up to which a GPU's kernels work alike: a warp has 32 threads, and each holds up to four columns."""
 
 
 @dataclass(frozen=True)
@@ -180,3 +182,11 @@ def scales(works: WorkArrays) -> Floats:
 def cached(works: WorkArrays, caches: Floats) -> Floats:
     """`(n, len(CACHES))` bytes of a batch's distinct rows, in units of each cache's bytes."""
     return works.distinct_bytes[:, None] / caches
+
+
+def widths(works: WorkArrays) -> Floats:
+    """`(n, len(WIDTHS), 3)` for each width: whether a shard is wider; if not, its lookups and its bags, in tens of millions."""
+    wider = works.dim[:, None] > WIDTHS
+    work = np.stack([works.lookups, works.bags], axis=1) * 1e-7
+    found: Floats = np.concatenate([wider[..., None], ~wider[..., None] * work[:, None]], axis=2)
+    return found

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from shardwright.cost.features import FEATURES, SCALES
-from shardwright.cost.model import SHAPES, ComputeModel, Head
+from shardwright.cost.model import SHAPES, WIDE, ComputeModel, Head
 from shardwright.cost.neuroshard import model as neuroshard
 from shardwright.cost.neuroshard.model import LearnedModel, NeuroShardModel, Weights
 from shardwright.errors import InvalidInput
@@ -205,4 +205,4 @@ def _wanted_arrays(header: dict[str, str]) -> set[str]:
         raise InvalidInput(
             "the model file does not say which head it has ('convex' or 'mlp'); train the model again with this version"
         )
-    return set(SHAPES)
+    return {*SHAPES, WIDE}

@@ -12,12 +12,16 @@ stays constant, and only the first estimate extrapolates. With the `convex` head
 bound relies on that. Latents and weights are not negative, so no shard makes a device faster; a search would build on such a gain. Two
 columns beside the latents are not learned: the bytes of the distinct rows, in units of the L2 and of the last-level cache of the measured
 machine. Only their sum over the call shows whether rows come from a cache.
+
+On a GPU, a fused call works on each lookup as if its table were as wide as the widest table of the call. So a model of a GPU has `wide`
+weights. For each of the `WIDTHS`, a call that has a wider table pays extra for the lookups and the bags of all narrower tables. This is not
+convex: the first wide table raises the price of all others at once. It only adds time, so a bound may leave it out (`Pricing.least`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
@@ -25,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Bools, Floats
-from shardwright.cost.features import CACHES, FEATURES, SCALES, WorkArrays, cached, features, scales
+from shardwright.cost.features import CACHES, FEATURES, SCALES, WIDTHS, WorkArrays, cached, features, scales, widths
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 from shardwright.tensor_files import check_weights
@@ -38,6 +42,9 @@ class Pricing:
         call = max(0, mix · relu(hidden · sum + hidden_bias) + linear · sum + bias)       sum: of the encodings of its shards
         device = Σ of its calls + once                                                    0 for a device without a shard
 
+    With gates, the last `3 * gates` hidden units are not mixed. Each gate has three: the number of shards that open it, and the forward and
+    the backward ms that an open gate adds to the call.
+
     Attributes:
         hidden: `(h, latent)`; with h = 0 the time is linear.
         hidden_bias: `(h,)`.
@@ -45,6 +52,7 @@ class Pricing:
         linear: `(2, latent)`.
         bias: `(2,)` ms.
         once: `(2,)` ms that a device with shards takes in addition to its calls; not negative.
+        gates: number of gates.
     """
 
     hidden: Floats
@@ -53,16 +61,36 @@ class Pricing:
     linear: Floats
     bias: Floats
     once: Floats = field(default_factory=lambda: np.zeros(2))
+    gates: int = 0
 
     @property
     def convex(self) -> bool:
-        """Whether the time is convex in the sum."""
+        """Whether the time without gates is convex in the sum."""
         return bool((self.mix >= 0).all())
+
+    @property
+    def matters(self) -> Bools:
+        """`(h,)` whether a hidden unit has an effect on the time."""
+        of_gates = np.arange(len(self.hidden)) >= len(self.hidden) - 3 * self.gates
+        return self.mix.any(axis=0) | of_gates
+
+    @property
+    def least(self) -> Pricing:
+        """The pricing without gates: with equal vectors, it never gives more."""
+        return replace(self, gates=0)
 
     @property
     def base(self) -> Floats:
         """`(h + 2,)` what a call with nothing in it has in the place of vectors."""
         return np.concatenate([self.hidden_bias, self.bias])
+
+    def scaled_hidden(self, scale: Floats) -> Floats:
+        """`(h, latent)` hidden units with the times of the gates multiplied by `(2,)` scale."""
+        factor = np.ones(len(self.hidden))
+        first = len(factor) - 3 * self.gates
+        factor[first + 1 :: 3], factor[first + 2 :: 3] = scale
+        scaled: Floats = factor[:, None] * self.hidden
+        return scaled
 
     def vectors(self, latents: Floats) -> Floats:
         """`(..., h + 2)` what `(..., latent)` encodings add to the hidden units, and to the linear parts of both times."""
@@ -72,6 +100,10 @@ class Pricing:
         """`(..., 2)` forward and backward ms of calls, from `(..., h + 2)` sums of vectors; never negative."""
         active = np.maximum(vectors[..., :-2] + self.hidden_bias, 0.0)
         times: Floats = np.maximum(active @ self.mix.T + vectors[..., -2:] + self.bias, 0.0)
+        if self.gates:
+            units = vectors[..., -2 - 3 * self.gates : -2]
+            count, extra = units[..., ::3], np.stack([units[..., 1::3], units[..., 2::3]], axis=-1)
+            times = times + (extra * (count > _OPEN)[..., None]).sum(axis=-2)
         return times
 
     def price(self, sums: Floats) -> Floats:
@@ -93,6 +125,7 @@ class Pricing:
 Head: TypeAlias = Literal["mlp", "convex"]
 HIDDEN, LATENT, HEAD_HIDDEN, OUTPUTS = 128, 32, 64, 2
 HEAD_INPUTS = LATENT + len(CACHES)
+_OPEN = 0.5  # a gate is open from one shard on; sums of counts may be off by rounding
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "feature_mean": (len(FEATURES),),
@@ -113,6 +146,14 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }
 MONOTONE = ("head.0.weight", "head.1.weight", "head.skip")
 """Weights of a convex head that must not be negative, so that a device never becomes faster by another shard."""
+WIDE = "wide"
+"""Weights of a GPU's gates, `(2, 2, 3)`: forward and backward ms that ten million narrower lookups and bags pay at each of `WIDTHS`."""
+WIDE_SHAPE = (OUTPUTS, 2, len(WIDTHS))
+
+
+def shapes_of(names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes of a model's weights, given the names of those that it has: only models of GPUs have `WIDE`."""
+    return SHAPES | ({WIDE: WIDE_SHAPE} if WIDE in names else {})
 
 
 class CostModel(Protocol):
@@ -166,12 +207,13 @@ class AddedModel:
         """The base model's pricing times `(2,)` scale, plus what was added, plus `(2,)` ms once for each device with shards."""
         base = self.base.pricing
         return Pricing(
-            np.hstack([base.hidden, np.zeros((base.hidden.shape[0], 2))]),
+            np.hstack([base.scaled_hidden(scale), np.zeros((base.hidden.shape[0], 2))]),
             base.hidden_bias,
             scale[:, None] * base.mix,
             np.hstack([scale[:, None] * base.linear, np.eye(2)]),
             scale * base.bias,
             scale * base.once + once,
+            base.gates,
         )
 
 
@@ -181,7 +223,8 @@ class ComputeModel:
 
     Attributes:
         head: "convex" or "mlp".
-        weights: arrays with the names and shapes of `SHAPES`; `caches` are in bytes. `MONOTONE` of a convex head are non-negative.
+        weights: arrays with the names and shapes of `SHAPES`, and `WIDE` for a GPU; `caches` are in bytes. `MONOTONE` of a convex head are
+            non-negative.
         metadata: origin of the model: hardware, optimizer, samples, accuracy.
     """
 
@@ -192,11 +235,11 @@ class ComputeModel:
     def __post_init__(self) -> None:
         if self.head not in ("mlp", "convex"):
             raise InvalidInput(f"cost model: head is {self.head!r}, must be 'mlp' or 'convex'")
-        check_weights(self.weights, SHAPES)
+        check_weights(self.weights, shapes_of(self.weights))
         if (self.weights["caches"] <= 0).any():
             raise InvalidInput("cost model: caches must be greater than 0 bytes; train the model again")
-        for name in MONOTONE if self.head == "convex" else ():
-            if (self.weights[name] < 0).any():
+        for name in (*MONOTONE, WIDE) if self.head == "convex" else ():
+            if name in self.weights and (self.weights[name] < 0).any():
                 raise InvalidInput(f"cost model: {name} of a convex head must not be negative; train the model again")
 
     @property
@@ -205,20 +248,40 @@ class ComputeModel:
         return self.metadata.get("name", f"{self.metadata.get('device', 'unknown')}/{self.head}")
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, 34)` encodings of n shards."""
+        """`(n, 34)` encodings of n shards, for a GPU `(n, 43)`."""
         return self.encode_arrays(WorkArrays.of(works))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
-        """`(n, 34)` encodings of n shards given as arrays."""
+        """Like `encode`, for n shards given as arrays."""
         w = self.weights
         x = (np.clip(features(works), w["feature_low"], w["feature_high"]) - w["feature_mean"]) / w["feature_std"]
         hidden = np.maximum(x @ w["encoder.0.weight"].T.astype(np.float64) + w["encoder.0.bias"], 0.0)
         factor = np.logaddexp(0.0, hidden @ w["encoder.1.weight"].T.astype(np.float64) + w["encoder.1.bias"])
         latents = factor * (scales(works) @ w["scale"].astype(np.float64))[:, None]
-        return np.hstack([latents, cached(works, w["caches"].astype(np.float64))])
+        encoded = [latents, cached(works, w["caches"].astype(np.float64))]
+        return np.hstack([*encoded, widths(works).reshape(len(latents), -1)] if WIDE in w else encoded)
 
     @cached_property
     def pricing(self) -> Pricing:
         """The head, in double precision."""
         w = {name: array.astype(np.float64) for name, array in self.weights.items()}
-        return Pricing(w["head.0.weight"], w["head.0.bias"], w["head.1.weight"], w["head.skip"], w["head.1.bias"])
+        hidden, bias, mix = w["head.0.weight"], w["head.0.bias"], w["head.1.weight"]
+        if WIDE not in w:
+            return Pricing(hidden, bias, mix, w["head.skip"], w["head.1.bias"])
+        gates, (units, inputs) = len(WIDTHS), hidden.shape
+        wide = np.zeros(
+            (gates, 3, gates, 3)
+        )  # of each gate: shards that open it, forward, backward; by gate: wider, lookups, bags
+        each = np.arange(gates)
+        wide[each, 0, each, 0] = 1.0
+        wide[each, 1:, each, 1:] = w[WIDE].transpose(2, 0, 1)
+        all_hidden = np.zeros((units + 3 * gates, inputs + 3 * gates))
+        all_hidden[:units, :inputs], all_hidden[units:, inputs:] = hidden, wide.reshape(3 * gates, 3 * gates)
+        return Pricing(
+            all_hidden,
+            np.concatenate([bias, np.zeros(3 * gates)]),
+            np.hstack([mix, np.zeros((OUTPUTS, 3 * gates))]),
+            np.hstack([w["head.skip"], np.zeros((OUTPUTS, 3 * gates))]),
+            w["head.1.bias"],
+            gates=gates,
+        )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, cast
+from typing import Literal, Self, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -18,9 +18,19 @@ from torch import Tensor, nn
 from shardwright.arrays import Floats
 from shardwright.cost.accuracy import Accuracy, accuracy, predict
 from shardwright.cost.dataset import Samples, pairs_of, rates_of, shared_out
-from shardwright.cost.features import FEATURES, cached, features, scales
+from shardwright.cost.features import FEATURES, cached, features, scales, widths
 from shardwright.cost.fitting import Fit, Progress
-from shardwright.cost.model import HEAD_HIDDEN, HEAD_INPUTS, HIDDEN, LATENT, OUTPUTS, ComputeModel, Head
+from shardwright.cost.model import (
+    HEAD_HIDDEN,
+    HEAD_INPUTS,
+    HIDDEN,
+    LATENT,
+    OUTPUTS,
+    WIDE,
+    WIDE_SHAPE,
+    ComputeModel,
+    Head,
+)
 from shardwright.errors import InvalidInput
 from shardwright.measure.hardware import cache_bytes
 from shardwright.options import Options, number, whole
@@ -34,12 +44,13 @@ class ComputeNetwork(nn.Module):
     Weights have double precision: in single precision, rounding differs by processor and changes the trained result by percents.
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: Head, wide: bool = False) -> None:
         super().__init__()
         self.head_kind = head
         self.encoder = nn.ModuleList([_linear(len(FEATURES), HIDDEN), _linear(HIDDEN, LATENT)])
         self.head = nn.ModuleList([_linear(HEAD_INPUTS, HEAD_HIDDEN), _linear(HEAD_HIDDEN, OUTPUTS)])
         self.skip = nn.Parameter(torch.full((OUTPUTS, HEAD_INPUTS), 1 / (OUTPUTS * LATENT), dtype=torch.float64))
+        self.wide = nn.Parameter(torch.zeros(WIDE_SHAPE, dtype=torch.float64)) if wide else None
         with torch.no_grad():
             # At the start a latent is the first estimate of its shard's time; the head gives half of it to each direction, ignoring caches.
             self._linear("encoder.1").weight.mul_(0.3)
@@ -53,19 +64,22 @@ class ComputeNetwork(nn.Module):
     @classmethod
     def of(cls, model: ComputeModel) -> Self:
         """The network with a model's weights, ready for further training."""
-        network = cls(model.head)
+        network = cls(model.head, WIDE in model.weights)
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 parameter.copy_(torch.from_numpy(model.weights[name.replace("skip", "head.skip")]))
         return network
 
-    def forward(self, x_mf: Tensor, estimate_m: Tensor, cached_m2: Tensor, call_m: Tensor, set_c: Tensor) -> Tensor:
+    def forward(
+        self, x_mf: Tensor, estimate_m: Tensor, cached_m2: Tensor, wide_mw3: Tensor, call_m: Tensor, set_c: Tensor
+    ) -> Tensor:
         """`(b, 2)` forward and backward ms of b sets.
 
         Args:
             x_mf: features of all shards.
             estimate_m: first estimates of the shards' times, ms.
             cached_m2: bytes of the shards' distinct rows, in units of the caches.
+            wide_mw3: `widths` of the shards.
             call_m: the call that each shard belongs to.
             set_c: the set that each call belongs to.
         """
@@ -75,14 +89,19 @@ class ComputeNetwork(nn.Module):
         hidden = torch.relu(self._linear("head.0")(sums_ch))
         last = self._linear("head.1")
         times_c2 = hidden @ last.weight.T + sums_ch @ self.skip.T + last.bias
+        if self.wide is not None:
+            wide_cw3 = wide_mw3.new_zeros(len(set_c), *wide_mw3.shape[1:]).index_add(0, call_m, wide_mw3)
+            paid_cw2 = wide_cw3[..., 1:] * (wide_cw3[..., :1] > 0)
+            times_c2 = times_c2 + torch.einsum("cwq,pqw->cp", paid_cw2, self.wide)
         return times_c2.new_zeros(int(set_c.max()) + 1, OUTPUTS).index_add(0, set_c, times_c2)
 
     @torch.no_grad()
     def project(self) -> None:
         """Keep the weights of a convex head non-negative (see `MONOTONE`); called after every update."""
         if self.head_kind == "convex":
-            for weight in (self._linear("head.0").weight, self._linear("head.1").weight, self.skip):
-                weight.clamp_(min=0)
+            for weight in (self._linear("head.0").weight, self._linear("head.1").weight, self.skip, self.wide):
+                if weight is not None:
+                    weight.clamp_(min=0)
 
     def export(self, constants: dict[str, Floats], metadata: dict[str, str]) -> ComputeModel:
         """The trained model for numpy; `constants` are the weights that are not trained."""
@@ -97,6 +116,12 @@ class ComputeNetwork(nn.Module):
 
 
 FEWEST_SETS = 50
+Width: TypeAlias = Literal["own", "widest"]
+
+
+def width_of(device_kind: str) -> Width:
+    """The `TrainingOptions.width` of a machine, given its kind: "cpu" or "cuda"."""
+    return "widest" if device_kind == "cuda" else "own"
 
 
 @dataclass(frozen=True)
@@ -109,6 +134,7 @@ class TrainingOptions(Options):
         patience: stop when the validation error has not fallen for this many epochs.
         batch: sets per update.
         learning_rate: initial learning rate of Adam; falls to 0 along a cosine.
+        width: the width at which a call's kernels work: each table's "own", or that of the "widest" table, as on GPUs.
         seed: seed of the split, the initial weights and the order of the batches.
     """
 
@@ -117,6 +143,7 @@ class TrainingOptions(Options):
     patience: int = whole(60)
     batch: int = whole(128)
     learning_rate: float = number(2e-3)
+    width: Width = "own"
     seed: int = whole(0, least=0)
 
     def fit(self) -> Fit[ComputeNetwork]:
@@ -204,6 +231,8 @@ def fitted(
     network, constants = _new_network(options), _constants(samples, caches)
     if start is not None:
         network = ComputeNetwork.of(start)
+        if options.width == "widest" and network.wide is None:
+            network.wide = nn.Parameter(torch.zeros(WIDE_SHAPE, dtype=torch.float64))
         seen = constants
         constants = {name: start.weights[name].astype(np.float64) for name in seen} | {"caches": seen["caches"]}
         constants["feature_low"] = np.minimum(constants["feature_low"], seen["feature_low"])
@@ -237,6 +266,7 @@ class _Tensors:
         self._x_mf = torch.tensor(x_mf, dtype=torch.float64)
         self._estimate_m = torch.tensor(scales(samples.works) @ constants["scale"], dtype=torch.float64)
         self._cached_m2 = torch.tensor(cached(samples.works, constants["caches"]), dtype=torch.float64)
+        self._wide_mw3 = torch.tensor(widths(samples.works), dtype=torch.float64)
         call_m, set_c = samples.calls
         self._call_m, self._calls_n = torch.tensor(call_m), torch.tensor(np.bincount(set_c, minlength=len(samples)))
         self._first_call_n = self._calls_n.cumsum(0) - self._calls_n
@@ -275,6 +305,7 @@ class _Tensors:
             self._x_mf[shard_m],
             self._estimate_m[shard_m],
             self._cached_m2[shard_m],
+            self._wide_mw3[shard_m],
             call_m,
             torch.repeat_interleave(calls_b),
         )
@@ -315,4 +346,4 @@ def _loss(predicted_b2: Tensor, times_b2: Tensor) -> Tensor:
 def _new_network(options: TrainingOptions) -> ComputeNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        return ComputeNetwork(options.head)
+        return ComputeNetwork(options.head, options.width == "widest")

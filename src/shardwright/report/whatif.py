@@ -183,7 +183,7 @@ def _traffic(task: Task, replicated: Sequence[Shard]) -> Floats:
 
 def _pricing(pricing: Pricing) -> dict[str, Any]:
     parts = {name: getattr(pricing, name) for name in ("hidden", "hidden_bias", "mix", "linear", "bias", "once")}
-    return {"width": pricing.linear.shape[1], "units": len(pricing.hidden_bias)} | {
+    return {"width": pricing.linear.shape[1], "units": len(pricing.hidden_bias), "gates": pricing.gates} | {
         name: _packed(values) for name, values in parts.items()
     }
 

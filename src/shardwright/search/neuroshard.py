@@ -121,6 +121,7 @@ class Pieces:
         forbidden: `(u, d)` where no piece of a unit may lie.
         rivals: `(u, u)` which units may not share a device; `(0, 0)` if all may.
         mix: `(2, h)` see `cost.model`.
+        gates: `(1,)` number of gates, see there.
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device with a piece takes besides its calls.
         memory: `(d,)` bytes.
@@ -146,6 +147,7 @@ class Pieces:
     forbidden: Bools
     rivals: Bools
     mix: Floats
+    gates: Ints
     base: Floats
     once: Floats
     memory: Ints
@@ -262,6 +264,7 @@ def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit:
         forbidden=~beside_fixed(task, units),
         rivals=rivals_of(task, [unit.tables for unit in units.free]),
         mix=np.ascontiguousarray(pricing.mix),
+        gates=np.array([pricing.gates]),
         base=pricing.base,
         once=pricing.once,
         memory=np.array(topology.memory_bytes, dtype=np.int64),

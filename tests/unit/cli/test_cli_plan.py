@@ -91,8 +91,10 @@ def test_bad_tasks(cli, tmp_path, old, new, code, says):
     outcome = cli("plan", path, "-o", tmp_path / "plan.json", "--json")
     assert outcome.code == code
     assert says in outcome.document["error"]["message"]
-    assert outcome.err == f"error: {outcome.document['error']['message']}\n"
-    assert outcome.err.startswith(f"error: {path}: ")
+    *notes, error, _ = outcome.err.split("\n")
+    assert all("cost model" in text for text in notes)
+    assert error == f"error: {outcome.document['error']['message']}"
+    assert error.startswith(f"error: {path}: ")
     assert not (tmp_path / "plan.json").exists()
 
 

@@ -46,10 +46,13 @@ def test_a_model_behind_this_machine_is_taken_where_the_tasks_devices_are_its_ow
     assert resolve_cost_model(None, TASK).name == "mine"
     elsewhere = replace(TASK, topology=Topology.preset("h100-8"))
     assert best_user_model(elsewhere) is None
-    assert resolve_cost_model(None, elsewhere).name == "h100/published"
+    assert resolve_cost_model(None, elsewhere).name == cost_model_for("h100").name
+    other = replace(TASK, topology=Topology.preset("h200-8"))
+    assert resolve_cost_model(None, other).name == "h200/published"
     plan = sw.plan(TASK, strategy="size")
     assert plan.cost_model == model_behind(plan).name == "mine"
     assert model_behind(replace(plan, cost_model="unheard of")).name == cost_model_for("cpu").name
+    assert model_behind(replace(plan, task=elsewhere, cost_model="h100/published")).name == "h100/published"
 
 
 def test_the_one_made_for_the_task_comes_before_a_better_one_for_any(cache_folder):

@@ -7,12 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost import cost_model_for, device_ms
+from shardwright.cost.features import WIDTHS
 from shardwright.cost.model import Pricing
 from shardwright.cost.published import PublishedModel
 from shardwright.sharding import Shard, shard_work
 from shardwright.sharding.shard import even_cuts
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
+from tests.wide import wide_model
+
+TASK = task_of(40, 4)
+WIDE_MODEL = wide_model()
 
 
 def test_the_simple_models_time_by_hand():
@@ -42,12 +47,36 @@ def test_a_device_is_the_sum_of_the_calls_that_it_makes_and_of_what_it_pays_once
     assert (pricing.devices(sums, np.zeros(3, dtype=bool)) == 0).all()
 
 
+def test_a_wide_table_raises_the_price_of_all_narrower_tables_of_its_call():
+    """By hand: what a table of 256 columns adds to one of 16 columns, of which 32, 64 and 128 are all wider, in two models."""
+    task = task_of(2, 1)
+    narrow, wide = (
+        replace(shard_work(task, Shard.whole(table, 0)), dim=dim)
+        for table, dim in zip(task.tables, (16, 256), strict=True)
+    )
+    free, paid = wide_model(0.0), wide_model(100.0)
+    work = (narrow.lookups + narrow.samples) * 1e-7
+    for works, extra in (([narrow], 0.0), ([wide], 0.0), ([narrow, wide], 3 * 100.0 * work), ([wide, wide], 0.0)):
+        np.testing.assert_allclose(
+            np.subtract(device_ms(paid, works), device_ms(free, works)), extra, rtol=1e-6, atol=1e-9
+        )
+    scaled, hidden = paid.pricing.scaled_hidden(np.array([2.0, 3.0])), paid.pricing.hidden
+    np.testing.assert_allclose(
+        scaled.T, hidden.T * [*np.ones(len(hidden) - 3 * len(WIDTHS)), *np.tile([1, 2, 3], len(WIDTHS))]
+    )
+
+
+@given(st.lists(st.integers(0, 39), min_size=1, max_size=12, unique=True), st.integers(0, 39))
+def test_gates_only_add_time_and_no_table_makes_a_call_faster(chosen, other):
+    pricing, latents = WIDE_MODEL.pricing, WIDE_MODEL.encode([shard_work(TASK, Shard.whole(t, 0)) for t in TASK.tables])
+    sums = latents[chosen].sum(axis=0)
+    assert (pricing.price(sums) >= pricing.least.price(sums)).all()
+    assert (pricing.price(sums + latents[other]) >= pricing.price(sums) * (1 - 1e-9)).all()
+
+
 def test_a_negative_mix_is_not_convex():
     pricing = Pricing(np.ones((1, 1)), np.zeros(1), np.array([[1.0], [-0.1]]), np.zeros((2, 1)), np.zeros(2))
     assert not pricing.convex
-
-
-TASK = task_of(40, 4)
 
 
 @pytest.mark.parametrize("kind", ["bundled", "just trained"])

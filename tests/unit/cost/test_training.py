@@ -6,13 +6,15 @@ import torch
 
 from shardwright.cost.accuracy import predict, repeat_noise
 from shardwright.cost.dataset import Samples
-from shardwright.cost.features import WorkArrays, cached, features, scales
+from shardwright.cost.features import WorkArrays, cached, features, scales, widths
+from shardwright.cost.model import WIDE
 from shardwright.cost.score import device_ms
-from shardwright.cost.training import ComputeNetwork, TrainingOptions, split, train
+from shardwright.cost.training import ComputeNetwork, TrainingOptions, fitted, split, train
 from shardwright.errors import InvalidInput
 from shardwright.sharding import Shard, shard_work
 from shardwright.testing.tasks import task_of
 from tests.unit.cli.models import linear_model
+from tests.wide import wide_model
 
 
 def test_training_learns_times_it_has_not_seen(trained):
@@ -22,22 +24,38 @@ def test_training_learns_times_it_has_not_seen(trained):
     assert set(trained.accuracy.by_tables) <= {"1-3", "4-7", "8-11", "12-15"}
 
 
-def test_numpy_agrees_with_torch(trained, samples):
+@pytest.mark.parametrize("wide", [False, True])
+def test_numpy_agrees_with_torch(trained, samples, wide):
     """To 1e-5 relative, evaluated in double precision on both sides."""
-    model = trained.model
-    network = ComputeNetwork(model.head).double()
-    names = {"skip": "head.skip"}
+    model = wide_model() if wide else trained.model
+    network = ComputeNetwork.of(model).double()
     with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            parameter.copy_(torch.tensor(model.weights[names.get(name, name)]))
         w = model.weights
         seen = np.clip(features(samples.works), w["feature_low"], w["feature_high"])
         x = torch.tensor((seen - w["feature_mean"]) / w["feature_std"])
         estimate = torch.tensor(scales(samples.works) @ model.weights["scale"].astype(np.float64))
         bytes_seen = torch.tensor(cached(samples.works, w["caches"].astype(np.float64)))
         call, owner = samples.calls
-        expected = network(x, estimate, bytes_seen, torch.tensor(call), torch.tensor(owner)).numpy()
+        wide_seen = torch.tensor(widths(samples.works))
+        expected = network(x, estimate, bytes_seen, wide_seen, torch.tensor(call), torch.tensor(owner)).numpy()
     np.testing.assert_allclose(predict(model, samples), expected, rtol=1e-5)
+
+
+def test_what_the_widest_table_of_a_call_costs_is_learned(samples):
+    """A network that knows widths comes closer to such times; the price of widths is never negative."""
+    many = replace(samples, works=replace(samples.works, lookups=1e4 * samples.works.lookups))  # as on a GPU
+    paid = replace(many, times=many.times + predict(wide_model(0.5), many) - predict(wide_model(0.0), many))
+    own, widest = (train(paid, TrainingOptions(epochs=60, width=width)) for width in ("own", "widest"))
+    assert widest.accuracy.mean_error < 0.8 * own.accuracy.mean_error
+    assert WIDE not in own.model.weights
+    assert (widest.model.weights[WIDE] >= 0).all()
+    assert (widest.model.weights[WIDE] > 0).any()
+
+
+def test_fine_tuning_adds_widths_to_a_model_without_them(trained_convex, samples):
+    options = TrainingOptions(epochs=2, width="widest")
+    assert WIDE in fitted(samples, options, start=trained_convex.model).weights
+    assert WIDE not in fitted(samples, replace(options, width="own"), start=trained_convex.model).weights
 
 
 def test_a_set_is_the_sum_of_its_calls():

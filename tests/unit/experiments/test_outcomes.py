@@ -84,5 +84,5 @@ def test_versions_say_what_plans_depend_on(tmp_path):
     mine = entrant("dreamshard", limits, policy=own)
     assert mine.version == f"policy {digest(own)}" != bundled
     assert mine.strategy.policy == own
-    assert re.fullmatch("published h100 [0-9a-f]{8}", model_version("h100"))
+    assert re.fullmatch("published h200 [0-9a-f]{8}", model_version("h200"))
     assert model_version("cpu").startswith("model ")

@@ -6,19 +6,21 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
+from shardwright.cost.files import device_type
 from shardwright.measure.samples import read_parquet
 
 FOLDER = Path(__file__).parents[3] / "data" / "costs"
 FILES = sorted(FOLDER.glob("*/*.parquet"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_file_of_costs(path):
     hardware, table = read_parquet(path)
     numbers = re.findall(r"(?:family|model) (\d+)", hardware["processor"])
-    assert path.parent.name.endswith("-".join(numbers))
-    assert path.stem == hardware["backend"]
-    assert set(table["kind"].unique().to_pylist()) <= {"random", "policy", "neighbour", "pair"}
+    on_gpu = hardware["device_kind"] == "cuda"
+    assert path.parent.name == device_type(hardware) if on_gpu else path.parent.name.endswith("-".join(numbers))
+    assert hardware["backend"] == "fbgemm"
+    assert set(table["kind"].unique().to_pylist()) <= {"random", "policy", "neighbour", "pair", "task"}
     assert pc.min(table["forward_ms"]).as_py() > 0
     assert pc.min(table["backward_ms"]).as_py() > 0
 

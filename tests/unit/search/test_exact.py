@@ -1,5 +1,6 @@
 import time
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing import check_strategy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import impossible_task, task_of, tight_task
+from tests.wide import GatedModel
 
 MODEL = SimpleCostModel()
 BATCH = 256
@@ -70,6 +72,34 @@ def test_the_objective_is_the_score_with_the_learned_model():
     assert learned.name == model
     answer = solve(task, learned, all_ways(task, learned, 4), Effort(None, None, 1e-6))
     assert answer.bound_ms == pytest.approx(score(task, answer.shards, learned).step_ms, rel=2e-6)
+
+
+@pytest.mark.parametrize("dims", [(16, 16, 16, 96), (16, 16, 96, 96), (96, 96, 96, 96)])
+def test_the_best_placement_is_found_where_a_wide_table_makes_others_dearer(dims):
+    """Every placement of whole tables is tried; what the program takes for its step is its score."""
+    tables = [Table(f"t{i}", 2000, dim, 2.0 + i) for i, dim in enumerate(dims)]
+    limits = {table.name: only("table_wise") for table in tables}
+    task, model = Task(tables, Topology(devices_per_host=2), BATCH, constraints=Constraints(limits)), GatedModel()
+    plan = exact(task, model)
+    placements = product(range(2), repeat=len(tables))
+    every = [
+        score(task, [Shard.whole(*one) for one in zip(tables, ranks, strict=True)], model).step_ms
+        for ranks in placements
+    ]
+    assert plan.cost.step_ms == pytest.approx(min(every), rel=2e-6)
+    assert plan.bound_ms == pytest.approx(plan.cost.step_ms, rel=2e-6)
+    answer = solve(task, model, all_ways(task, model, 4), Effort(None, None, 1e-6))
+    assert answer.bound_ms == pytest.approx(min(every), rel=2e-6)
+
+
+def test_cuts_may_keep_a_table_narrow_enough():
+    """Two halves of 48 columns leave the other tables as they were; merging them would not."""
+    task = Task(
+        [Table(f"t{i}", 2000, dim, 4.0) for i, dim in enumerate((16, 16, 96))], Topology(devices_per_host=2), BATCH
+    )
+    plan = exact(task, GatedModel())
+    assert plan.bound_ms == pytest.approx(plan.cost.step_ms, rel=2e-6)
+    assert plan.cost.step_ms <= sw.plan(task, cost_model=GatedModel()).cost.step_ms * (1 + 1e-6)
 
 
 def test_two_equal_tables_go_to_two_devices_and_a_third_is_cut():

@@ -8,13 +8,15 @@ from dataclasses import replace
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
-from shardwright.cost.choice import best_user_model, gpu_types, resolve_cost_model
+from shardwright.cost.choice import best_user_model, cost_model_for, gpu_types, resolve_cost_model
+from shardwright.cost.files import bundled_models
 from shardwright.cost.model import CostModel
-from shardwright.cost.published import PublishedModel
+from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
 _PER_SECOND = 1000.0  # TorchRec's bandwidths are bytes per ms
+_SAME = 0.01  # bandwidths that differ by less (relatively) are of one GPU
 
 
 def topology_of(given: TorchRecTopology, reserved: TorchRecTopology) -> Topology:
@@ -60,11 +62,19 @@ def device_memory(reserved: TorchRecTopology, compute_device: str) -> tuple[int,
 
 
 def default_cost_model(given: TorchRecTopology, task: Task) -> CostModel:
-    """The model that was calibrated here; else the bundled one for CPUs, or for GPUs the published one of that memory bandwidth."""
+    """The model that was calibrated here, else the one bundled for such devices, else the published one of that memory bandwidth.
+
+    TorchRec does not name the GPU. It is this machine's, if there is one, or else the one that has this memory bandwidth.
+    """
     if given.compute_device == "cpu":
         return resolve_cost_model(None, replace(task, topology=replace(task.topology, device="cpu")))
-    for device in gpu_types():
+    here, bandwidth = gpu_types(), given.hbm_mem_bw * _PER_SECOND
+    for device in here:
         own = best_user_model(replace(task, topology=replace(task.topology, device=device)))
         if own is not None:
             return own[1]
-    return PublishedModel.of_bandwidth(given.compute_device, given.hbm_mem_bw * _PER_SECOND, task.optimizer)
+    same = [name for name, gpu in GPUS.items() if math.isclose(gpu.bandwidth, bandwidth, rel_tol=_SAME)]
+    for device in here or same:
+        if device in bundled_models():
+            return cost_model_for(device, task.optimizer)
+    return PublishedModel.of_bandwidth(given.compute_device, bandwidth, task.optimizer)

@@ -43,17 +43,21 @@ class Prices {
   }
 
   call(total) {
-    const { width, units, hidden, hidden_bias, mix, linear, bias } = this.head;
+    const { width, units, gates, hidden, hidden_bias, mix, linear, bias } = this.head;
     const times = [bias[0], bias[1]];
     for (let pass = 0; pass < 2; pass++) {
       for (let at = 0; at < width; at++) times[pass] += linear[pass * width + at] * total[at];
     }
-    for (let unit = 0; unit < units; unit++) {
-      let active = hidden_bias[unit];
-      for (let at = 0; at < width; at++) active += hidden[unit * width + at] * total[at];
+    const sum = (unit) => total.reduce((all, part, at) => all + hidden[unit * width + at] * part, hidden_bias[unit]);
+    for (let unit = 0; unit < units - 3 * gates; unit++) {
+      const active = sum(unit);
       if (active > 0) for (let pass = 0; pass < 2; pass++) times[pass] += mix[pass * units + unit] * active;
     }
-    return times.map((value) => Math.max(value, 0));
+    const found = times.map((value) => Math.max(value, 0));
+    for (let gate = units - 3 * gates; gate < units; gate += 3) {
+      if (sum(gate) > 0.5) for (let pass = 0; pass < 2; pass++) found[pass] += sum(gate + 1 + pass);
+    }
+    return found;
   }
 
   // What travels for all pieces together: of single ones the bytes that the samples of one device, or through proxies of one host, ask of

@@ -375,6 +375,7 @@ class EngineArrays(NamedTuple):
         spread_served: `(spreads, 2)` as `served`, for each of its devices.
         spread_reduced: `(spreads, 2)` bytes each device sends to reduce gradients, inside a host and between hosts.
         mix: `(2, h)`.
+        gates: `(1,)` number of gates, see `cost.model`.
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device takes besides its calls. Devices without a piece get them too, which changes no maximum.
         memory: `(d,)` bytes.
@@ -405,6 +406,7 @@ class EngineArrays(NamedTuple):
     spread_served: Floats
     spread_reduced: Floats
     mix: Floats
+    gates: Ints
     base: Floats
     once: Floats
     memory: Ints
@@ -542,6 +544,7 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         spread_served=summed(spreads.costs.served),
         spread_reduced=summed(spreads.reduced),
         mix=np.ascontiguousarray(cost_model.pricing.mix),
+        gates=np.array([cost_model.pricing.gates]),
         base=cost_model.pricing.base,
         once=cost_model.pricing.once,
         memory=np.array(task.topology.memory_bytes, dtype=np.int64),

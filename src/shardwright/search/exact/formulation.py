@@ -96,10 +96,15 @@ def add_kernels(
             sums = program.variables(np.full(latents.shape[1], np.inf), low=-np.inf)
             for column, variable in enumerate(sums):
                 program.row([*placement.taken[held], variable], [*latents[held, column], -1.0], 0.0, 0.0)
-            low, high = _ranges(placement, held, latents[held] @ pricing.hidden.T)
+            units = latents[held] @ pricing.hidden.T
+            low, high = _ranges(placement, held, units)
             lift = (add_present(program, placement, held), empty) if lifted else None
             of_calls.append(program.variables(np.full(2, np.inf)))
             _add_head(program, pricing, sums, (low, high), of_calls[-1], lift)
+            for gate in range(len(units.T) - 3 * pricing.gates, len(units.T), 3):
+                of_calls.append(
+                    _add_gate(program, placement, held, units[:, gate : gate + 3], high[gate + 1 : gate + 3])
+                )
         for kind, phase in enumerate(times[rank, KERNELS]):
             calls = [variables[kind] for variables in of_calls]
             program.row([phase, *calls], [1.0, *-np.ones(len(calls))], low=pricing.once[kind])
@@ -116,7 +121,7 @@ def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) ->
     pricing = cost_model.pricing
     blocks = [Shard(table.name, (0, table.rows), (0, table.dim * n // units), (0,)) for n in range(1, units + 1)]
     latents = cost_model.encode([shard_work(task, block) for block in blocks])
-    parts = np.hstack([latents @ pricing.hidden[pricing.mix.any(axis=0)].T, latents @ pricing.linear.T])
+    parts = np.hstack([latents @ pricing.hidden[pricing.matters].T, latents @ pricing.linear.T])
     slack = _ROUNDING * np.abs(parts).max(axis=0)
     return all(
         bool((parts[width:] <= parts[: units - width] + parts[width - 1] + slack).all())
@@ -155,13 +160,13 @@ def _in_units(pricing: Pricing, unit_ms: float) -> Pricing:
         pricing.linear,
         pricing.bias / unit_ms,
         pricing.once / unit_ms,
+        pricing.gates,
     )
 
 
 def _only_grows(pricing: Pricing, latents: Floats) -> bool:
     """Whether every piece adds time to any device, so that an empty device is never the slowest."""
-    counts = pricing.mix.any(axis=0)
-    return bool((latents @ pricing.hidden[counts].T >= 0).all() and (latents @ pricing.linear.T >= 0).all())
+    return bool((latents @ pricing.hidden[pricing.matters].T >= 0).all() and (latents @ pricing.linear.T >= 0).all())
 
 
 def _ranges(placement: PlacementVariables, held: Ints, vectors: Floats) -> tuple[Floats, Floats]:
@@ -203,6 +208,26 @@ def _add_head(
             columns, values = [*columns, lift[0]], [*values, -lift[1][kind]]
             constant -= lift[1][kind]
         program.row(columns, values, low=constant)
+
+
+def _add_gate(program: Program, placement: PlacementVariables, held: Ints, units: Floats, most: Floats) -> Ints:
+    """Add `(2,)` variables of the forward and backward ms that a gate adds to a call.
+
+    Args:
+        program: the program.
+        placement: its pieces.
+        held: indices of the pieces that may be in the call.
+        units: `(held, 3)` what each adds to the gate's units.
+        most: `(2,)` most ms that they can add together.
+    """
+    (opened,) = program.variables([1.0], integer=True)
+    for piece in held[units[:, 0] > 0]:
+        program.row([opened, placement.taken[piece]], [float(placement.pieces[piece].most), -1.0], low=0.0)
+    extra = program.variables(np.full(2, np.inf))
+    for phase, variable in enumerate(extra):
+        columns, values = [variable, *placement.taken[held], opened], [1.0, *-units[:, 1 + phase], -most[phase]]
+        program.row(columns, values, low=-most[phase])
+    return extra
 
 
 def _add_waiting(program: Program, placement: PlacementVariables) -> tuple[int, int]:

@@ -155,10 +155,14 @@ def test_a_seed_gives_one_search_and_another_another():
     assert kicked[0] == kicked[1] != kicked[2]
 
 
-def random_arrays(rng) -> EngineArrays:
+def random_arrays(rng, gates: int = 0) -> EngineArrays:
     """A problem of items that are never cut, each of up to three parts."""
     groups = [rng.choice(20, rng.integers(1, 4), replace=False) for _ in range(ITEMS)]
-    added = Added.of_groups(rng.integers(0, CALLS, 20), rng.normal(0, 1, (20, HIDDEN + 2)), groups)
+    vectors, mix, base = rng.normal(0, 1, (20, HIDDEN + 2)), rng.random((2, HIDDEN)), rng.normal(0, 1, HIDDEN + 2)
+    gated, mixed = slice(HIDDEN - 3 * gates, HIDDEN), HIDDEN - 3 * gates
+    vectors[:, gated], mix[:, gated], base[gated] = rng.random((20, 3 * gates)), 0.0, 0.0
+    vectors[:, mixed:HIDDEN:3] = rng.integers(0, 2, (20, gates))  # shards that open the gate
+    added = Added.of_groups(rng.integers(0, CALLS, 20), vectors, groups)
     none, items = np.zeros(0, dtype=np.int64), np.arange(ITEMS)
     return EngineArrays(
         first=np.arange(ITEMS + 1), item=items, next_form=items, equal=np.zeros(ITEMS, dtype=bool),
@@ -168,7 +172,7 @@ def random_arrays(rng) -> EngineArrays:
         spread_first=np.zeros(ITEMS + 1, dtype=np.int64), spread_range=none.reshape(0, 2), spread_device=none,
         spread_part=np.zeros(1, dtype=np.int64), spread_call=none, spread_vectors=np.zeros((0, HIDDEN + 2)),
         spread_bytes=none, spread_served=np.zeros((0, 2)), spread_reduced=np.zeros((0, 2)),
-        mix=rng.random((2, HIDDEN)), base=rng.normal(0, 1, HIDDEN + 2), once=rng.random(2),
+        mix=mix, gates=np.array([gates]), base=base, once=rng.random(2),
         memory=np.full(DEVICES, 50), links=np.array([DEVICES, 2.0, 1e-7, 1e-6, 0.01, 0.02]),
     )  # fmt: skip
 
@@ -178,10 +182,14 @@ def problem_of(arrays: EngineArrays, **changed) -> Problem:
     return Problem(**(arrays._asdict() | home | changed))
 
 
-@given(st.integers(0, 2**31), st.lists(st.tuples(st.integers(0, ITEMS - 1), st.integers(0, DEVICES - 1)), max_size=20))
+@given(
+    st.integers(0, 2**31),
+    st.integers(0, 3),
+    st.lists(st.tuples(st.integers(0, ITEMS - 1), st.integers(0, DEVICES - 1)), max_size=20),
+)
 @settings(max_examples=100, deadline=None)
-def test_calls_are_priced_as_if_anew_and_an_empty_device_is_as_new(seed, moves):
-    arrays = random_arrays(np.random.default_rng(seed))
+def test_calls_are_priced_as_if_anew_and_an_empty_device_is_as_new(seed, gates, moves):
+    arrays = random_arrays(np.random.default_rng(seed), gates)
     problem = problem_of(arrays)
     solution = Solution(problem)
     for item in range(ITEMS):
@@ -218,6 +226,7 @@ BAD = {
     "first must": lambda a: {"first": a.first[::-1].copy()},
     "part must": lambda a: {"part": a.part * 0},
     "links must": lambda a: {"links": a.links + 1},
+    "gates must have three hidden units each": lambda a: {"gates": a.gates + 4},
     "home_form, home_unit_ms and home_spread_ms must": lambda _: {"home_first": np.zeros(ITEMS + 1, dtype=np.int64)},
 }  # fmt: skip
 

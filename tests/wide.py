@@ -1,0 +1,45 @@
+"""Cost models of a GPU: a call's widest table sets the price of all its lookups."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.arrays import Floats
+from shardwright.cost import load_model
+from shardwright.cost.features import WorkArrays
+from shardwright.cost.files import bundled_models
+from shardwright.cost.model import WIDE, WIDE_SHAPE, ComputeModel, Pricing
+from shardwright.sharding.work import ShardWork
+from shardwright.testing.model import SimpleCostModel
+
+
+def wide_model(ms: float = 100.0) -> ComputeModel:
+    """The bundled CPU model; ten million narrower lookups or bags pay `ms` at each of `WIDTHS`."""
+    model = load_model(bundled_models()["cpu"])
+    assert isinstance(model, ComputeModel)
+    return replace(model, weights=model.weights | {WIDE: np.full(WIDE_SHAPE, ms, dtype=np.float32)})
+
+
+class GatedModel(SimpleCostModel):
+    """The simple model with one gate: if a call has a table of more than 64 columns, each lookup of the others pays 10 µs and 20 µs."""
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        arrays = WorkArrays.of(works)
+        wide = arrays.dim > 64
+        return np.hstack([super().encode(works), np.stack([wide, ~wide * arrays.lookups], axis=1)])
+
+    @property
+    def pricing(self) -> Pricing:
+        plain = super().pricing
+        hidden = np.zeros((4, 5))
+        hidden[0, :3] = plain.hidden[0]
+        hidden[1, 3], hidden[2, 4], hidden[3, 4] = 1.0, 0.01, 0.02
+        return Pricing(
+            hidden,
+            np.array([*plain.hidden_bias, 0.0, 0.0, 0.0]),
+            np.hstack([plain.mix, np.zeros((2, 3))]),
+            np.hstack([plain.linear, np.zeros((2, 2))]),
+            plain.bias,
+            gates=1,
+        )
