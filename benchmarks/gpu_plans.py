@@ -260,16 +260,17 @@ def page(options: argparse.Namespace) -> None:
 
 def kind_tables(found: Sequence[Measurement], compared: str) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
     """Yield what strategies reach and gain, for each kind of task apart: a mean over both would mix strategies that planned only one."""
-    from benchmarks.measured_tables import gain_table, main_table
+    from benchmarks.measured_tables import RIVALS, gain_table, main_table
 
     gains = (
-        "Measured time divided by another strategy's on the same task: under 1 is faster. Faster: share of the tasks."
+        "Measured time divided by another strategy's on the same task: under 1 is faster. Faster: share of the tasks. "
+        f"'{BESIDE}': plans that certified found with another model, priced by the same model as all others."
     )
     for sequences, kind in ((False, "Tasks of pooled tables."), (True, "Tasks of which a third are sequence tables.")):
         chosen = [one for one in found if has_sequences(one) is sequences]
         if chosen:
             yield f"{kind} {compared}", *main_table(chosen)
-            yield f"{kind} {gains}", *gain_table(chosen)
+            yield f"{kind} {gains}", *gain_table(chosen, (*RIVALS, BESIDE))
             compared = "As above."
 
 

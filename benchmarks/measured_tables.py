@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -164,8 +164,8 @@ def _totals(one: Measurement) -> Floats:
     return np.array([predicted, one.result.device_ms.sum()])
 
 
-def gain_table(found: list[Measurement]) -> HeadsAndRows:
-    """Return measured times divided by rivals' on the same tasks, beside the predicted ratios."""
+def gain_table(found: list[Measurement], rivals: Sequence[str] = RIVALS) -> HeadsAndRows:
+    """Return measured times divided by rivals' on the same tasks, beside the predicted ratios; of the gain, only one of 1% or more."""
     heads = (
         "strategy", "rival", "tasks", "measured ratio, median", "interval", "geometric mean", "range", "faster",
         "predicted ratio, median", "gain kept",
@@ -173,7 +173,7 @@ def gain_table(found: list[Measurement]) -> HeadsAndRows:
     groups = by_strategy(found)
     rows: Rows = []
     for name, own in groups.items():
-        for rival in (rival for rival in RIVALS if rival in groups and rival != name):
+        for rival in (rival for rival in rivals if rival in groups and rival != name):
             pairs = [(own[number], groups[rival][number]) for number in own.keys() & groups[rival].keys()]
             if not pairs:
                 continue
@@ -181,7 +181,7 @@ def gain_table(found: list[Measurement]) -> HeadsAndRows:
             predicted = np.array([mine.predicted_ms / theirs.predicted_ms for mine, theirs in pairs])
             middle, promised = float(np.median(measured)), float(np.median(predicted))
             low, high = _interval(measured)
-            kept = f"{(1 - middle) / (1 - promised):.0%}" if promised < 1 else "–"
+            kept = f"{(1 - middle) / (1 - promised):.0%}" if promised <= 0.99 else "–"
             rows.append(
                 (
                     name, rival, str(len(pairs)), f"{middle:.3f}", f"{low:.3f} to {high:.3f}",
