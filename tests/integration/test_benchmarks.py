@@ -10,7 +10,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.cost import cost_model_for
-from shardwright.cost.published import CALL_MS, FACTORS
+from shardwright.cost.published import CALL_MS, FACTORS, PublishedModel
 from shardwright.errors import InfeasibleTask
 from shardwright.sharding import Shard
 from shardwright.sharding.memory import shard_bytes
@@ -192,7 +192,7 @@ def test_wins_losses_and_what_is_removed(program):
 
 
 def test_smallest_and_cheapest_blocks(program):
-    blocks, model = program("block_times"), cost_model_for("h100")
+    blocks, model = program("block_times"), PublishedModel("h100")
     topology = Topology.preset("h100-8", devices_per_host=4)
     hot, cold = Table("hot", 10_000, 64, 20.0), Table("cold", 10_000, 64, 1.0)
     free = Task([hot, cold], topology, 65_536)
@@ -270,7 +270,7 @@ def test_kept_plans_are_those_of_the_same_time_limit(program, tmp_path, monkeypa
 def test_a_block_takes_what_it_adds_to_a_device(program):
     from shardwright.cost.score import score
 
-    blocks, model = program("block_times"), cost_model_for("h100")
+    blocks, model = program("block_times"), PublishedModel("h100")
     topology = Topology.preset("h100-8", hosts=2, devices_per_host=2, intra_latency_ms=0.0, inter_latency_ms=0.0)
     task = Task([Table("t", 10_000, 64, 20.0)], topology, 65_536)
     launches = model.pricing.price(np.zeros(2)).sum()

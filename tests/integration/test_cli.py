@@ -69,7 +69,7 @@ def test_planning_and_help_need_no_torch(task_file, model_file, arguments):
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 def test_a_reader_that_leaves_early_is_no_fault(tmp_path, as_json):
     task = sw.Task(
-        [sw.Table(f"t{i}", 1000, 16) for i in range(3000)], sw.Topology(devices_per_host=4, device="h100"), 64
+        [sw.Table(f"t{i}", 1000, 16) for i in range(3000)], sw.Topology(devices_per_host=4, device="h200"), 64
     )
     task.save(tmp_path / "task.json")
     with subprocess.Popen(
