@@ -15,13 +15,13 @@ machine. Only their sum over the call shows whether rows come from a cache.
 
 On a GPU, a fused call works on each lookup as if its table were as wide as the widest table of the call. So a model of a GPU has `wide`
 weights. For each of the `WIDTHS`, a call that has a wider table pays extra for the lookups and the bags of all narrower tables. This is not
-convex: the first wide table raises the price of all others at once. It only adds time, so a bound may leave it out (`Pricing.least`).
+convex: the first wide table raises the price of all others at once. It only adds time, so a bound may leave it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
@@ -73,11 +73,6 @@ class Pricing:
         """`(h,)` whether a hidden unit has an effect on the time."""
         of_gates = np.arange(len(self.hidden)) >= len(self.hidden) - 3 * self.gates
         return self.mix.any(axis=0) | of_gates
-
-    @property
-    def least(self) -> Pricing:
-        """The pricing without gates: with equal vectors, it never gives more."""
-        return replace(self, gates=0)
 
     @property
     def base(self) -> Floats:
