@@ -259,7 +259,7 @@ def test_a_table_that_takes_a_device_is_counted_by_its_holders():
     others = [sw.Table(f"t{i}", rows=300_000, dim=32, pooling=10.0 + i) for i in range(24)]
     task = Task([hot, *others], sw.Topology.preset("h100-8"), 65_536)
     model = PublishedModel("h100")
-    plan = sw.plan(task, strategy="certified")
+    plan = sw.plan(task, strategy="certified", cost_model=model)
     proof = BoundProof(make_catalog(task, model), model)
     plain = proof.tightened(proof.solve(), plan.cost.step_ms)
     counted = proof.refined(plain, plan.cost.step_ms, lambda: False)
@@ -280,7 +280,7 @@ def test_parts_on_many_devices_are_charged_for_their_links_and_no_more(kind, poo
     topology = sw.Topology(hosts, 4 // hosts, "h100", "80 GB", intra_bandwidth="1 GB/s", inter_bandwidth="1 GB/s")
     task = Task(tables, topology, 8192, constraints=limits)
     model = PublishedModel("h100")
-    step_ms = sw.plan(task, strategy="certified").cost.step_ms
+    step_ms = sw.plan(task, strategy="certified", cost_model=model).cost.step_ms
     proof = BoundProof(make_catalog(task, model), model)
     tightened = proof.tightened(proof.solve(), 100 * step_ms)
     assert 0.7 * step_ms < tightened.ms <= step_ms * (1 + 1e-9)

@@ -218,8 +218,8 @@ class ComputeModel:
 
     Attributes:
         head: "convex" or "mlp".
-        weights: arrays with the names and shapes of `SHAPES`, and `WIDE` for a GPU; `caches` are in bytes. `MONOTONE` of a convex head are
-            non-negative.
+        weights: arrays with the names and shapes of `SHAPES`, and `WIDE` for a GPU; `caches` are in bytes. `WIDE`, and `MONOTONE` of a
+            convex head, are not negative.
         metadata: origin of the model: hardware, optimizer, samples, accuracy.
     """
 
@@ -233,9 +233,9 @@ class ComputeModel:
         check_weights(self.weights, shapes_of(self.weights))
         if (self.weights["caches"] <= 0).any():
             raise InvalidInput("cost model: caches must be greater than 0 bytes; train the model again")
-        for name in (*MONOTONE, WIDE) if self.head == "convex" else ():
+        for name in (WIDE, *(MONOTONE if self.head == "convex" else ())):
             if name in self.weights and (self.weights[name] < 0).any():
-                raise InvalidInput(f"cost model: {name} of a convex head must not be negative; train the model again")
+                raise InvalidInput(f"cost model: {name} must not be negative; train the model again")
 
     @property
     def name(self) -> str:

@@ -97,11 +97,12 @@ class ComputeNetwork(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Keep the weights of a convex head non-negative (see `MONOTONE`); called after every update."""
+        """Keep the weights of a convex head (see `MONOTONE`) and `WIDE` non-negative; called after every update."""
         if self.head_kind == "convex":
-            for weight in (self._linear("head.0").weight, self._linear("head.1").weight, self.skip, self.wide):
-                if weight is not None:
-                    weight.clamp_(min=0)
+            for weight in (self._linear("head.0").weight, self._linear("head.1").weight, self.skip):
+                weight.clamp_(min=0)
+        if self.wide is not None:
+            self.wide.clamp_(min=0)
 
     def export(self, constants: dict[str, Floats], metadata: dict[str, str]) -> ComputeModel:
         """The trained model for numpy; `constants` are the weights that are not trained."""

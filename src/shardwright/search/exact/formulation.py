@@ -6,6 +6,9 @@ call ≥ 0, and phase ≥ the sum of a device's calls. Hidden units that cannot 
 a piece costs nothing: its row is lifted by what the head gives for a sum of zero. No lift is needed if devices make one call at most and
 every piece adds time to it: an empty call is then never the slowest.
 
+Gates. A gate adds extra · z if some piece of the call opens it, else nothing. This is not convex, so each gate of a call has a binary w,
+1 if such a piece is taken: extra ms ≥ extra · z - most · (1 - w), and ≥ 0, where `most` is the most that extra · z can be.
+
 Links. On each device, a collective takes the longer of its links' times: latency + bytes / bandwidth if bytes are sent. In the backward
 pass, some device sends over each link class that exists; in the forward pass too, as soon as one table is not replicated. So the maximum
 over devices is the latency plus the maximum of bytes / bandwidth, linear in the pieces.
