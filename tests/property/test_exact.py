@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate, chain, combinations, combinations_with_replacement, permutations, product
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import shardwright as sw
 from shardwright.cost.model import Pricing
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidPlan
@@ -21,8 +20,9 @@ from shardwright.search.exact.formulation import Effort, all_ways, solve
 from shardwright.sharding.checking import check_plan
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
-from shardwright.task import Constraints, Table, Task, Topology
+from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
+from tests.proofs.plans import AllPlans, ways_of
 from tests.strategies import constraints, tables
 
 MODEL = SimpleCostModel()
@@ -59,59 +59,6 @@ def model_of(seed: int) -> SimpleCostModel:
     return MODEL if seed == 0 else Crooked(seed)
 
 
-def ways(table: Table, topology: Topology, *, may_stay_whole: bool) -> Iterator[list[Shard]]:
-    """Every way to make a table, written anew from the words of the strategy's docstring."""
-    devices = range(topology.devices)
-    unit = 4 if table.dim % 4 == 0 and (table.dim > 4 or may_stay_whole) else 1
-    kinds = [(width, rank) for width in range(unit, table.dim + 1, unit) for rank in devices]
-    for count in range(1, table.dim // unit + 1):
-        for pieces in combinations_with_replacement(kinds, count):
-            if sum(width for width, _ in pieces) == table.dim:
-                edges = np.cumsum([0, *(width for width, _ in pieces)]).tolist()
-                yield [
-                    Shard(table.name, (0, table.rows), (edges[i], edges[i + 1]), (rank,))
-                    for i, (_, rank) in enumerate(pieces)
-                ]
-    for count in {2, 4, topology.devices_per_host, topology.devices}:
-        if 2 <= count <= min(topology.devices, table.rows):
-            edges = [i * table.rows // count for i in range(count + 1)]
-            for ranks in permutations(devices, count):
-                yield [Shard(table.name, (edges[i], edges[i + 1]), (0, table.dim), (r,)) for i, r in enumerate(ranks)]
-    if table.rows >= 16 * 64:
-        yield from gridded(table, topology)
-    if topology.devices > 1:
-        yield [Shard.whole(table, *devices)]
-
-
-def gridded(table: Table, topology: Topology) -> Iterator[list[Shard]]:
-    """Row blocks of whole sixteenths on different devices, each rounded down or up so that they add up."""
-    for ranks in chain.from_iterable(combinations(range(topology.devices), n) for n in range(2, topology.devices + 1)):
-        for parts in product(range(1, 16), repeat=len(ranks)):
-            sizes = [{table.rows * part // 16, -(-table.rows * part // 16)} for part in parts]
-            for blocks in product(*sizes) if sum(parts) == 16 else ():
-                if sum(blocks) == table.rows:
-                    edges = [0, *accumulate(blocks)]
-                    yield [
-                        Shard(table.name, (edges[i], edges[i + 1]), (0, table.dim), (rank,))
-                        for i, rank in enumerate(ranks)
-                    ]
-
-
-def best_of_all(task: Task, model: SimpleCostModel) -> float:
-    """The step time of the best plan there is; infinite if no plan is allowed."""
-    best = np.inf
-    whole = {table.name: task.constraints.of(table.name).allows("table_wise") for table in task.tables}
-    of_tables = [list(ways(table, task.topology, may_stay_whole=whole[table.name])) for table in task.tables]
-    for made in product(*of_tables):
-        shards = [shard for way in made for shard in way]
-        try:
-            check_plan(task, shards)
-        except InvalidPlan:
-            continue
-        best = min(best, score(task, shards, model).step_ms)
-    return best
-
-
 @st.composite
 def tiny_tasks(draw: st.DrawFn) -> Task:
     """One to three tables with at most a few thousand plans, tight memory and constraints included."""
@@ -126,8 +73,8 @@ def tiny_tasks(draw: st.DrawFn) -> Task:
         hosts, near, "cpu", "1 GB", draw(st.sampled_from([1e5, 1e7])), 1e6, draw(latency), draw(latency)
     )
     task = Task(made, topology, draw(st.integers(1, 300)))
-    plans = np.prod([sum(1 for _ in ways(table, topology, may_stay_whole=False)) for table in made])
-    assume(plans <= MOST_PLANS)
+    rng = np.random.default_rng(0)
+    assume(np.prod([float(len(ways_of(task, table, rng)[0])) for table in made]) <= MOST_PLANS)
     need = [shard_bytes(task, Shard.whole(table, 0)) for table in made]
     share = draw(st.sampled_from([0.4, 0.6, 1.0, 3.0]))
     sizes = [max(1, int(share * sum(need) * draw(st.sampled_from([0.5, 1.0, 1.0])))) for _ in range(topology.devices)]
@@ -140,7 +87,9 @@ def tiny_tasks(draw: st.DrawFn) -> Task:
 def test_it_finds_the_best_of_all_plans_or_that_there_is_none(task, seed):
     model = model_of(seed)
     assume(Exact().supports(task) is None)
-    expected = best_of_all(task, model)
+    plans = AllPlans(task, model, np.random.default_rng(0))
+    assume(plans.complete)
+    expected = plans.best_ms
     answer = solve(task, model, all_ways(task, model, None), Effort(None, None, 1e-6))
     assert answer.bound_ms == pytest.approx(expected, rel=PRECISION, abs=1e-7)
     if answer.shards is None:
@@ -148,6 +97,18 @@ def test_it_finds_the_best_of_all_plans_or_that_there_is_none(task, seed):
         return
     check_plan(task, answer.shards)
     assert score(task, answer.shards, model).step_ms == pytest.approx(expected, rel=PRECISION, abs=1e-7)
+
+
+def test_rows_are_cut_unevenly_over_hosts_with_unequal_memory():
+    """A table that may be row_wise but not table_row_wise: no host may hold all of its blocks, any host may hold more than its half."""
+    tables = [Table(f"t{i}", rows, 1, 2.0 - i, pooled=False, dtype="fp16") for i, rows in enumerate((1, 1024))]
+    limits = Constraints({"t1": TableConstraint(("column_wise", "row_wise", "table_wise"))})
+    task = Task(tables, Topology(2, 1, "cpu", [3115, 6230], 1e5, 1e6, 0.0, 0.0), 1, constraints=limits)
+    best_ms = AllPlans(task, MODEL, np.random.default_rng(0)).best_ms
+    for strategy in ("exact", "certified"):
+        plan = sw.plan(task, strategy=strategy, cost_model=MODEL)
+        assert plan.cost.step_ms == pytest.approx(best_ms)
+        assert plan.sharding_type("t1") == "row_wise"
 
 
 @st.composite

@@ -2,9 +2,9 @@ r"""A proven lower bound on the step time of every plan.
 
 What the bound covers. All devices are of one type, and every table is in one of these ways, as far as its constraints and the memory of
 single devices allow: whole; in column blocks (of multiples of 4 columns where the dim is one, or of the multiples that a constraint asks
-for); in row blocks whose borders lie on a grid of 16 parts of the table (from 1,024 rows on; on several hosts only if the table may be both
-row_wise and table_row_wise); in row blocks of equal size (to a row) over 2, 4, 8, … devices, over as many as a host has, over those the
-table is pinned to, or over all; or replicated on every device. Memory filled by several tables, pinning, colocation and separation only
+for); in row blocks whose borders lie on a grid of 16 parts of the table (from 1,024 rows on); in row blocks of equal size (to a row, or as
+TorchRec cuts them under `equal_rows`) over 2, 4, 8, … devices, over as many as a host has, over those the table is pinned to, or over all;
+or replicated on every device. Memory filled by several tables, pinning, colocation and separation only
 remove plans. The bound ignores them otherwise, and so stays valid.
 
 Proof. A device makes some of the K kinds of fused calls that the task's tables and their ways allow. Let z_k be the sum of vectors in call
@@ -180,7 +180,7 @@ class BoundProof:
         """Tighten the bound, given that a plan of `step_ms` exists; the result is at most `step_ms`."""
         of_phases = [self._least_step_with(bound.prices, own) for own in _OWN_PHASES]
         pieces, others = (np.max([found[kind] for found in of_phases], axis=0) for kind in range(2))
-        binding = self._relaxation.least_binding(pieces, others)
+        binding = self._relaxation.least_binding(pieces, others.max(axis=0))
         doomed = self._relaxation.legal & (pieces > step_ms)
         if doomed.any():
             self._relaxation.legal[doomed] = False
@@ -213,7 +213,10 @@ class BoundProof:
             return bound.ms
         found = step_ms
         for low, high in pairwise(np.linspace(least, max(step_ms - links, least), _KERNEL_RANGES + 1)):
-            relaxation.legal, relaxation.other_legal = legal & (pieces <= high), other_legal & (others <= high)
+            relaxation.legal, relaxation.other_legal = (
+                legal & (pieces <= high),
+                other_legal & (others.max(axis=0) <= high),
+            )
             in_range = 0.0
             for weight in _WEIGHTS:
                 if in_range < found:
@@ -241,21 +244,21 @@ class BoundProof:
         return found
 
     def _least_step_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
-        """Least step ms of a plan in which some device holds a piece `(pieces,)`, or a part of another way `(others,)`.
+        """Least step ms of a plan in which some device holds a piece `(pieces,)`, or a larger or smaller part of another way `(2, others)`.
 
         The phases that `own` `(4,)` counts are those of that device, the other phases those of the mean device.
         """
         rest = 0.0 if own.all() else self._of_others(own)
         pieces, others = self._least_kernels_with(prices, own)
-        other, served = self._relaxation.other, self._relaxation.least_served()
-        of_others = other.links / other.parts[:, None]
+        served = self._relaxation.least_served()
         links = self._own_links(served, np.zeros_like(served), own)
-        return rest + pieces + links, rest + others + self._own_links(of_others[:, :2], of_others[:, 2:], own)
+        of_others = [self._own_links(part[:, :2], part[:, 2:], own) for part in self._relaxation.other.part_links]
+        return rest + pieces + links, rest + others + np.stack(of_others)
 
     def _least_kernels_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
         """As `_least_step_with`, but counting only the kernels in `own`, on the device that holds the piece or part."""
         costs, mix = self._relaxation.catalog.forms.costs, own[KERNELS] @ self._pricing.mix
-        pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other.table.size)
+        pieces, others = np.zeros(len(costs.vectors)), np.zeros((2, self._relaxation.other.table.size))
         if own[KERNELS].any():
             bias, calls = self._pricing.hidden_bias, len(prices.vector)
             hidden = costs.vectors[:, :-2] + bias
@@ -278,7 +281,7 @@ class BoundProof:
         return self._others[key]
 
     def _least_device_with(self, slopes: Sequence[Floats], phases: Floats) -> Iterator[tuple[Floats, Floats]]:
-        """Least kernel ms of a device with a piece `(pieces,)`, or with its part of another way `(others,)`, whatever else it holds.
+        """Least kernel ms of a device with a piece `(pieces,)`, or with a part of another way `(2, others)`, whatever else it holds.
 
         Yields a pair for each of several `(calls, h + 2)` slopes; all are priced in one pass over the pieces.
         """
@@ -289,7 +292,7 @@ class BoundProof:
             other_price = self._relaxation.other_prices(slope)
             discount = np.zeros(self._relaxation.tables)
             np.minimum.at(discount, forms.pieces.table, price * whole)
-            np.minimum.at(discount, self._relaxation.other.table, other_price)
+            np.minimum.at(discount, self._relaxation.other.table, other_price.min(axis=0))
             made = self._intercepts(Prices(slope, np.zeros((2, 2))), phases)
             once = float(self._pricing.once @ phases[KERNELS])
             base = made - np.minimum(made, 0.0) + np.minimum(made, 0.0).sum() + discount.sum() + once
@@ -536,9 +539,10 @@ def _piece_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Load
 
 
 def _spread_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
+    """Loads of the smaller parts, or of the larger ones where these are less."""
     other = relaxation.other
-    kernels = np.stack([relaxation.other_prices(slope) for slope in slopes])
-    return _loads(other.table, other.parts, kernels, other.links / other.parts[:, None], relaxation, prices)
+    kernels = np.stack([relaxation.other_prices(slope).min(axis=0) for slope in slopes])
+    return _loads(other.table, other.parts, kernels, other.part_links.min(axis=0), relaxation, prices)
 
 
 def _in_pieces(price: Floats, least: int) -> tuple[float, Ints]:

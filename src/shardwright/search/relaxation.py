@@ -22,7 +22,7 @@ from shardwright.cost.blocks import BlockCosts, Blocks, priced, priced_at_all, r
 from shardwright.cost.model import Pricing
 from shardwright.linear_programs import INFINITE, quiet_solver
 from shardwright.search.engine.catalog import Catalog, largest_memory
-from shardwright.search.units import row_counts, row_units
+from shardwright.search.units import row_block_sizes, row_counts, row_units
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
@@ -99,6 +99,7 @@ class Relaxation:
         self.catalog, self.legal = catalog, forms.legal.copy()
         self.topology = task.topology
         self.low_rows, self.low = _row_pieces_with_fewest_rows(catalog)
+        self.legal[self.low_rows] |= self.low.bytes <= largest_memory(task)[forms.pieces.table[self.low_rows]]
         self.other = _other_ways(catalog)
         self.other_legal = np.ones(self.other.table.size, dtype=bool)
         copies = self.other.parts == task.topology.devices
@@ -225,9 +226,8 @@ class Relaxation:
         return served
 
     def other_prices(self, slope: Floats) -> Floats:
-        """`(others,)` ms of kernels of every other way on one device, at `(calls, h + 2)` ms a unit of each sum."""
-        found: Floats = priced(self.other.vectors, self.other.call, slope) / self.other.parts
-        return found
+        """`(2, others)` ms of kernels of a larger and a smaller part of every other way, at `(calls, h + 2)` ms a unit of each sum."""
+        return np.stack([priced(vectors, self.other.call, slope) for vectors in self.other.part_vectors])
 
     def least_binding(self, pieces: Floats, others: Floats) -> float:
         """The largest figure over tables: a table has the smallest of its ways, a way the largest of its pieces.
@@ -258,6 +258,8 @@ class OtherWays:
         call: `(k,)` the kind of fused call that serves each part.
         vectors: `(k, h + 2)` sums of vectors over all devices.
         links: `(k, 4)` bytes of values and ids served, and reduced inside a host and between hosts, over all devices.
+        part_vectors: `(2, k, h + 2)` what one part adds, of the larger ones and of the smaller ones.
+        part_links: `(2, k, 4)` likewise.
     """
 
     table: Ints
@@ -265,6 +267,8 @@ class OtherWays:
     call: Ints
     vectors: Floats
     links: Floats
+    part_vectors: Floats
+    part_links: Floats
 
     def priced(self, prices: Prices, topology: Topology, weight: Floats) -> Floats:
         """`(k,)` ms of kernels, times a `(k,)` weight, and of links."""
@@ -315,38 +319,41 @@ def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
 
 
 def _other_ways(catalog: Catalog) -> OtherWays:
-    task, tables = catalog.task, catalog.tables
-    table, count, rows = (np.array(x, dtype=np.int64) for x in _equal_row_blocks(catalog))
-    blocks = Blocks(table, rows, tables.dim[table], np.ones_like(table))
-    costs = tables.costs(blocks)
-    fits = costs.bytes <= largest_memory(task)[table]
-    cut = np.hstack([costs.served, np.zeros((count.size, 2))])[fits] * count[fits, None]
-    spreads = catalog.spreads
+    task, tables, spreads = catalog.task, catalog.tables, catalog.spreads
+    cuts = np.array(_equal_row_blocks(catalog), dtype=np.int64).reshape(-1, 5)
+    table, sizes, counts = cuts[:, 0], cuts[:, 1::2].T, cuts[:, 2::2].T[..., None]
+    of_size = [tables.costs(Blocks(table, rows, tables.dim[table], np.ones_like(table))) for rows in sizes]
+    fits = of_size[0].bytes <= largest_memory(task)[table]
+    vectors = np.stack([costs.vectors for costs in of_size])[:, fits]
+    links = np.stack([np.hstack([costs.served, np.zeros_like(costs.served)]) for costs in of_size])[:, fits]
+    counts = counts[:, fits]
     copies = np.flatnonzero(spreads.replicated)
     devices = task.topology.devices
     reduced = reduced_bytes(task, spreads.blocks.rows[copies] * spreads.blocks.dim[copies])
-    copied = np.hstack([np.zeros((copies.size, 2)), reduced]) * devices
+    copied = np.hstack([np.zeros((copies.size, 2)), reduced])
+    of_copies = spreads.costs.vectors[copies]
     return OtherWays(
         np.concatenate([table[fits], spreads.table[copies]]),
-        np.concatenate([count[fits], np.full(copies.size, devices)]),
-        np.concatenate([costs.call[fits], spreads.costs.call[copies]]),
-        np.vstack([costs.vectors[fits] * count[fits, None], spreads.costs.vectors[copies] * devices]),
-        np.vstack([cut, copied]),
+        np.concatenate([counts.sum(axis=0)[:, 0], np.full(copies.size, devices)]),
+        np.concatenate([of_size[0].call[fits], spreads.costs.call[copies]]),
+        np.vstack([(vectors * counts).sum(axis=0), of_copies * devices]),
+        np.vstack([(links * counts).sum(axis=0), copied * devices]),
+        np.concatenate([vectors, np.stack([of_copies, of_copies])], axis=1),
+        np.concatenate([links, np.stack([copied, copied])], axis=1),
     )
 
 
-def _equal_row_blocks(catalog: Catalog) -> tuple[list[int], list[int], list[int]]:
-    """Table, blocks and rows a block. Blocks of a table differ by a row at most; all short or all long ones cost no more than a mix."""
+def _equal_row_blocks(catalog: Catalog) -> list[tuple[int, int, int, int, int]]:
+    """Table, then rows and number of the larger blocks, and of the smaller ones."""
     task = catalog.task
     gridded = set(catalog.forms.table[catalog.forms.rows].tolist())
-    found: list[tuple[int, int, int]] = []
+    found: list[tuple[int, int, int, int, int]] = []
     for index, table in enumerate(task.tables):
+        equal_rows = task.constraints.of(table.name).equal_rows
         for count in _block_counts(task, index):
             if index not in gridded or row_units(table.rows) % count:
-                sizes = {table.rows // count, -(-table.rows // count)}
-                found += [(index, count, size) for size in sorted(sizes)]
-    table_, count_, rows_ = zip(*found, strict=True) if found else ((), (), ())
-    return list(table_), list(count_), list(rows_)
+                found += [(index, *sizes) for sizes in row_block_sizes(table.rows, count, equal_rows)]
+    return found
 
 
 def _block_counts(task: Task, index: int) -> list[int]:

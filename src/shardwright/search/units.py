@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -87,6 +88,29 @@ def row_units(rows: int) -> int:
     return ROW_UNITS if rows >= ROW_UNITS * _FEWEST_ROWS else 2
 
 
+RowPlace: TypeAlias = Literal["anywhere", "several hosts", "one host"]
+"""Where single row blocks of a table may lie: on any devices, not all on one host, or all on the same host."""
+
+
+def row_place(limits: TableConstraint, topology: Topology, devices: Ints) -> RowPlace | None:
+    """Where single row blocks may lie on different devices of `devices`, ascending; None if the table may not be cut into them.
+
+    Row blocks on one of several hosts are table_row_wise, all others row_wise. A table that may be both has its blocks anywhere, and so has
+    one whose devices leave no choice.
+    """
+    if limits.equal_rows or limits.max_shards == 1 or devices.size < 2:
+        return None
+    _, on_host = np.unique(devices // topology.devices_per_host, return_counts=True)
+    several = topology.hosts > 1
+    across = limits.allows("row_wise") and (not several or on_host.size > 1)
+    within = limits.allows("table_row_wise") and several and on_host.max() > 1
+    if across and not within:
+        return "several hosts" if several and on_host.max() > 1 else "anywhere"
+    if within and not across:
+        return "one host" if on_host.size > 1 else "anywhere"
+    return "anywhere" if across else None
+
+
 def row_counts(task: Task, table: Table, limits: TableConstraint) -> list[int]:
     """Numbers of equal row blocks: 2, 4, 8, …, the devices, the devices of a host, and the devices that the table is pinned to."""
     devices, pinned = task.topology.devices, int(allowed_devices(task, limits).sum())
@@ -94,6 +118,21 @@ def row_counts(task: Task, table: Table, limits: TableConstraint) -> list[int]:
     counts = {2**power for power in range(1, most.bit_length())}
     counts |= {min(most, wide) for wide in (devices, task.topology.devices_per_host, pinned)}
     return sorted(count for count in counts if 2 <= count <= most)
+
+
+def row_block_sizes(rows: int, count: int, equal_rows: bool) -> list[tuple[int, int, int, int]]:
+    """How to cut rows into `count` equal blocks: rows and number of the larger blocks, then of the smaller ones.
+
+    Blocks differ by one row at most. Under `equal_rows` there is TorchRec's cut too: blocks of as many rows as the largest must have, a
+    last one with the rest, and empty ones.
+    """
+    down, longer = divmod(rows, count)
+    found = [(down + 1, longer, down, count - longer) if longer else (down, count, down, 0)]
+    if equal_rows:
+        most = -(-rows // count)
+        full, rest = divmod(rows, most)
+        found += [(most, full, rest or most, int(rest > 0))] if full != found[0][1] else []
+    return found
 
 
 def _roomiest(topology: Topology, devices: Ints, count: int) -> Ints:

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
-from shardwright.search.units import row_block_devices, take_apart
+from shardwright.search.units import row_block_devices, row_block_sizes, row_place, take_apart
 from shardwright.sharding.checking import check_tiling
 from shardwright.sharding.memory import shard_bytes
+from shardwright.sharding.runtimes import row_blocks
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 
@@ -166,3 +169,38 @@ def test_more_rows_than_64_bits_hold_times_the_devices():
     for strategy in ("greedy", "row_wise"):
         plan = sw.plan(task, strategy=strategy, cost_model=SimpleCostModel())
         assert max(shard.rows[1] for shard in plan.shards) == 2**50
+
+
+@pytest.mark.parametrize(
+    ("kinds", "hosts", "ranks", "place"),
+    [
+        (("row_wise",), (2, 2), (0, 1, 2, 3), "several hosts"),
+        (("row_wise",), (2, 2), (0, 2), "anywhere"),
+        (("row_wise",), (2, 2), (0, 1), None),
+        (("row_wise",), (3, 1), (0, 1, 2), "anywhere"),
+        (("row_wise",), (1, 4), (0, 1, 2, 3), "anywhere"),
+        (("table_row_wise",), (2, 2), (0, 1, 2, 3), "one host"),
+        (("table_row_wise",), (2, 2), (0, 1), "anywhere"),
+        (("table_row_wise",), (3, 1), (0, 1, 2), None),
+        (("table_row_wise",), (1, 4), (0, 1, 2, 3), None),
+        (("row_wise", "table_row_wise"), (2, 2), (0, 1, 2, 3), "anywhere"),
+        (("row_wise", "table_row_wise"), (2, 2), (3,), None),
+    ],
+)
+def test_row_blocks_lie_where_their_sharding_types_let_them(kinds, hosts, ranks, place):
+    limits = sw.TableConstraint(sharding_types=kinds)
+    assert row_place(limits, sw.Topology(*hosts), np.array(ranks)) == place
+
+
+@given(st.integers(2, 5000), st.integers(2, 64))
+def test_equal_row_blocks_add_up_and_torchrecs_cut_is_one_of_them(rows, count):
+    count = min(count, rows)
+    plain, *others = row_block_sizes(rows, count, True)
+    for more, longer, less, shorter in (plain, *others):
+        assert more * longer + less * shorter == rows
+        assert more >= less
+    assert plain[1] + plain[3] == count
+    assert plain[0] - plain[2] <= 1 or not plain[3]
+    cuts = [stop - start for (start, stop), *_ in row_blocks(rows, range(count), (0, 4)) if start < stop]
+    counted = [[more] * longer + [less] * shorter for more, longer, less, shorter in (plain, *others)]
+    assert cuts in counted

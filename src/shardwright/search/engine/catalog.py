@@ -23,7 +23,7 @@ from shardwright._engine import Problem
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Tables, reduced_bytes
 from shardwright.cost.model import CostModel
-from shardwright.search.units import allowed_devices, column_units, rivals_of, row_block_devices, row_units
+from shardwright.search.units import allowed_devices, column_units, rivals_of, row_block_devices, row_place, row_units
 from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.task.table import Table
 from shardwright.task.task import Task
@@ -39,6 +39,8 @@ class Forms:
     Attributes:
         table: `(f,)` the table that a form cuts.
         rows: `(f,)` whether it cuts rows.
+        searched: `(f,)` whether its pieces may lie on any devices. A search leaves out forms of rows whose blocks may not; the bound counts
+            them.
         equal: `(f,)` whether a piece of w units, the whole table aside, is w blocks.
         first: `(f + 1,)` where the pieces of each form begin.
         pieces: a block of every piece; for row pieces one with the most rows.
@@ -48,6 +50,7 @@ class Forms:
 
     table: Ints
     rows: Bools
+    searched: Bools
     equal: Bools
     first: Ints
     pieces: Blocks
@@ -133,17 +136,22 @@ def largest_memory(task: Task) -> Ints:
 def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
     limits = [task.constraints.of(table.name) for table in task.tables]
     columns = [column_units(table, limit) for table, limit in zip(task.tables, limits, strict=True)]
+    places = [
+        row_place(limit, task.topology, devices_of(task, index)) if table.rows > 1 else None
+        for index, (table, limit) in enumerate(zip(task.tables, limits, strict=True))
+    ]
     others = [
         (index, units, in_rows)
         for index, table in enumerate(task.tables)
         for units, in_rows in (
-            *(((row_units(table.rows), True),) if _may_cut_rows(task, index) else ()),
+            *(((row_units(table.rows), True),) if places[index] else ()),
             *((count, False) for count in columns[index][1:]),
         )
     ]
     table = np.array([*range(len(columns)), *(index for index, *_ in others)], dtype=np.int64)
     units = np.array([*(counts[0] for counts in columns), *(units for _, units, _ in others)], dtype=np.int64)
     rows = np.array([*(False for _ in columns), *(in_rows for *_, in_rows in others)], dtype=bool)
+    searched = ~rows | np.array([place == "anywhere" for place in places], dtype=bool)[table]
     equal = np.array([limit.equal_columns for limit in limits], dtype=bool)[table] & ~rows
     first = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
     pieces, blocks = _pieces(tables, table, units, rows, equal)
@@ -154,17 +162,7 @@ def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
     legal[whole] &= allowed[table]
     least = np.array([limit.min_columns or 1 for limit in limits])[pieces.table]
     legal &= pieces.dim >= np.minimum(least, tables.dim[pieces.table])
-    return Forms(table, rows, equal, first, pieces, costs, legal)
-
-
-def _may_cut_rows(task: Task, index: int) -> bool:
-    """Whether single row blocks may lie on any devices. On one host they would be table_row_wise, so that must be allowed too."""
-    table = task.tables[index]
-    limit = task.constraints.of(table.name)
-    kinds = limit.allows("row_wise") and (task.topology.hosts == 1 or limit.allows("table_row_wise"))
-    if limit.equal_rows or not kinds or limit.max_shards == 1:
-        return False
-    return task.topology.devices > 1 and table.rows > 1
+    return Forms(table, rows, searched, equal, first, pieces, costs, legal)
 
 
 def _pieces(tables: Tables, table: Ints, units: Ints, rows: Bools, equal: Bools) -> tuple[Blocks, Ints]:
@@ -263,9 +261,9 @@ def _item_pieces(catalog: Catalog, members: Members) -> tuple[Ints, PieceCosts, 
     """
     forms, first, tables = catalog.forms, catalog.forms.first, len(catalog.task.tables)
     single = [group[0] for group in members if len(group) == 1]
-    others = tables + np.flatnonzero(np.isin(forms.table[tables:], single))
+    others = tables + np.flatnonzero(np.isin(forms.table[tables:], single) & forms.searched[tables:])
     behind = np.concatenate([[group[0] for group in members], others]).astype(np.int64)
-    if len(single) == tables:
+    if len(single) == tables and forms.searched.all():
         return first, forms.costs.single(), forms.legal, behind
     rows = [np.arange(first[table], first[table + 1]) for table in single]
     merged: list[Ints] = []
@@ -277,7 +275,7 @@ def _item_pieces(catalog: Catalog, members: Members) -> tuple[Ints, PieceCosts, 
     rows += [np.arange(first[form], first[form + 1]) for form in others]
     order = np.concatenate(rows)
     costs = forms.costs.single().then(forms.costs.of_groups(merged)).take(order)
-    legal = np.append(forms.legal, [forms.legal[pieces].all() for pieces in merged])[order]
+    legal = np.concatenate([forms.legal, np.array([forms.legal[pieces].all() for pieces in merged], dtype=bool)])[order]
     return np.cumsum([0, *(of_form.size for of_form in rows)]), costs, legal, behind
 
 

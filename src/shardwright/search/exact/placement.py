@@ -21,7 +21,9 @@ from shardwright.search.units import (
     allowed_devices,
     equal_blocks,
     row_block_devices,
+    row_block_sizes,
     row_counts,
+    row_place,
     row_units,
     unit_width,
 )
@@ -107,46 +109,42 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
         for among in sets:
             chosen = row_block_devices(table, limits, topology, np.array(among, dtype=np.int64))
             if chosen is not None:
-                yield from _equal(table, chosen.size, among, by_host if among is ranks and topology.hosts > 1 else None)
+                across = by_host if among is ranks and topology.hosts > 1 else ()
+                yield from _equal(table, limits, chosen.size, among, across)
         return
-    anywhere = limits.allows("row_wise") and (topology.hosts == 1 or limits.allows("table_row_wise"))
-    gridded = anywhere and row_units(table.rows) == ROW_UNITS and (limits.max_shards or 2) > 1 and len(ranks) > 1
-    if gridded:
-        yield _on_grid(table, ranks, min(len(ranks), limits.max_shards or ROW_UNITS))
-    for count in row_counts(task, table, limits):
-        if gridded and ROW_UNITS % count == 0:
-            continue
-        if anywhere:
-            yield from _equal(table, count, ranks, None)
-        elif limits.allows("row_wise"):  # on one host they would be table_row_wise
-            yield from _equal(table, count, ranks, by_host)
-        elif limits.allows("table_row_wise") and topology.hosts > 1:
-            for inside in by_host:
-                yield from _equal(table, count, inside, None)
+    place = row_place(limits, topology, np.array(ranks, dtype=np.int64))
+    gridded = row_units(table.rows) == ROW_UNITS
+    counts = [count for count in row_counts(task, table, limits) if not gridded or ROW_UNITS % count]
+    for among in by_host if place == "one host" else [ranks] if place else []:
+        across = by_host if place == "several hosts" else ()
+        if gridded and len(among) > 1:
+            yield _on_grid(table, among, min(len(among), limits.max_shards or ROW_UNITS), across)
+        for count in counts:
+            yield from _equal(table, limits, count, among, across)
 
 
-def _equal(table: Table, count: int, ranks: Sequence[int], across: Sequence[Sequence[int]] | None) -> Iterator[Way]:
+def _equal(
+    table: Table, limits: TableConstraint, count: int, ranks: Sequence[int], across: Sequence[Sequence[int]]
+) -> Iterator[Way]:
     """`count` row blocks of equal size on different devices of `ranks`, not all of them on one host of `across`."""
     if len(ranks) < count or count < 2:
         return
-    longer = table.rows % count
-    needed = {
-        size: blocks
-        for size, blocks in ((table.rows // count, count - longer), (table.rows // count + 1, longer))
-        if blocks
-    }
-    pieces = [_block(table, size, rank) for rank in ranks for size in needed]
-    rules = _one_each(pieces, ranks)
-    for size, number in needed.items():
-        rules.append(_among([i for i, piece in enumerate(pieces) if piece.shard.row_count == size], number, number))
-    for host in across or ():
-        inside = [i for i, piece in enumerate(pieces) if piece.shard.devices[0] in host]
-        rules += [_among(inside, 0, count - 1)] if inside else []
-    yield Way(table, "rows", tuple(pieces), tuple(rules))
+    for rows, number, fewer_rows, others in row_block_sizes(table.rows, count, limits.equal_rows):
+        needed = {rows: number, fewer_rows: others} if others else {rows: number}
+        pieces = [_block(table, size, rank) for rank in ranks for size in needed]
+        rules = _one_each(pieces, ranks)
+        for size, blocks in needed.items():
+            of_size = [i for i, piece in enumerate(pieces) if piece.shard.row_count == size]
+            rules.append(_among(of_size, blocks, blocks))
+        rules += _not_all_on_one(pieces, [1] * len(pieces), number + others, across)
+        yield Way(table, "rows", tuple(pieces), tuple(rules))
 
 
-def _on_grid(table: Table, ranks: Sequence[int], most: int) -> Way:
-    """Up to `most` row blocks of whole sixteenths of the table, each rounded down or up to rows so that they add up."""
+def _on_grid(table: Table, ranks: Sequence[int], most: int, across: Sequence[Sequence[int]]) -> Way:
+    """Up to `most` row blocks of whole sixteenths of the table, each rounded down or up to rows so that they add up.
+
+    They do not all lie on one host of `across`.
+    """
     pieces, units, rounding = [], [], []
     for rank in ranks:
         for wide in range(1, ROW_UNITS):
@@ -161,6 +159,7 @@ def _on_grid(table: Table, ranks: Sequence[int], most: int) -> Way:
         Rule(everything, tuple(rounding), 0, 0),
         Rule(everything, (1,) * len(pieces), 2, most),
         *_one_each(pieces, ranks),
+        *_not_all_on_one(pieces, units, ROW_UNITS, across),
     ]
     return Way(table, "rows", tuple(pieces), tuple(rules))
 
@@ -172,6 +171,17 @@ def _block(table: Table, rows: int, rank: int) -> Piece:
 def _one_each(pieces: Sequence[Piece], ranks: Sequence[int]) -> list[Rule]:
     """At most one piece on each device."""
     return [_among([i for i, piece in enumerate(pieces) if piece.shard.devices == (rank,)], 0, 1) for rank in ranks]
+
+
+def _not_all_on_one(
+    pieces: Sequence[Piece], weights: Sequence[int], everything: int, hosts: Sequence[Sequence[int]]
+) -> list[Rule]:
+    """Less than everything on each of these hosts."""
+    rules = []
+    for host in hosts:
+        inside = tuple(i for i, piece in enumerate(pieces) if piece.shard.devices[0] in host)
+        rules += [Rule(inside, tuple(weights[i] for i in inside), 0, everything - 1)] if inside else []
+    return rules
 
 
 def _among(pieces: Sequence[int], low: int, high: int) -> Rule:

@@ -27,9 +27,9 @@ class Exact:
     """A mixed-integer linear program, solved by HiGHS: the referee for small tasks and convex cost models.
 
     It chooses among the ways that the lower bound covers: a table whole; in column blocks of multiples of 4 columns (of any columns where
-    the dim is no multiple of 4); in row blocks, one a device, of whole sixteenths of the table (where these have at least 64 rows, and
-    constraints allow them on any devices) or of equal size over 2, 4, … devices, a host's, those it is pinned to or all; or replicated
-    everywhere. Colocated tables may be cut over the same devices.
+    the dim is no multiple of 4); in row blocks, one a device, of whole sixteenths of the table (where these have at least 64 rows) or of
+    equal size over 2, 4, … devices, a host's, those it is pinned to or all; or replicated everywhere. Colocated tables may be cut over the
+    same devices.
 
     Up to 6 tables on 4 devices, or 8 on 2, take seconds. More can take hours, so give them a time limit: the plan then carries the bound
     proven so far.

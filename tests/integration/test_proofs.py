@@ -1,0 +1,35 @@
+"""A small part of the proofs against brute force finds nothing, and what it looks for it does find."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.proofs import verdict
+
+REPOSITORY = Path(__file__).parents[2]
+PLANTED = 16
+
+
+@pytest.mark.slow
+def test_a_small_part_of_the_proofs_finds_nothing():
+    proofs = [sys.executable, "-m", "tests.proofs", "--tasks", "600", "--seed", "1"]
+    done = subprocess.run(proofs, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "| all | 600 |" in done.stdout
+
+
+def test_an_optimum_without_uneven_rows_is_found_out(monkeypatch):
+    monkeypatch.setattr("shardwright.search.exact.placement.row_place", lambda *_: None)
+    assert any("exact" in finding for finding in verdict.judged(PLANTED, 0)["findings"])
+
+
+def test_a_bound_above_a_plan_is_found_out(monkeypatch):
+    solve = verdict.BoundProof.solve
+    monkeypatch.setattr(verdict.BoundProof, "solve", lambda *arguments: _raised(solve(*arguments)))
+    found = [finding for number in (1, 2, 4, 5) for finding in verdict.judged(number, 0)["findings"]]
+    assert any("bound" in finding for finding in found)
+
+
+def _raised(bound):
+    return type(bound)(bound.ms * 100, bound.prices, bound.choice, bound.by)

@@ -1,0 +1,256 @@
+"""Every plan of a small task, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate, combinations, pairwise, product
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import InvalidPlan
+from shardwright.search.units import unit_width
+from shardwright.sharding.checking import check_constraints
+from shardwright.sharding.memory import shard_bytes
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import numbered_calls, shard_work
+from shardwright.task import Constraints, Table, Task
+from shardwright.task.constraints import ANY
+
+GRID, FEWEST_ROWS = 16, 1024
+MOST_PLANS, SAMPLED = 5_000, 1_500
+SAMPLED_CUTS, AT_ONCE = 200, 2_500
+
+Way = tuple[Shard, ...]
+
+
+def ways_of(task: Task, table: Table, rng: np.random.Generator) -> tuple[list[Way], bool]:
+    """Ways to make a table that its constraints allow, and whether these are all; memory is not looked at."""
+    limits = task.constraints.of(table.name)
+    gridded = table.rows >= FEWEST_ROWS
+    grid = list(_on_grid(table.rows, task.topology.devices)) if gridded else []
+    some = [grid[place] for place in rng.choice(len(grid), min(len(grid), SAMPLED_CUTS), replace=False)]
+    found = [*_columns(task, table), *_rows(task, table, some)]
+    if limits != ANY:
+        alone = replace(task, tables=[table], constraints=Constraints({table.name: limits}))
+        found = [way for way in found if _allowed(alone, way)]
+    return found, len(some) == len(grid)
+
+
+def _allowed(alone: Task, way: Way) -> bool:
+    try:
+        check_constraints(alone, {alone.tables[0].name: list(way)})
+    except InvalidPlan:
+        return False
+    return True
+
+
+def _columns(task: Task, table: Table) -> Iterator[Way]:
+    """The whole table, column blocks of whole units, any number of them on a device; the table replicated on all devices."""
+    devices, unit = range(task.topology.devices), unit_width(table, task.constraints.of(table.name))
+    kinds = [(width, rank) for width in range(unit, table.dim + 1, unit) for rank in devices]
+    for pieces in _adding_up(table.dim, kinds):
+        edges = [0, *accumulate(width for width, _ in pieces)]
+        yield tuple(
+            Shard(table.name, (0, table.rows), edge, (rank,))
+            for edge, (_, rank) in zip(pairwise(edges), pieces, strict=True)
+        )
+    if len(devices) > 1:
+        yield (Shard.whole(table, *devices),)
+
+
+def _adding_up(total: int, kinds: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Every selection of kinds, each any number of times, whose widths add up."""
+    if total == 0:
+        yield []
+    for place, (width, rank) in enumerate(kinds):
+        if width <= total:
+            yield from ([(width, rank), *rest] for rest in _adding_up(total - width, kinds[place:]))
+
+
+def _rows(task: Task, table: Table, on_grid: Sequence[tuple[int, ...]]) -> Iterator[Way]:
+    """Row blocks on different devices: on a grid of sixteenths, of equal size over 2, 4, … devices, and as TorchRec cuts them."""
+    devices, near = range(task.topology.devices), task.topology.devices_per_host
+    limits = task.constraints.of(table.name)
+    pinned = limits.devices or devices
+    most = min(len(devices), table.rows, limits.max_shards or table.rows)
+    counts = {2**power for power in range(1, 5)} | {min(most, wide) for wide in (len(devices), near, len(pinned))}
+    sizes = {_even(table.rows, count) for count in counts if 2 <= count <= most}
+    sizes |= {_torchrecs(table.rows, count) for count in (near, len(devices)) if limits.equal_rows and count >= 2}
+    cuts = {cut for of_size in sizes for cut in _orders(of_size)}
+    for blocks in sorted(cuts.union(on_grid)):
+        edges = [0, *accumulate(blocks)]
+        for ranks in combinations(devices, len(blocks)):
+            yield tuple(
+                Shard(table.name, edge, (0, table.dim), (rank,))
+                for edge, rank in zip(pairwise(edges), ranks, strict=True)
+            )
+
+
+def _even(rows: int, count: int) -> tuple[int, ...]:
+    return tuple(rows * (part + 1) // count - rows * part // count for part in range(count))
+
+
+def _torchrecs(rows: int, count: int) -> tuple[int, ...]:
+    size = -(-rows // count)
+    return tuple(min(size, rows - start) for start in range(0, rows, size))
+
+
+def _orders(sizes: Sequence[int]) -> set[tuple[int, ...]]:
+    """The orders of block sizes, of which there are one or two."""
+    low, high = min(sizes), max(sizes)
+    places = combinations(range(len(sizes)), sum(size == high for size in sizes))
+    return {tuple(high if place in chosen else low for place in range(len(sizes))) for chosen in places}
+
+
+@cache
+def _on_grid(rows: int, most: int) -> tuple[tuple[int, ...], ...]:
+    """Sizes of 2 to `most` blocks of whole sixteenths, each rounded down or up so that they add up."""
+    found = set()
+    for parts in (parts for count in range(2, most + 1) for parts in product(range(1, GRID), repeat=count)):
+        if sum(parts) == GRID:
+            sizes = [{rows * part // GRID, -(-rows * part // GRID)} for part in parts]
+            found |= {blocks for blocks in product(*sizes) if sum(blocks) == rows}
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class Priced:
+    """The ways of one table; n ways on d devices with q calls.
+
+    Attributes:
+        ways: the ways.
+        vectors: `(n, d, q, h + 2)` what each adds to the calls.
+        made: `(n, d, q)` blocks in each call.
+        served: `(n, d, 2)` bytes of values and ids that the device serves.
+        reduced: `(n, 2)` bytes that every device sends to reduce gradients, inside a host and between hosts.
+        memory: `(n, d)` bytes.
+    """
+
+    ways: list[Way]
+    vectors: np.ndarray
+    made: np.ndarray
+    served: np.ndarray
+    reduced: np.ndarray
+    memory: np.ndarray
+
+
+class AllPlans:
+    """All plans of a task, in the kinds that the bound speaks of; a sample of them if they are too many.
+
+    Attributes:
+        ways: `(tables,)` how many ways each table has.
+        complete: whether these are all plans.
+        step_ms: `(plans,)` step of each; infinite for those that break a rule.
+        index: `(tables, plans)` the way of each table.
+    """
+
+    def __init__(self, task: Task, model: CostModel, rng: np.random.Generator) -> None:
+        self._task, self._model = task, model
+        drawn = [ways_of(task, table, rng) for table in task.tables]
+        of_tables = [ways for ways, _ in drawn]
+        self.ways = [len(ways) for ways in of_tables]
+        count = int(np.prod([float(number) for number in self.ways]))
+        self.complete = count <= MOST_PLANS and all(every for _, every in drawn)
+        chosen = np.arange(count) if count <= MOST_PLANS else rng.integers(0, count, SAMPLED)
+        self.index = (
+            np.array(np.unravel_index(chosen, self.ways)) if count else np.zeros((len(self.ways), 0), dtype=int)
+        )
+        self._tables = _priced(task, model, of_tables)
+        parts = [self._steps(self.index[:, start : start + AT_ONCE]) for start in range(0, chosen.size, AT_ONCE)]
+        self.step_ms = np.concatenate([np.zeros(0), *parts])
+
+    @property
+    def best_ms(self) -> float:
+        """The shortest step; infinite if there is no plan."""
+        return float(self.step_ms.min(initial=np.inf))
+
+    def shards(self, plan: int) -> list[Shard]:
+        """The shards of a plan."""
+        return [
+            shard
+            for table, way in zip(self._tables, self.index[:, plan].tolist(), strict=True)
+            for shard in table.ways[way]
+        ]
+
+    def _steps(self, index: np.ndarray) -> np.ndarray:
+        chosen = list(zip(self._tables, index, strict=True))
+        vectors, made, served, reduced, memory = (
+            sum(getattr(table, name)[way] for table, way in chosen)
+            for name in ("vectors", "made", "served", "reduced", "memory")
+        )
+        pricing = self._model.pricing
+        kernels = np.where((made > 0)[..., None], pricing.times(vectors), 0.0).sum(axis=2)
+        kernels += (made > 0).any(axis=2)[..., None] * pricing.once
+        step = kernels.max(axis=1).sum(axis=1) + _links_ms(self._task, served, reduced).max(axis=1).sum(axis=1)
+        allowed = (memory <= np.array(self._task.topology.memory_bytes)).all(axis=1) & self._related(chosen)
+        return np.where(allowed, step, np.inf)
+
+    def _related(self, chosen: Sequence[tuple[Priced, np.ndarray]]) -> np.ndarray:
+        """`(plans,)` whether tables lie together and apart as they have to."""
+        held = {
+            table.name: (priced.memory[way] > 0) for table, (priced, way) in zip(self._task.tables, chosen, strict=True)
+        }
+        good = np.ones(chosen[0][1].size, dtype=bool)
+        for group in self._task.constraints.colocated_groups():
+            first, *others = group
+            for name in others:
+                good &= (held[first] == held[name]).all(axis=1)
+        for names in self._task.constraints.apart:
+            for one, other in combinations(sorted(set(names)), 2):
+                good &= ~(held[one] & held[other]).any(axis=1)
+        return good
+
+
+def _priced(task: Task, model: CostModel, of_tables: Sequence[Sequence[Way]]) -> list[Priced]:
+    topology = task.topology
+    blocks = {
+        (shard.table, shard.row_count, shard.dim, len(shard.devices)): shard
+        for ways in of_tables
+        for way in ways
+        for shard in way
+    }
+    number = {key: place for place, key in enumerate(blocks)}
+    works = [shard_work(task, shard) for shard in blocks.values()]
+    calls = numbered_calls(works)
+    of_block = model.pricing.vectors(model.encode(works)) if works else np.zeros((0, 2))
+    sizes = [shard_bytes(task, shard) for shard in blocks.values()]
+    result = []
+    for ways in of_tables:
+        shape = len(ways), topology.devices
+        vectors = np.zeros((*shape, max(calls, default=0) + 1, of_block.shape[1]))
+        made, served, memory = np.zeros(vectors.shape[:3]), np.zeros((*shape, 2)), np.zeros(shape, dtype=np.int64)
+        reduced = np.zeros((len(ways), 2))
+        for place, shard in ((place, shard) for place, way in enumerate(ways) for shard in way):
+            block = number[shard.table, shard.row_count, shard.dim, len(shard.devices)]
+            work, ranks = works[block], list(shard.devices)
+            vectors[place, ranks, calls[block]] += of_block[block]
+            made[place, ranks, calls[block]] += 1
+            memory[place, ranks] += sizes[block]
+            if len(ranks) == 1:
+                values = 4 * work.dim * (work.samples if work.pooled else work.lookups)
+                served[place, ranks] += (values, 8 * work.lookups)
+            else:
+                near, hosts, gradient = topology.devices_per_host, topology.hosts, 4 * work.rows * work.dim
+                reduced[place] += (2 * (near - 1) / near * gradient, 2 * (hosts - 1) / hosts * gradient / near)
+        result.append(Priced(list(ways), vectors, made, served, reduced, memory))
+    return result
+
+
+def _links_ms(task: Task, served: np.ndarray, reduced: np.ndarray) -> np.ndarray:
+    """`(plans, d, 2)` forward and backward ms of the links: the busier direction of the slower link class."""
+    topology = task.topology
+    devices, near = topology.devices, topology.devices_per_host
+    host = served.reshape(len(served), topology.hosts, near, 2).sum(axis=2).repeat(near, axis=1)
+    everywhere = served.sum(axis=1, keepdims=True)
+    peers = np.array([near - 1, devices - near])
+    out = served[..., None, :] * peers[:, None] / devices  # (plans, d, links, values and ids)
+    into = np.stack([host - served, everywhere - host], axis=2) / devices
+    forward = np.maximum(out[..., 0] + into[..., 1], into[..., 0] + out[..., 1])
+    backward = np.maximum(out[..., 0], into[..., 0]) + reduced[:, None, :]
+    busy = np.stack([forward, backward], axis=3)  # (plans, d, links, passes)
+    latency, bandwidth = np.array(topology.link_latency_ms)[:, None], np.array(topology.link_bandwidth)[:, None]
+    times: np.ndarray = np.where(busy > 1e-6, latency + busy / bandwidth * 1e3, 0.0).max(axis=2)
+    return times
