@@ -48,8 +48,8 @@ def numerics(plan, member):
     batches, differences = Batches(task, seed=1), []
     for step in range(STEPS):
         per_rank = [batches.draw(step, rank) for rank in range(member.world)]
-        expected = [reference(batch).by_table() for batch in per_rank]
-        found = sharded.forward(per_rank[member.rank]).by_table()
+        expected = [reference(batch).by_feature() for batch in per_rank]
+        found = sharded.forward(per_rank[member.rank]).by_feature()
         differences.append(difference(found, expected[member.rank]))
         reference.zero_grad()
         for rank, outputs in enumerate(expected):  # as TorchRec does, gradients are averaged over the ranks
@@ -62,8 +62,8 @@ def numerics(plan, member):
         own = gradients_of(found, step, member.rank)
         sharded.update(list(found.values()), [own[name] for name in found])
     every = all_rows(task)
-    final = difference(sharded.forward(every).by_table(), reference(every).by_table())
-    moved = difference(reference(every).by_table(), fresh(task)(every).by_table())
+    final = difference(sharded.forward(every).by_feature(), reference(every).by_feature())
+    moved = difference(reference(every).by_feature(), fresh(task)(every).by_feature())
     worst = torch.tensor([*differences, final], dtype=torch.float64)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     kinds = {name: part.sharding_type for part in sharding_plan.plan.values() for name, part in part.items()}

@@ -43,7 +43,7 @@ def test_the_module_holds_every_table_and_looks_it_up():
     assert {name.split(".")[-2]: shape for name, shape in shapes.items()} == {t.name: (t.rows, t.dim) for t in TABLES}
     batch = Batches(task()).draw(0, 0)
     lengths = batch.length_per_key()
-    found = {name: tuple(rows.shape) for name, rows in model(batch).by_table().items()}
+    found = {name: tuple(rows.shape) for name, rows in model(batch).by_feature().items()}
     samples = local_batch_size(task())
     assert found == {"a": (samples, 16), "b": (samples, 8), "s": (lengths[2], 8), "w": (lengths[3], 4)}
 
@@ -53,7 +53,7 @@ def test_the_sum_of_a_bag_is_the_sum_of_its_rows():
     weights = dict(model.named_parameters())["pooled.embedding_bags.a.weight"]
     bags = torch.split(batch["a"].values(), batch["a"].lengths().tolist())
     expected = torch.stack([weights[ids].sum(dim=0) for ids in bags])
-    torch.testing.assert_close(model(batch).by_table()["a"], expected)
+    torch.testing.assert_close(model(batch).by_feature()["a"], expected)
 
 
 def test_the_way_there_and_back_gives_the_same_tables():
