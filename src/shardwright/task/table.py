@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from shardwright.errors import InvalidInput
@@ -49,7 +50,7 @@ class Table:
     pooled: bool = True
     access: AccessProfile = UNIFORM
     dtype: Dtype = "fp32"
-    poolings: tuple[float, ...] = field(default=(), kw_only=True)
+    poolings: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
 
     if TYPE_CHECKING:  # `pooling` is read as a number only
 
@@ -85,7 +86,9 @@ class Table:
                 return (total,)
             return self.poolings if total == known else tuple(each * (total / known) for each in self.poolings)
         if not 0 < len(given) <= MAX_FEATURES:
-            raise InvalidInput(f"{what} has {len(given)} numbers, must have one for each of 1 to {MAX_FEATURES} features")
+            raise InvalidInput(
+                f"{what} has {len(given)} numbers, must have one for each of 1 to {MAX_FEATURES} features"
+            )
         return tuple(checked_number(each, f"{what}[{index}]") for index, each in enumerate(given))
 
     def _check_shape(self) -> None:

@@ -57,8 +57,8 @@ class Task:
             most = max(table.pooling, len(table.poolings))
             if size * most * table.dim > MAX_ELEMENTS:
                 raise InvalidInput(
-                    f"table '{table.name}': batch_size {size} × pooling {most:g} × dim {table.dim} looks up more than 2**50 elements a step; "
-                    "lower one of them"
+                    f"table '{table.name}': batch_size {size} × pooling {most:g} × dim {table.dim} looks up more than 2**50 "
+                    "elements a step; lower one of them"
                 )
         self.constraints.check(seen, self.topology.devices)
         if self.groups is not None and self.groups.size != self.topology.devices:
