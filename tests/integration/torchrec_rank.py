@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
 
-from shardwright.integrations.torchrec.models import EPSILON, Batches, modules_for
+from shardwright.integrations.torchrec.models import EPSILON, Batches, feature_names, modules_for
 from shardwright.measure.collectives.rank import main
 from shardwright.sharding import Plan
 
@@ -107,12 +107,13 @@ def difference(found, expected):
 
 
 def all_rows(task):
-    """Every row of every table once, in bags of one; smaller tables end with empty bags."""
+    """Every row of every table once for each feature, in bags of one; smaller tables end with empty bags."""
     most = max(table.rows for table in task.tables)
+    rows = [table.rows for table in task.tables for _ in table.poolings]
     return KeyedJaggedTensor.from_lengths_sync(
-        keys=[table.name for table in task.tables],
-        values=torch.cat([torch.arange(table.rows) for table in task.tables]),
-        lengths=torch.cat([(torch.arange(most) < table.rows).long() for table in task.tables]),
+        keys=[name for table in task.tables for name in feature_names(table)],
+        values=torch.cat([torch.arange(count) for count in rows]),
+        lengths=torch.cat([(torch.arange(most) < count).long() for count in rows]),
     )
 
 
