@@ -136,8 +136,8 @@ def bytes_moved(works: WorkArrays, state: Floats) -> Floats:
         works: the shards.
         state: `(m,)` bytes of optimizer state per row.
     """
-    outputs = 4 * np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
-    ids = 8 * works.lookups + 8 * works.samples
+    outputs = 4 * works.outputs * works.dim
+    ids = 8 * works.lookups + 8 * works.bags
     weights, states = in_sectors(works, works.dim * works.weight_size), in_sectors(works, state)
     return np.stack([ids + weights + outputs, ids + 2 * (weights + states) + outputs], axis=1)
 

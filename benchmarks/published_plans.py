@@ -52,7 +52,7 @@ class StatedModel:
 
     def encode_arrays(self, w: WorkArrays) -> Floats:
         """`(n, 2)` forward and backward ms, of shards given as arrays."""
-        outputs = np.where(w.pooled > 0, w.samples, w.lookups) * w.dim
+        outputs = w.outputs * w.dim
         forward = w.lookups * (8 + w.row_bytes) + 4 * outputs
         backward = w.lookups * (8 + 4 * w.dim) + w.distinct * (2 * w.row_bytes + 8)
         return np.stack([forward, backward], axis=1) / (GPUS[self.device].bandwidth * 0.6) * 1e3

@@ -48,13 +48,13 @@ def tables(
     max_dim: int = 128,
     max_pooling: float = 50.0,
 ) -> Table:
-    """A table of any kind."""
+    """A table of any kind, of one feature or several."""
     rows = draw(st.integers(1, max_rows))
     return Table(
         name if name is not None else draw(names),
         rows,
         draw(st.integers(1, max_dim)),
-        draw(st.floats(0.01, max_pooling)),
+        draw(st.floats(0.01, max_pooling) | st.lists(st.floats(0.01, max_pooling), min_size=1, max_size=4)),
         draw(st.booleans()),
         draw(access_profiles(rows)),
         draw(st.sampled_from(sorted(DTYPE_BYTES))),

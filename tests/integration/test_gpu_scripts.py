@@ -225,7 +225,7 @@ def test_strategies_with_too_few_plans_are_named(
 
 def shard(**changes: Any) -> dict[str, Any]:
     """What is kept of a shard."""
-    plain = {"rows": 100, "dim": 8, "samples": 16, "lookups": 32.5, "pooled": True, "dtype": "fp32"}
+    plain = {"rows": 100, "dim": 8, "samples": 16, "lookups": 32.5, "pooled": True, "dtype": "fp32", "features": 1}
     return plain | {"reuse_rows": [1.0] * 17, "reuse_lookups": [2.0] * 17} | changes
 
 

@@ -32,8 +32,11 @@ CASES = [
 ]
 
 
-def work(rows: int, dim: int, pooling: float, *, pooled: bool = True, dtype: str = "fp32") -> ShardWork:
-    return ShardWork(rows, dim, SAMPLES, pooling * SAMPLES, pooled, AccessProfile.zipf(rows, 1.1), dtype)  # type: ignore[arg-type]
+def work(
+    rows: int, dim: int, pooling: float, *, pooled: bool = True, dtype: str = "fp32", features: int = 1
+) -> ShardWork:
+    access, shares = AccessProfile.zipf(rows, 1.1), (1 / features,) * features
+    return ShardWork(rows, dim, SAMPLES, pooling * SAMPLES, pooled, access, dtype, feature_shares=shares)  # type: ignore[arg-type]
 
 
 def poisoned_arena() -> Arena:
@@ -61,21 +64,21 @@ def double(tensors: list[torch.Tensor]) -> list[np.ndarray]:
 
 
 def lookups_of(group: KernelGroup, batch: FusedInput) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(ids, sample of each id) by table."""
+    """(ids, bag of each id) by table."""
     ids, offsets = batch.indices.numpy(), batch.offsets.numpy()
-    sizes = np.diff(offsets)
-    tables = []
-    for table in range(len(group.works)):
-        start, stop = offsets[table * SAMPLES], offsets[(table + 1) * SAMPLES]
-        tables.append((ids[start:stop], np.repeat(np.arange(SAMPLES), sizes[table * SAMPLES : (table + 1) * SAMPLES])))
+    tables, first = [], 0
+    for one in group.works:
+        bounds = offsets[first : first + one.bags + 1]
+        tables.append((ids[bounds[0] : bounds[-1]], np.repeat(np.arange(one.bags), np.diff(bounds))))
+        first += one.bags
     return tables
 
 
 def reference_forward(group: KernelGroup, weights: list[np.ndarray], batch: FusedInput) -> list[np.ndarray]:
     outputs = []
-    for table, (ids, samples) in zip(weights, lookups_of(group, batch), strict=True):
+    for one, table, (ids, samples) in zip(group.works, weights, lookups_of(group, batch), strict=True):
         if group.pooled:
-            summed = np.zeros((SAMPLES, table.shape[1]))
+            summed = np.zeros((one.bags, table.shape[1]))
             np.add.at(summed, samples, table[ids])
             outputs.append(summed)
         else:
@@ -104,10 +107,13 @@ def reference_update(
 
 def split_by_table(group: KernelGroup, batch: FusedInput, outputs: list[torch.Tensor]) -> list[np.ndarray]:
     """The outputs of a call by table, however the backend lays them out."""
-    if len(outputs) == len(group.works):
+    by_table = len(outputs) == len(group.works)
+    if by_table and (len(outputs) > 1 or len(outputs[0]) != SAMPLES):
         return double(outputs)
-    sizes = [w.dim for w in group.works] if group.pooled else [ids.size for ids, _ in lookups_of(group, batch)]
-    return double(list(outputs[0].split(sizes, dim=1 if group.pooled else 0)))
+    if not group.pooled:
+        return double(list(outputs[0].split([ids.size for ids, _ in lookups_of(group, batch)])))
+    features = iter(outputs[0].split([w.dim for w in group.works for _ in w.feature_shares], dim=1))
+    return double([torch.cat([next(features) for _ in w.feature_shares]) for w in group.works])
 
 
 def check_against_reference(backend: str, optimizer: str, works: list[ShardWork], tolerance: float) -> None:
@@ -140,14 +146,20 @@ def check_against_reference(backend: str, optimizer: str, works: list[ShardWork]
 
 @pytest.mark.parametrize(("backend", "optimizer"), CASES)
 def test_pooled_kernels_match_the_reference(backend: str, optimizer: str) -> None:
-    works = [work(50, 8, 3.4), work(1, 4, 1.0), work(300, 64, 0.5), work(7, 20, 12.0)]
+    works = [work(50, 8, 3.4), work(1, 4, 1.0), work(300, 64, 0.5), work(7, 20, 12.0, features=3)]
     check_against_reference(backend, optimizer, works, 1e-4)
 
 
 @pytest.mark.parametrize(("backend", "optimizer"), CASES)
 def test_sequence_kernels_match_the_reference(backend: str, optimizer: str) -> None:
-    works = [work(50, 16, 3.4, pooled=False), work(9, 16, 1.0, pooled=False)]
+    works = [work(50, 16, 3.4, pooled=False, features=2), work(9, 16, 1.0, pooled=False)]
     check_against_reference(backend, optimizer, works, 1e-4)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("backend", ["fbgemm", "embedding_bag"])
+def test_a_single_table_of_several_features(backend: str, pooled: bool) -> None:
+    check_against_reference(backend, "sgd", [work(50, 8, 3.4, pooled=pooled, features=3)], 1e-4)
 
 
 @pytest.mark.parametrize("backend", ["fbgemm", "embedding_bag"])

@@ -91,14 +91,15 @@ def test_the_account_has_the_bytes_of_int8_rows_which_train_nowhere():
         found.sum().backward()
 
 
-def test_a_row_block_holds_the_values_and_gradients_of_the_account(group, tmp_path):
+@pytest.mark.parametrize("features", [1, 3])
+def test_a_row_block_holds_the_values_and_gradients_of_the_account(group, tmp_path, features):
     """Few rows, for FBGEMM's backward kernel on CPUs takes a copy of them. Gloo stages what it sends and gathers, once or twice."""
-    table = Table("bag", 256, 128)
+    table = Table("bag", 256, 128, [1.0] * features)
     shards = [Shard("bag", (0, 128), (0, 128), (0,)), Shard("bag", (128, 256), (0, 128), (1,))]
     plan = Plan(Task([table], Topology(1, WORLD, memory="1 GB"), 1024), shards)
     plan.save(tmp_path / "plan.json")
     found = group.ask({"kind": "peak", "plan": str(tmp_path / "plan.json")}, "to train a step")["peak"]
-    values = 4 * table.dim * 1024
+    values = 4 * table.dim * 1024 * features
     assert plan.memory.buffers.min() > 2 * values
     assert (np.array(found) >= 0.98 * plan.memory.buffers).all()
     assert (np.array(found) <= plan.memory.buffers + 2.05 * values).all()

@@ -23,8 +23,8 @@ BATCH = 12
 
 
 def table(name: str, pooled: bool = True) -> Table:
-    """37 rows: no number of ranks divides them."""
-    return Table(name, 37, 16, 3.0, pooled, AccessProfile.zipf(37, 1.05))
+    """37 rows: no number of ranks divides them. Two features look up in them."""
+    return Table(name, 37, 16, [2.0, 1.0], pooled, AccessProfile.zipf(37, 1.05))
 
 
 def whole(one: Table, *ranks: int) -> list[Shard]:

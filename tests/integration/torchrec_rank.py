@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
 
-from shardwright.integrations.torchrec.models import EPSILON, Batches, modules_for
+from shardwright.integrations.torchrec.models import EPSILON, Batches, feature_names, modules_for
 from shardwright.measure.collectives.rank import main
 from shardwright.sharding import Plan
 
@@ -48,8 +48,8 @@ def numerics(plan, member):
     batches, differences = Batches(task, seed=1), []
     for step in range(STEPS):
         per_rank = [batches.draw(step, rank) for rank in range(member.world)]
-        expected = [reference(batch).by_table() for batch in per_rank]
-        found = sharded.forward(per_rank[member.rank]).by_table()
+        expected = [reference(batch).by_feature() for batch in per_rank]
+        found = sharded.forward(per_rank[member.rank]).by_feature()
         differences.append(difference(found, expected[member.rank]))
         reference.zero_grad()
         for rank, outputs in enumerate(expected):  # as TorchRec does, gradients are averaged over the ranks
@@ -62,8 +62,8 @@ def numerics(plan, member):
         own = gradients_of(found, step, member.rank)
         sharded.update(list(found.values()), [own[name] for name in found])
     every = all_rows(task)
-    final = difference(sharded.forward(every).by_table(), reference(every).by_table())
-    moved = difference(reference(every).by_table(), fresh(task)(every).by_table())
+    final = difference(sharded.forward(every).by_feature(), reference(every).by_feature())
+    moved = difference(reference(every).by_feature(), fresh(task)(every).by_feature())
     worst = torch.tensor([*differences, final], dtype=torch.float64)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     kinds = {name: part.sharding_type for part in sharding_plan.plan.values() for name, part in part.items()}
@@ -107,12 +107,13 @@ def difference(found, expected):
 
 
 def all_rows(task):
-    """Every row of every table once, in bags of one; smaller tables end with empty bags."""
+    """Every row of every table once for each feature, in bags of one; smaller tables end with empty bags."""
     most = max(table.rows for table in task.tables)
+    rows = [table.rows for table in task.tables for _ in table.poolings]
     return KeyedJaggedTensor.from_lengths_sync(
-        keys=[table.name for table in task.tables],
-        values=torch.cat([torch.arange(table.rows) for table in task.tables]),
-        lengths=torch.cat([(torch.arange(most) < table.rows).long() for table in task.tables]),
+        keys=[name for table in task.tables for name in feature_names(table)],
+        values=torch.cat([torch.arange(count) for count in rows]),
+        lengths=torch.cat([(torch.arange(most) < count).long() for count in rows]),
     )
 
 

@@ -93,7 +93,8 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
 
 def served_bytes(work: ShardWork) -> tuple[float, float]:
     """Bytes of values and bytes of ids of all samples that one holder of a block serves, its own included."""
-    values = _VALUE_BYTES * work.dim * (work.samples if work.pooled else work.lookups)
+    bags = work.samples * len(work.feature_shares)
+    values = _VALUE_BYTES * work.dim * (bags if work.pooled else work.lookups)
     return values, _ID_BYTES * work.lookups
 
 

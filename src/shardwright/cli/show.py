@@ -40,7 +40,7 @@ def run(
 ) -> None:
     """Show a plan: its devices, what a step waits for, its tables with their ranks, and tiers.
 
-    "share" is the part of a table that each of its ranks holds.
+    "dim" of a table that 3 features share is 64×3. "share" is the part of a table that each of its ranks holds.
     "step less" is the time by which a step would be shorter without the table, by the cost model. Fused kernels are not sums of their
     tables, so these times do not add up to the step. With --json, all tables are listed.
 
@@ -139,6 +139,7 @@ def _table_rows(entry: Entry) -> list[dict[str, Any]]:
                 "sharding_type": plan.sharding_type(one.name),
                 "rows": one.rows,
                 "dim": one.dim,
+                "features": len(one.poolings),
                 "devices": (ranks := sorted({rank for shard in shards for rank in shard.devices})),
                 "ranks": ranks_text(ranks, plan.task.topology.devices),
                 "share_of_table": _share_of_table(plan, one.name, ranks),
@@ -158,7 +159,7 @@ def _tables_view(rows: list[dict[str, Any]], most: int) -> list[RenderableType]:
             row["table"],
             row["sharding_type"],
             f"{row['rows']:,}",
-            str(row["dim"]),
+            f"{row['dim']}×{row['features']}" if row["features"] > 1 else str(row["dim"]),
             row["ranks"],
             _share_text(row["share_of_table"]),
             format_bytes(row["memory_bytes"]),

@@ -93,6 +93,7 @@ class Tables:
         self.rows = np.array([table.rows for table in tables], dtype=np.int64)
         self.dim = np.array([table.dim for table in tables], dtype=np.int64)
         self._pooling = np.array([table.pooling for table in tables])
+        self._features = np.array([len(table.poolings) for table in tables], dtype=np.float64)
         self._pooled = np.array([table.pooled for table in tables], dtype=np.float64)
         self._weight_size = np.array([DTYPE_BYTES[table.dtype] for table in tables], dtype=np.float64)
         self._gradient = np.array(
@@ -135,7 +136,7 @@ class Tables:
             np.matmul(self._encode(chunk, works), into, out=vectors[part])
             memory[part] = _bytes(self._task.optimizer, works, self._gradient[chunk.table] * (chunk.replicas > 1))
             alone = chunk.replicas == 1
-            values = 4.0 * works.dim * np.where(works.pooled > 0, works.samples, works.lookups)
+            values = 4.0 * works.dim * works.outputs
             served[part] = np.stack([values * alone, 8.0 * works.lookups * alone], axis=1)
         return BlockCosts(self.calls_of(blocks), vectors, memory, served)
 
@@ -157,6 +158,7 @@ class Tables:
             reuse_rows=bins[0],
             reuse_lookups=bins[1],
             row_share=share,
+            features=self._features[blocks.table],
         )
 
     def _reuse_of(self, replicas: int) -> tuple[Floats, Floats]:
@@ -184,11 +186,10 @@ def _bytes(optimizer: str, works: WorkArrays, gradient: Floats) -> Ints:
     """Bytes that each block takes on a device, with `(n,)` bytes of gradient a weight; see `sharding.memory`."""
     by_row, by_weight = STATE_BYTES[optimizer]
     weights = works.rows * works.dim
-    lookups = np.ceil(works.lookups)
-    outputs = 4 * works.dim * np.where(works.pooled > 0, works.samples, lookups)
+    outputs = 4 * works.dim * np.ceil(works.outputs)
     total = works.rows * (works.row_bytes + by_row) + by_weight * weights
     total += gradient * weights
-    found: Ints = (total + 8 * (lookups + works.samples + 1) + 2 * outputs).astype(np.int64)
+    found: Ints = (total + 8 * (np.ceil(works.lookups) + works.bags + 1) + 2 * outputs).astype(np.int64)
     return found
 
 

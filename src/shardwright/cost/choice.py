@@ -169,7 +169,9 @@ def task_digest(task: Task) -> str:
     """Eight hexadecimal digits that identify the tables, batch size and optimizer of a task."""
     found = sha256(f"{task.batch_size} {task.optimizer}".encode())
     for table in sorted(task.tables, key=lambda table: table.name):
-        found.update(f"{table.rows} {table.dim} {table.pooling:.6g} {table.pooled} {table.dtype}".encode())
+        found.update(
+            f"{table.rows} {table.dim} {' '.join(f'{each:.6g}' for each in table.poolings)} {table.pooled} {table.dtype}".encode()
+        )
         found.update(table.access.rows.tobytes() + table.access.share.tobytes())
     return found.hexdigest()[:8]
 

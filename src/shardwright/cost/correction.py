@@ -4,7 +4,7 @@ r"""Correct a cost model by the measured times of devices of one task.
     c(shard) = Σ_j w_j · terms_j(shard), at least minus half of the base model's time of the shard alone
 
 The terms of a shard are: for each table of the task, the base model's time of the shard alone times the likeness of shard and table (a
-table slower than predicted makes its blocks slower, and similar tables a little); a one, whose weight is the price of a cut; its samples;
+table slower than predicted makes its blocks slower, and similar tables a little); a one, whose weight is the price of a cut; its bags;
 its outputs. The sum over shards is linear, so a convex model stays convex, and every bound also holds for the corrected model. The scale
 absorbs a machine that is slower throughout. The weights are a ridge regression on measured minus scaled times: Gaussian weights of known
 spread, Gaussian measurement noise. Few measurements leave the model nearly unchanged.
@@ -188,10 +188,10 @@ def _features(works: WorkArrays) -> Floats:
     works = works.uncut
     lookups = np.maximum(works.lookups, 1e-9)
     distinct = np.maximum(works.distinct, 1e-9)
-    found: Floats = np.log(np.stack([lookups / works.samples, distinct / lookups, works.dim, works.rows], axis=1))
+    found: Floats = np.log(np.stack([lookups / works.bags, distinct / lookups, works.dim, works.rows], axis=1))
     return found
 
 
 def _sizes(works: WorkArrays) -> Floats:
-    """`(n, 3)` size terms of each shard: one, samples and outputs."""
-    return np.stack([np.ones_like(works.rows), works.samples, works.bags * works.dim], axis=1)
+    """`(n, 3)` size terms of each shard: one, bags and outputs."""
+    return np.stack([np.ones_like(works.rows), works.bags, works.outputs * works.dim], axis=1)

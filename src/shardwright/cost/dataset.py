@@ -158,9 +158,9 @@ def samples_of(table: Any) -> Samples:
     starts = np.asarray(lists.offsets, dtype=np.int64)
     starts = starts - starts[0]
     flat = lists.flatten()
-    column = {name: flat.field(name) for name in ("rows", "dim", "samples", "lookups", "pooled", "dtype")}
+    column = {name: flat.field(name) for name in ("rows", "dim", "samples", "lookups", "pooled", "dtype", "features")}
     works = WorkArrays(
-        **{name: _floats(column[name]) for name in ("rows", "dim", "samples", "lookups", "pooled")},
+        **{name: _floats(column[name]) for name in ("rows", "dim", "samples", "lookups", "pooled", "features")},
         weight_size=_weight_sizes(column["dtype"].to_pylist()),
         reuse_rows=_floats(flat.field("reuse_rows").flatten()).reshape(-1, BINS),
         reuse_lookups=_floats(flat.field("reuse_lookups").flatten()).reshape(-1, BINS),
@@ -188,7 +188,7 @@ def _weight_sizes(dtypes: Sequence[str]) -> Floats:
 
 def _check_works(works: WorkArrays) -> None:
     for name, values in vars(works).items():
-        least = 1 if name in ("rows", "dim", "samples") else 0
+        least = 1 if name in ("rows", "dim", "samples", "features") else 0
         if not np.isfinite(values).all() or (values < least).any():
             raise InvalidInput(
                 f"the samples have shards whose {name} is not a finite number of at least {least}; collect them again"

@@ -59,13 +59,14 @@ class WorkArrays:
     Attributes:
         rows: `(n,)` rows.
         dim: `(n,)` columns.
-        samples: `(n,)` samples in a batch.
+        samples: `(n,)` samples in a batch, which are the bags of a feature.
         lookups: `(n,)` looked-up rows in a batch.
         pooled: `(n,)` 1 if the rows of a sample are summed, else 0.
         weight_size: `(n,)` bytes of one weight.
         reuse_rows: `(n, 17)` expected distinct rows by reuse bin.
         reuse_lookups: `(n, 17)` expected lookups by reuse bin.
         row_share: `(n,)` share of the rows of the table that each block was cut from; see `ShardWork`. Measured samples do not tell: 1.
+        features: `(n,)` features that look up in the table.
     """
 
     rows: Floats
@@ -77,6 +78,7 @@ class WorkArrays:
     reuse_rows: Floats
     reuse_lookups: Floats
     row_share: Floats
+    features: Floats
 
     @classmethod
     def of(cls, works: Sequence[ShardWork]) -> WorkArrays:
@@ -85,7 +87,8 @@ class WorkArrays:
         rows, dim, samples, lookups, pooled, weight_size = columns[:, :6].T
         reuse_rows, reuse_lookups = columns[:, 6 : 6 + BINS], columns[:, 6 + BINS :]
         row_share = np.array([work.row_share for work in works], dtype=np.float64)
-        return cls(rows, dim, samples, lookups, pooled, weight_size, reuse_rows, reuse_lookups, row_share)
+        shared_by = np.array([len(work.feature_shares) for work in works], dtype=np.float64)
+        return cls(rows, dim, samples, lookups, pooled, weight_size, reuse_rows, reuse_lookups, row_share, shared_by)
 
     @property
     def uncut(self) -> WorkArrays:
@@ -119,8 +122,13 @@ class WorkArrays:
 
     @property
     def bags(self) -> Floats:
-        """`(n,)` rows of outputs: one for each sample if its rows are summed, else one for each lookup."""
-        return np.where(self.pooled > 0, self.samples, self.lookups)
+        """`(n,)` bags of all features together."""
+        return self.samples * self.features
+
+    @property
+    def outputs(self) -> Floats:
+        """`(n,)` rows of outputs: one for each bag if its rows are summed, else one for each lookup."""
+        return np.where(self.pooled > 0, self.bags, self.lookups)
 
     @property
     def distinct(self) -> Floats:
@@ -137,15 +145,15 @@ def features(works: WorkArrays) -> Floats:
         [
             works.rows,
             works.dim,
-            works.samples,
+            works.bags,
             works.lookups,
-            works.lookups / works.samples,
+            works.lookups / works.bags,
             works.rows * works.row_bytes,
             distinct,
             works.lookups * works.lines,
             distinct * works.lines,
             works.lines,
-            works.bags * works.dim,
+            works.outputs * works.dim,
         ],
         axis=1,
     )
@@ -166,8 +174,8 @@ def scales(works: WorkArrays) -> Floats:
     return np.stack(
         [
             np.ones_like(works.rows),
-            works.samples,
-            works.bags * works.dim,
+            works.bags,
+            works.outputs * works.dim,
             works.lookups,
             works.lookups * works.dim,
             works.distinct,
@@ -185,8 +193,8 @@ def cached(works: WorkArrays, caches: Floats) -> Floats:
 
 
 def widths(works: WorkArrays) -> Floats:
-    """`(n, len(WIDTHS), 3)` for each width: whether a shard is wider; if not, its lookups and its bags, in tens of millions."""
+    """`(n, len(WIDTHS), 3)` for each width: whether a shard is wider; if not, its lookups and its outputs, in tens of millions."""
     wider = works.dim[:, None] > WIDTHS
-    work = np.stack([works.lookups, works.bags], axis=1) * 1e-7
+    work = np.stack([works.lookups, works.outputs], axis=1) * 1e-7
     found: Floats = np.concatenate([wider[..., None], ~wider[..., None] * work[:, None]], axis=2)
     return found

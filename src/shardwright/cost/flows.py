@@ -10,7 +10,7 @@ parts if its host has none. For each row it sends an id, 8 bytes, and gets the v
 4 C bytes. *Through proxies*, a device in a host without a holder asks, inside its host, the device with the holder's local rank; this
 proxy asks the holder on behalf of the whole host. The rows that a device asks for depend on `Exchange.deduplicate`:
 
-    none      l(1) rows (a pooled table, whatever the exchange: l(1) ids, and one partial sum per sample)
+    none      l(1) rows (a pooled table, whatever the exchange: l(1) ids, and one partial sum per sample and feature)
     device    u(1) rows; the gradients of a distinct row are summed before they are sent
     host      u(1) rows inside the host, from a holder or from a proxy; the proxy asks for u(P) rows between hosts
 
@@ -274,7 +274,7 @@ def asked_bytes(task: Task, work: ShardWork, holders: int) -> Floats:
     """`(4,)` bytes that one device asks of each holder of a block: values and ids inside its host, then values and ids between hosts."""
     devices, each = task.topology.devices, holders / task.topology.devices
     if work.pooled or task.exchange.deduplicate == "none":
-        values = VALUE_BYTES * work.dim * (work.samples if work.pooled else work.lookups) * each
+        values = VALUE_BYTES * work.dim * work.outputs * each
         return np.array([values, ID_BYTES * work.lookups * each] * 2)
     far = task.topology.devices_per_host if task.exchange.deduplicate == "host" else 1
     near_rows, far_rows = distinct_rows(work, np.array([1.0, far]) * work.lookups * holders / devices)

@@ -148,7 +148,7 @@ class PublishedModel:
 def parts(works: WorkArrays, gpu: Gpu, optimizer: str) -> tuple[Floats, Floats]:
     """`(n, 5)` forward and `(n, 3)` backward ms of the `PARTS` of n shards, at the nominal rates."""
     sectors = np.ceil(works.row_bytes / SECTOR) * SECTOR
-    bags = works.bags
+    bags = works.outputs
     cache, memory = gpu.cycles * _CACHE_BYTES_A_CYCLE, gpu.bandwidth / 1e3
     values = _VALUE * works.dim
     forward = (

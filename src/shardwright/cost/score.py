@@ -84,8 +84,7 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
 
 def served_bytes(work: ShardWork) -> tuple[float, float]:
     """Bytes of values and of ids that one holder of a block serves, its own samples included; without de-duplication."""
-    values = VALUE_BYTES * work.dim * (work.samples if work.pooled else work.lookups)
-    return values, ID_BYTES * work.lookups
+    return VALUE_BYTES * work.dim * work.outputs, ID_BYTES * work.lookups
 
 
 def _by_pass(task: Task, flows: ByKind) -> Traffic:

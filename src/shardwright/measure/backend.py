@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -53,8 +54,18 @@ class KernelGroup:
 
     @property
     def samples(self) -> int:
-        """Bags of each table."""
+        """Bags of each feature."""
         return self.works[0].samples
+
+    @property
+    def tables_of_features(self) -> list[int]:
+        """The table of each feature, by position in `works`."""
+        return [table for table, work in enumerate(self.works) for _ in work.feature_shares]
+
+    @property
+    def starts(self) -> list[int]:
+        """The first bag of each table, and the number of bags."""
+        return [0, *accumulate(work.bags for work in self.works)]
 
     @property
     def pooled(self) -> bool:
@@ -77,11 +88,11 @@ def kernel_groups(works: Sequence[ShardWork]) -> list[KernelGroup]:
 
 @dataclass(frozen=True)
 class FusedInput:
-    """Lookups of all tables of a kernel group in one batch, table after table.
+    """Lookups of all tables of a kernel group in one batch, table after table, and within a table feature after feature.
 
     Attributes:
         indices: `(n,)` int64 row ids.
-        offsets: `(tables × samples + 1,)` int64 starts of the bags.
+        offsets: `(bags + 1,)` int64 starts of the bags: `work.bags` of each table.
     """
 
     indices: torch.Tensor
@@ -173,7 +184,7 @@ class FusedCall(Protocol):
     """The tables of one kernel group, ready to run."""
 
     def forward(self, batch: FusedInput) -> Sequence[torch.Tensor]:
-        """Look up. Pooled: `(samples, dim)` per table, or one `(samples, sum of dims)`. Not pooled: `(n, dim)` rows."""
+        """Look up. Pooled: `(bags, dim)` per table, or one `(samples, sum of the features' dims)`. Not pooled: `(n, dim)` rows."""
 
     def backward(self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Propagate the gradients of the outputs and update the weights."""

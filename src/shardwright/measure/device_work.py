@@ -104,6 +104,7 @@ def encode_work(work: ShardWork) -> Json:
         "pooled": work.pooled,
         "dtype": work.dtype,
         "access": [work.access.rows.tolist(), work.access.share.tolist()],
+        "feature_shares": work.feature_shares,
     }
 
 
@@ -111,7 +112,8 @@ def decode_work(values: Mapping[str, Any]) -> ShardWork:
     """The inverse of `encode_work`."""
     rows, share = values["access"]
     plain = {key: values[key] for key in ("rows", "dim", "samples", "lookups", "pooled", "dtype")}
-    return ShardWork(**plain, access=AccessProfile(np.array(rows), np.array(share)))
+    access = AccessProfile(np.array(rows), np.array(share))
+    return ShardWork(**plain, access=access, feature_shares=tuple(values.get("feature_shares", [1.0])))
 
 
 def _device_work(task: Task, shards: Iterable[Shard], seed: int) -> DeviceWork:

@@ -32,14 +32,14 @@ class EmbeddingBagCall:
             self._state.append(_new_state(optimizer, work.rows, work.dim, arena))
 
     def forward(self, batch: FusedInput) -> Sequence[torch.Tensor]:
-        """Look up: `(samples, dim)` per table, or `(lookups of the table, dim)` if not pooled."""
+        """Look up: `(bags, dim)` per table, or `(lookups of the table, dim)` if not pooled."""
         outputs = []
-        samples = self._group.samples
-        starts = batch.offsets[::samples].tolist()
+        bags = self._group.starts
+        starts = batch.offsets[bags].tolist()
         for table, weights in enumerate(self._weights):
             ids = batch.indices[starts[table] : starts[table + 1]]
             if self._group.pooled:
-                offsets = batch.offsets[table * samples : (table + 1) * samples] - starts[table]
+                offsets = batch.offsets[bags[table] : bags[table + 1]] - starts[table]
                 outputs.append(embedding_bag(ids, weights, offsets, mode="sum", sparse=True))
             else:
                 outputs.append(embedding(ids, weights, sparse=True))

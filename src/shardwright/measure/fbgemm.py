@@ -53,7 +53,7 @@ class FbgemmCall:
         self._states = states
 
     def forward(self, batch: FusedInput) -> Sequence[torch.Tensor]:
-        """Look up: one `(samples, sum of dims)` tensor, or `(n, dim)` if not pooled."""
+        """Look up: one `(samples, sum of the features' dims)` tensor, or `(n, dim)` if not pooled."""
         return (self._module(batch.indices, batch.offsets),)
 
     def backward(self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
@@ -87,6 +87,7 @@ class FbgemmBackend:
         module = _ArenaTbe(
             arena,
             [(work.rows, work.dim, *place) for work in group.works],
+            feature_table_map=group.tables_of_features,
             weights_precision=_WEIGHTS[group.dtype],
             optimizer=_OPTIMIZERS[optimizer],
             learning_rate=learning_rate,

@@ -181,14 +181,18 @@ def draw_batch_on(
 
     rngs = [_rng(seed, turn) for seed in seeds]
     generators = [torch.Generator(device).manual_seed(int(rng.integers(2**63))) for rng in rngs]
-    counts = [int(work.lookups + rng.random()) for work, rng in zip(works, rngs, strict=True)]
+    by_feature = [
+        [int(work.lookups * share + rng.random()) for share in work.feature_shares]
+        for work, rng in zip(works, rngs, strict=True)
+    ]
+    counts = [sum(each) for each in by_feature]
     scatters = [Scatter.draw(work.rows, _rng(seed)) for work, seed in zip(works, seeds, strict=True)]
     tables = torch.arange(len(works), device=device)
     owner = torch.repeat_interleave(tables, torch.tensor(counts, device=device), output_size=sum(counts))
     ids = _draw_ranks(works, _uniform(counts, generators, device), owner, device)
     facts = torch.tensor([(s.multiplier, s.shift, s.rows) for s in scatters], device=device)
     ids.mul_(facts[:, 0][owner]).add_(facts[:, 1][owner]).remainder_(facts[:, 2][owner])
-    return FusedInput(ids, _draw_offsets(works, counts, owner, generators, device))
+    return FusedInput(ids, _draw_offsets(works, by_feature, generators, device))
 
 
 def _uniform(counts: Sequence[int], generators: Sequence[torch.Generator], device: torch.device) -> torch.Tensor:
@@ -236,21 +240,22 @@ def _draw_ranks(
 
 def _draw_offsets(
     works: Sequence[ShardWork],
-    counts: Sequence[int],
-    owner: torch.Tensor,
+    by_feature: Sequence[Sequence[int]],
     generators: Sequence[torch.Generator],
     device: torch.device,
 ) -> torch.Tensor:
-    """`(tables × samples + 1,)` starts of the bags: sizes are as even as possible if pooled, else random."""
+    """`(bags + 1,)` starts of the bags: sizes are as even as possible if pooled, else random."""
     import torch
 
-    samples, tables = works[0].samples, len(works)
+    samples, counts = works[0].samples, [count for each in by_feature for count in each]
     if works[0].pooled:
-        order = _uniform([samples] * tables, generators, device).view(tables, samples).argsort(dim=1)
+        order = _uniform([work.bags for work in works], generators, device).view(-1, samples).argsort(dim=1)
         even = torch.tensor([divmod(count, samples) for count in counts], device=device)
         longer = torch.arange(samples, device=device) < even[:, 1:]
         sizes = torch.empty_like(order).scatter_(1, order, even[:, :1] + longer).flatten()
     else:
-        bags = (_uniform(counts, generators, device) * samples).long().clamp_(max=samples - 1)
-        sizes = torch.bincount(owner * samples + bags, minlength=tables * samples)
+        bags = (_uniform(list(map(sum, by_feature)), generators, device) * samples).long().clamp_(max=samples - 1)
+        features = torch.arange(len(counts), device=device)
+        owner = torch.repeat_interleave(features, torch.tensor(counts, device=device), output_size=sum(counts))
+        sizes = torch.bincount(owner * samples + bags, minlength=len(counts) * samples)
     return torch.nn.functional.pad(sizes.cumsum(0), (1, 0))

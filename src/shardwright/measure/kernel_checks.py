@@ -125,14 +125,18 @@ def _outcome(
 
 
 def _works(samples: int, dtype: str, pooled: bool, rng: np.random.Generator) -> list[ShardWork]:
-    """Tables with dims from 4 to 256, one row to many, empty bags to long ones. A sequence call has one dim, so there are fewer dims."""
+    """Tables with dims from 4 to 256, one row to many, empty bags to long ones, one of them of three features.
+
+    A sequence call has one dim, so there are fewer dims.
+    """
     dims = (4, 8, 12, 20, 32, 64, 100, 128, 256) if pooled else (4, 64, 64, 128, 128, 256)
     works = []
     for place, dim in enumerate(dims):
         rows = 1 if place == 1 else int(np.exp(rng.uniform(np.log(5), np.log(20_000))))
         pooling = float(np.exp(rng.uniform(np.log(0.5), np.log(40))))
         access = AccessProfile.zipf(rows, float(rng.uniform(0, 1.4)))
-        works.append(ShardWork(rows, dim, samples, pooling * samples, pooled, access))
+        shares = (0.5, 0.2, 0.3) if place == 2 else (1.0,)
+        works.append(ShardWork(rows, dim, samples, pooling * samples, pooled, access, feature_shares=shares))
     return [replace(work, dtype=dtype) for work in works]  # type: ignore[arg-type]
 
 
@@ -214,10 +218,18 @@ def _by_table(
     group: KernelGroup, lookups: Sequence[LookupsOfTable], outputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Outputs or gradients by table in float64, from any layout that a backend may use."""
-    if len(outputs) == 1:
-        sizes = [work.dim for work in group.works] if group.pooled else [found.ids.numel() for found in lookups]
-        outputs = outputs[0].split(sizes, dim=1 if group.pooled else 0)
+    if _is_joined(group, outputs) and not group.pooled:
+        outputs = outputs[0].split([found.ids.numel() for found in lookups])
+    elif _is_joined(group, outputs):
+        widths = [len(work.feature_shares) * work.dim for work in group.works]
+        parts = zip(group.works, outputs[0].split(widths, dim=1), strict=True)
+        outputs = [torch.cat(part.split(work.dim, dim=1)) for work, part in parts]
     return [output.double() for output in outputs]
+
+
+def _is_joined(group: KernelGroup, outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether the outputs are one tensor for all features, not one for each table."""
+    return len(outputs) == 1 and (len(group.works) > 1 or len(outputs[0]) == group.samples)
 
 
 def _error(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
@@ -248,33 +260,32 @@ class LookupsOfTable:
 
     Attributes:
         ids: `(n,)` rows.
-        samples: `(n,)` the sample each lookup belongs to.
+        bags: `(n,)` the bag of the table that each lookup belongs to.
     """
 
     ids: torch.Tensor
-    samples: torch.Tensor
+    bags: torch.Tensor
 
 
 def lookups_of(group: KernelGroup, batch: FusedInput) -> list[LookupsOfTable]:
     """The lookups of each table of a group."""
-    samples, starts = group.samples, batch.offsets[:: group.samples].tolist()
-    sizes = batch.offsets.diff().view(-1, samples)
-    bag = torch.arange(samples, device=sizes.device)
+    starts = batch.offsets[group.starts].tolist()
+    sizes = batch.offsets.diff().split([work.bags for work in group.works])
     return [
-        LookupsOfTable(batch.indices[start:stop], torch.repeat_interleave(bag, sizes[table]))
-        for table, (start, stop) in enumerate(pairwise(starts))
+        LookupsOfTable(batch.indices[start:stop], torch.arange(len(size), device=size.device).repeat_interleave(size))
+        for size, (start, stop) in zip(sizes, pairwise(starts), strict=True)
     ]
 
 
 def looked_up(
     group: KernelGroup, weights: Sequence[torch.Tensor], lookups: Sequence[LookupsOfTable]
 ) -> list[torch.Tensor]:
-    """Per table, `(samples, dim)` sums (`(n, dim)` rows if not pooled) of `(rows, dim)` weights in float64."""
+    """Per table, `(bags, dim)` sums (`(n, dim)` rows if not pooled) of `(rows, dim)` weights in float64."""
     if not group.pooled:
         return [table[found.ids] for table, found in zip(weights, lookups, strict=True)]
     return [
-        table.new_zeros(group.samples, table.shape[1]).index_add_(0, found.samples, table[found.ids])
-        for table, found in zip(weights, lookups, strict=True)
+        table.new_zeros(work.bags, table.shape[1]).index_add_(0, found.bags, table[found.ids])
+        for work, table, found in zip(group.works, weights, lookups, strict=True)
     ]
 
 
@@ -296,11 +307,11 @@ def updated(
         weights: `(rows, dim)`.
         state: by kind: nothing, `(rows,)` sums of mean squares, `(rows, dim)` sums of squares, or `(rows, dim)` first and second moments.
         found: the lookups.
-        gradient: `(samples, dim)` gradients of the sums, or `(n, dim)` gradients of the rows if not pooled.
+        gradient: `(bags, dim)` gradients of the sums, or `(n, dim)` gradients of the rows if not pooled.
         pooled: whether rows were summed.
         rate: learning rate.
     """
-    spread = gradient[found.samples] if pooled else gradient
+    spread = gradient[found.bags] if pooled else gradient
     summed = torch.zeros_like(weights).index_add_(0, found.ids, spread)
     if optimizer == "sgd":
         return weights - rate * summed, []
@@ -345,15 +356,17 @@ def check_outputs(group: KernelGroup, lookups: Sequence[LookupsOfTable], outputs
     Raises:
         InvalidInput: an output has a wrong shape.
     """
-    dims, sizes = [work.dim for work in group.works], [found.ids.numel() for found in lookups]
-    if len(outputs) == 1 and len(dims) > 1:
-        shape = (group.samples, sum(dims)) if group.pooled else (sum(sizes), dims[0])
-        _shape("the one output of forward", outputs[0], shape, "(samples, sum of dims)" if group.pooled else "(n, dim)")
+    works, sizes = group.works, [found.ids.numel() for found in lookups]
+    if _is_joined(group, outputs):
+        width = sum(len(work.feature_shares) * work.dim for work in works)
+        shape = (group.samples, width) if group.pooled else (sum(sizes), works[0].dim)
+        means = "(samples, sum of the features' dims)" if group.pooled else "(n, dim)"
+        _shape("the one output of forward", outputs[0], shape, means)
         return
-    _count("forward", len(outputs), len(dims), "output for each table, or one for all")
-    for table, (found, dim, size) in enumerate(zip(outputs, dims, sizes, strict=True)):
-        shape = (group.samples if group.pooled else size, dim)
-        _shape(f"output {table} of forward", found, shape, "(samples, dim)" if group.pooled else "(lookups, dim)")
+    _count("forward", len(outputs), len(works), "output for each table, or one for all")
+    for table, (found, work, size) in enumerate(zip(outputs, works, sizes, strict=True)):
+        shape = (work.bags if group.pooled else size, work.dim)
+        _shape(f"output {table} of forward", found, shape, "(bags, dim)" if group.pooled else "(lookups, dim)")
 
 
 def _count(what: str, found: int, wanted: int, rule: str) -> None:

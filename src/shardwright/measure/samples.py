@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 BINS = 17
 
-_FORMAT = 2
+_FORMAT = 3  # files of version 2 have no numbers of features: 1 each
 _METADATA_KEY = b"shardwright"
 _STEPS, _OCTAVES = 700, 40  # steps per octave (exact to 0.05%), and octaves below 1: numbers below 2^-40 become 0
 _LARGEST_RATIO = 100  # largest unpacked size over file size that a file may claim; real files stay below 10
@@ -57,12 +57,12 @@ def columns() -> pa.Schema:
 
 
 @cache
-def _packed_columns() -> pa.Schema:
+def _packed_columns(version: int = _FORMAT) -> pa.Schema:
     """The columns of a file, which stores the lookups of a reuse bin as lookups per row of the bin."""
-    return _schema(lambda pa: pa.list_(pa.uint16(), BINS))
+    return _schema(lambda pa: pa.list_(pa.uint16(), BINS), version)
 
 
-def _schema(reuse: Any) -> pa.Schema:
+def _schema(reuse: Any, version: int = _FORMAT) -> pa.Schema:
     import pyarrow as pa
 
     shard = pa.struct(
@@ -75,6 +75,7 @@ def _schema(reuse: Any) -> pa.Schema:
             ("dtype", pa.string()),
             ("reuse_rows", reuse(pa)),
             ("reuse_lookups", reuse(pa)),
+            *([("features", pa.int32())] if version > 2 else []),
         ]
     )
     return pa.schema(
@@ -155,8 +156,8 @@ def _stored(folder: Path, wanted: Fingerprint | str | None, *, allow_other: bool
         if not hardware:
             return columns().empty_table()
         works = {
-            number: (optimizer, batch, _shards(blob))
-            for number, optimizer, batch, blob in db.execute("SELECT id, optimizer, batch_size, shards FROM works")
+            number: (optimizer, batch, _shards(blob, *features))
+            for number, optimizer, batch, blob, *features in db.execute("SELECT * FROM works")
         }
         sets = db.execute("SELECT work, kind, label FROM sets ORDER BY id").fetchall()
         for number in chosen_hardware(folder, hardware, wanted, allow_other=allow_other):
@@ -200,30 +201,31 @@ def _measurements(visits: Sequence[Visit], kind: str) -> Iterator[Sequence[Visit
         yield visits
 
 
-def _shards(blob: object) -> Floats:
-    """Parse and check the numbers of a set's shards.
+def _shards(blob: object, features: object = None) -> Floats:
+    """Parse and check the numbers of a set's shards: `columns_of` and the number of features, which is 1 if none are given.
 
     Raises:
         ValueError: they are damaged.
     """
-    if not isinstance(blob, bytes):
+    if not isinstance(blob, bytes) or not isinstance(features, bytes | None):
         raise ValueError("the shards of a set are no numbers")
     found = np.frombuffer(blob, dtype="<f8").reshape(-1, COLUMNS)
     if not len(found) or not np.isfinite(found).all() or (np.abs(found) > 2.0**62).any():
         raise ValueError("the shards of a set are no numbers that can be")
-    return found
+    shared_by = np.ones(len(found)) if features is None else np.frombuffer(features, dtype="<i4")
+    return np.column_stack([found, shared_by])
 
 
 def _shard_lists(sets: Sequence[Floats]) -> pa.Array:
     """The column `shards` for these sets."""
     import pyarrow as pa
 
-    flat = np.concatenate(sets) if sets else np.zeros((0, COLUMNS))
+    flat = np.concatenate(sets) if sets else np.zeros((0, COLUMNS + 1))
     names = {size: name for name, size in DTYPE_BYTES.items()}
     kind = columns().field("shards").type
     reuse = [
         pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), BINS)
-        for part in (flat[:, 6 : 6 + BINS], flat[:, 6 + BINS :])
+        for part in (flat[:, 6 : 6 + BINS], flat[:, 6 + BINS : COLUMNS])
     ]
     arrays = [
         pa.array(flat[:, 0].astype(np.int64)),
@@ -233,6 +235,7 @@ def _shard_lists(sets: Sequence[Floats]) -> pa.Array:
         pa.array(flat[:, 4] > 0),
         pa.array([names.get(size, f"of {size:g} bytes") for size in flat[:, 5].tolist()], pa.string()),
         *reuse,
+        pa.array(flat[:, COLUMNS].astype(np.int32)),
     ]
     structs = pa.StructArray.from_arrays(arrays, fields=list(kind.value_type))
     offsets = np.cumsum([0, *(len(each) for each in sets)])
@@ -308,10 +311,10 @@ def read_parquet(path: str | Path) -> tuple[Fingerprint, pa.Table]:
             thrift_container_size_limit=_LARGEST_STRING,
         ) as file:
             about = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
-            if about["format"] != _FORMAT:
+            if about["format"] not in (2, _FORMAT):
                 raise ValueError(f"format version {about['format']}, this release reads version {_FORMAT}")
             hardware = fingerprint_of(json.dumps(about["hardware"]))
-            if not file.schema_arrow.remove_metadata().equals(_packed_columns()):
+            if not file.schema_arrow.remove_metadata().equals(_packed_columns(about["format"])):
                 raise ValueError("its columns are not those of measured sets")
             _check_claims(file.metadata, size)
             table = file.read(use_threads=False).combine_chunks()
@@ -374,7 +377,10 @@ def _unpacked(table: pa.Table) -> pa.Table:
         for codes in (_bins(flat.field(name)) for name in ("reuse_rows", "reuse_lookups"))
     )
     arrays = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), BINS) for part in (rows, rows * each)]
-    return _with_shards(table, dict(zip(("reuse_rows", "reuse_lookups"), arrays, strict=True)), columns(), None)
+    new: dict[str, Any] = dict(zip(("reuse_rows", "reuse_lookups"), arrays, strict=True))
+    if flat.type.get_field_index("features") < 0:
+        new["features"] = pa.array(np.ones(len(flat), np.int32))
+    return _with_shards(table, new, columns(), None)
 
 
 def _with_shards(table: pa.Table, new: dict[str, Any], schema: pa.Schema, rounding: Any) -> pa.Table:
@@ -383,7 +389,7 @@ def _with_shards(table: pa.Table, new: dict[str, Any], schema: pa.Schema, roundi
 
     lists = table["shards"].combine_chunks()
     flat, kind = lists.flatten(), schema.field("shards").type
-    fields = [new.get(field.name, flat.field(field.name)) for field in kind.value_type]
+    fields = [new[field.name] if field.name in new else flat.field(field.name) for field in kind.value_type]
     structs = pa.StructArray.from_arrays(fields, fields=list(kind.value_type))
     offsets = np.asarray(lists.offsets)
     arrays = {name: table[name] for name in table.column_names}

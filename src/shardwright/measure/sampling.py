@@ -232,7 +232,8 @@ def _draw_work(table: Table, batch_size: int, rng: np.random.Generator) -> Shard
     rows = max(1, round(table.rows * share))
     share = rows / table.rows
     lookups = table.pooling * share * batch_size
-    return ShardWork(rows, table.dim, batch_size, lookups, table.pooled, table.access.thinned(rows), table.dtype)
+    shares, access = table.feature_shares, table.access.thinned(rows)
+    return ShardWork(rows, table.dim, batch_size, lookups, table.pooled, access, table.dtype, feature_shares=shares)
 
 
 def _as_sequences(works: Sequence[ShardWork], chosen: Bools, room_bytes: int) -> list[ShardWork]:

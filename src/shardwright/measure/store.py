@@ -32,13 +32,14 @@ from shardwright.sharding.work import columns_of
 
 NAME = "samples.sqlite"
 
-_VERSION = 2
+_VERSION = 3
 _APPLICATION = 0x53574B53  # distinguishes a sample store from other SQLite files
 _PATIENCE_S = 60.0
 _LARGEST_VALUE = 2**24  # most bytes of one value in the file; a set of 60 shards takes 20 kB
 _SCHEMA = """
 CREATE TABLE hardware(id INTEGER PRIMARY KEY, decisive TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL);
-CREATE TABLE works(id INTEGER PRIMARY KEY, optimizer TEXT NOT NULL, batch_size INTEGER NOT NULL, shards BLOB NOT NULL);
+CREATE TABLE works(id INTEGER PRIMARY KEY, optimizer TEXT NOT NULL, batch_size INTEGER NOT NULL, shards BLOB NOT NULL,
+    features BLOB);
 CREATE TABLE sets(id INTEGER PRIMARY KEY, work INTEGER NOT NULL REFERENCES works, kind TEXT NOT NULL, label TEXT NOT NULL,
     UNIQUE(work, kind, label));
 CREATE TABLE visits(id INTEGER PRIMARY KEY, work INTEGER NOT NULL REFERENCES works, hardware INTEGER NOT NULL REFERENCES hardware,
@@ -201,10 +202,12 @@ class SampleStore:
     def _make_or_check(self) -> None:
         with self._writing():
             if not _is_empty(self._db):
-                if _check(self._db, self._path) == 1:
-                    for part in ("forward", "backward"):
-                        new = f"{part}_elasticity REAL NOT NULL DEFAULT {ASSUMED_ELASTICITY}"
-                        self._db.execute(f"ALTER TABLE visits ADD COLUMN {new}")
+                version = _check(self._db, self._path)
+                for part in ("forward", "backward") if version < 2 else ():
+                    new = f"{part}_elasticity REAL NOT NULL DEFAULT {ASSUMED_ELASTICITY}"
+                    self._db.execute(f"ALTER TABLE visits ADD COLUMN {new}")
+                if version < 3:
+                    self._db.execute("ALTER TABLE works ADD COLUMN features BLOB")
                     self._db.execute(f"PRAGMA user_version = {_VERSION}")
                 return
             for statement in _SCHEMA.split(";"):
@@ -227,8 +230,10 @@ class SampleStore:
         number = work_id(work)
         if not self._db.execute("SELECT 1 FROM works WHERE id = ?", (number,)).fetchone():
             batch = batch_size or max((one.samples for one in work.works), default=0)
-            row = (number, work.optimizer, batch, columns_of(work.works).astype("<f8").tobytes())
-            self._db.execute("INSERT INTO works VALUES(?, ?, ?, ?)", row)
+            features = np.array([len(one.feature_shares) for one in work.works], "<i4")
+            known = features.tobytes() if (features > 1).any() else None
+            row = (number, work.optimizer, batch, columns_of(work.works).astype("<f8").tobytes(), known)
+            self._db.execute("INSERT INTO works VALUES(?, ?, ?, ?, ?)", row)
         self._db.execute("INSERT OR IGNORE INTO sets(work, kind, label) VALUES(?, ?, ?)", (number, kind, label))
         return number
 
@@ -245,7 +250,8 @@ def work_id(work: DeviceWork) -> int:
     """The number of a work: 52 bits of a digest of its shards, seeds and optimizer, the same in every store."""
     digest = hashlib.sha256(f"{work.optimizer} {work.seeds}".encode())
     for one in work.works:
-        digest.update(f"{one.rows} {one.dim} {one.samples} {one.lookups} {one.pooled} {one.dtype}\n".encode())
+        shared = f" {one.feature_shares}" if len(one.feature_shares) > 1 else ""
+        digest.update(f"{one.rows} {one.dim} {one.samples} {one.lookups} {one.pooled} {one.dtype}{shared}\n".encode())
         digest.update(one.access.rows.tobytes() + one.access.share.tobytes())
     return int.from_bytes(digest.digest()[:7], "big") >> 4
 
@@ -367,14 +373,14 @@ def _is_empty(db: sqlite3.Connection) -> bool:
 
 
 def _check(db: sqlite3.Connection, path: Path) -> int:
-    """The format version of a file that is a sample store of this release or of version 1, without triggers or views."""
+    """The format version of a file that is a sample store of this release or an earlier one, without triggers or views."""
     (application,), (version,) = (
         db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
     )
     acting = db.execute("SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchone()[0]
     if application != _APPLICATION or acting:
         raise InvalidInput(f"{path}: is no sample store; name another folder, or move the file away")
-    if version not in (1, _VERSION):
+    if not 1 <= version <= _VERSION:
         raise InvalidInput(
             f"{path}: is of format version {version}, this release reads {_VERSION}; use the release that wrote it, or another folder"
         )

@@ -104,6 +104,7 @@ def task_data(task: Task) -> dict[str, Any]:
             "rows": [table.rows for table in tables],
             "dim": [table.dim for table in tables],
             "pooling": [short(table.pooling) for table in tables],
+            "features": {index: len(table.poolings) for index, table in enumerate(tables) if len(table.poolings) > 1},
             "pooled": [int(table.pooled) for table in tables],
             "dtype": [table.dtype for table in tables],
         },

@@ -337,4 +337,4 @@ class _Floor:
     def _load_of(self, shard: Shard) -> float:
         """Elements that a device handles: those of all lookups and, if they are pooled, the sums of all samples."""
         work: ShardWork = self._works.of(shard)
-        return work.dim * (work.samples + work.lookups if work.pooled else work.lookups)
+        return work.dim * (work.bags + work.lookups if work.pooled else work.lookups)

@@ -184,4 +184,5 @@ def _looked_up_as(table: Table, profiled: Table) -> Table:
         access = AccessProfile(np.append(access.rows, table.rows), np.append(access.share, 1.0))
     elif profiled.rows > table.rows:
         access = AccessProfile(access.rows * (table.rows / access.rows[-1]), access.share)
-    return replace(table, pooling=profiled.pooling, access=access)
+    by_feature = profiled.poolings if len(profiled.poolings) > 1 else table.poolings
+    return replace(table, pooling=profiled.pooling, poolings=by_feature, access=access)

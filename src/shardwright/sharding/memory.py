@@ -1,6 +1,7 @@
 """The memory account of a plan: the bytes that each device must hold.
 
-Per shard and device, with R rows, C columns, b bytes a weight, S samples and L lookups (see `shard_work`):
+Per shard and device, with R rows, C columns, b bytes a weight, S bags and L lookups (see `shard_work`). A table has a bag for each sample
+and each of its features:
 
     weights     R · C · b
     optimizer   sgd 0 · rowwise_adagrad 4 R · adagrad 4 R C · adam 8 R C
@@ -63,9 +64,8 @@ def optimizer_bytes(optimizer: str, rows: int, dim: int) -> int:
 
 def buffer_bytes(work: ShardWork) -> int:
     """Bytes of the input and output buffers of a shard on one device, for one batch."""
-    lookups = math.ceil(work.lookups)
-    inputs = _INDEX_BYTES * (lookups + work.samples + 1)
-    outputs = _ACTIVATION_BYTES * work.dim * (work.samples if work.pooled else lookups)
+    inputs = _INDEX_BYTES * (math.ceil(work.lookups) + work.bags + 1)
+    outputs = _ACTIVATION_BYTES * work.dim * math.ceil(work.outputs)
     return inputs + 2 * outputs
 
 

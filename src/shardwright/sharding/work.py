@@ -25,13 +25,14 @@ class ShardWork:
     Attributes:
         rows: rows of the block.
         dim: columns of the block.
-        samples: bags of the fused call: the batch, divided evenly among the replicas of the block.
+        samples: bags of a feature in the fused call: the batch, divided evenly among the replicas of the block.
         lookups: mean number of lookups in the block by all samples together.
         pooled: whether the rows of a sample are summed.
         access: how the lookups spread over the block's rows.
         dtype: type of the weights.
         row_share: share that the block's rows are of the table's, or of the tier's, if they are drawn from all of its rows alike; else 1.
             It tells a cost model what the block was cut from, and does not change the work.
+        feature_shares: share of the lookups by each feature that looks up in the table; features have bags and outputs of their own.
     """
 
     rows: int
@@ -42,6 +43,7 @@ class ShardWork:
     access: AccessProfile
     dtype: Dtype = "fp32"
     row_share: float = field(default=1.0, compare=False)
+    feature_shares: tuple[float, ...] = (1.0,)
 
     @property
     def weight_bytes(self) -> int:
@@ -50,8 +52,18 @@ class ShardWork:
 
     @property
     def pooling(self) -> float:
-        """Mean lookups in the block per sample."""
+        """Mean lookups in the block per sample, by all features together."""
         return self.lookups / self.samples
+
+    @property
+    def bags(self) -> int:
+        """Bags of all features together."""
+        return self.samples * len(self.feature_shares)
+
+    @property
+    def outputs(self) -> float:
+        """Mean rows of outputs: one for each bag if its rows are summed, else one for each lookup."""
+        return self.bags if self.pooled else self.lookups
 
 
 def shard_work(task: Task, shard: Shard) -> ShardWork:
@@ -65,7 +77,9 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
     access, share, row_share = _block_access(table, shard)
     samples = max(1, -(-task.batch_size // len(shard.devices)))
     lookups = table.pooling * share * task.batch_size / len(shard.devices)
-    return ShardWork(shard.row_count, shard.dim, samples, lookups, table.pooled, access, table.dtype, row_share)
+    return ShardWork(
+        shard.row_count, shard.dim, samples, lookups, table.pooled, access, table.dtype, row_share, table.feature_shares
+    )
 
 
 @dataclass
@@ -122,7 +136,7 @@ class Call(NamedTuple):
     tables must have one dim as well (FBGEMM: "Mixed dimension tables only supported for pooling tables").
 
     Attributes:
-        samples: bags of each table.
+        samples: bags of each feature.
         pooled: whether the rows of a bag are summed.
         dtype: type of the weights.
         dim: columns of each table if rows are not summed; else 0, which stands for any.

@@ -32,7 +32,7 @@ class _TableFile(Struct, forbid_unknown_fields=True):
     name: str
     rows: int
     dim: int
-    pooling: float = 1.0
+    pooling: float | list[float] = 1.0
     pooled: bool = True
     access: str | dict[str, Any] = "uniform"
     dtype: str = "fp32"
@@ -67,7 +67,7 @@ def table_from_dict(document: object, place: Place) -> Table:
 def table_to_dict(table: Table) -> dict[str, Any]:
     """Return the table as plain data, without fields at their default."""
     document: dict[str, Any] = {"name": table.name, "rows": table.rows, "dim": table.dim}
-    document["pooling"] = plain(table.pooling)
+    document["pooling"] = _plain_list(table.poolings) if len(table.poolings) > 1 else plain(table.pooling)
     if not table.pooled:
         document["pooled"] = False
     if (access := _access_to_dict(table)) is not None:

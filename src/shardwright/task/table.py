@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.task.access import AccessProfile
-from shardwright.task.units import checked_flag, checked_number, checked_whole
+from shardwright.task.units import checked_flag, checked_number, checked_whole, listed
 
 Dtype: TypeAlias = Literal["fp32", "fp16", "int8"]
 MAX_ELEMENTS = 2**50
 """Most elements of a table, and of one table's activations in a step. Sums over a task then stay exact in 64 bits and in floats."""
+MAX_FEATURES = 2**16
+"""Most features that share a table."""
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 SCALE_BYTES = 8
@@ -30,10 +34,13 @@ class Table:
         name: unique within a task.
         rows: number of rows (the hash size).
         dim: columns (the embedding dimension).
-        pooling: pooling factor, the mean number of lookups per sample.
+        pooling: pooling factor, the mean number of lookups per sample by all features together. Given as a list, one number for each
+            feature: features share the table, and each has outputs of its own.
         pooled: whether the looked-up rows of a sample are summed; False marks a sequence table.
         access: how accesses spread over the rows; uniform unless given.
         dtype: type of the weights; int8 weights have a scale and a bias per row.
+        poolings: mean lookups per sample by each feature, made from `pooling`. A new `pooling` in `replace` scales those of all features,
+            unless it is a list.
     """
 
     name: str
@@ -43,16 +50,46 @@ class Table:
     pooled: bool = True
     access: AccessProfile = UNIFORM
     dtype: Dtype = "fp32"
+    poolings: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
+
+    if TYPE_CHECKING:  # `pooling` is read as a number only
+
+        def __init__(
+            self,
+            name: str,
+            rows: int,
+            dim: int,
+            pooling: float | Sequence[float] = 1.0,
+            pooled: bool = True,
+            access: AccessProfile = UNIFORM,
+            dtype: Dtype = "fp32",
+            *,
+            poolings: tuple[float, ...] = (),
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise InvalidInput(f"table name {self.name!r} must be printable text of at least one character")
         self._check_shape()
-        object.__setattr__(self, "pooling", checked_number(self.pooling, f"table '{self.name}': pooling"))
+        object.__setattr__(self, "poolings", self._by_feature())
+        object.__setattr__(self, "pooling", sum(self.poolings))
         object.__setattr__(self, "pooled", checked_flag(self.pooled, f"table '{self.name}': pooled"))
         if self.dtype not in DTYPE_BYTES:
             raise InvalidInput(f"table '{self.name}': dtype is {self.dtype!r}, must be one of {', '.join(DTYPE_BYTES)}")
         self._fit_access()
+
+    def _by_feature(self) -> tuple[float, ...]:
+        what, given = f"table '{self.name}': pooling", listed(self.pooling)
+        if given is None:
+            total, known = checked_number(self.pooling, what), sum(self.poolings)
+            if len(self.poolings) < 2:
+                return (total,)
+            return self.poolings if total == known else tuple(each * (total / known) for each in self.poolings)
+        if not 0 < len(given) <= MAX_FEATURES:
+            raise InvalidInput(
+                f"{what} has {len(given)} numbers, must have one for each of 1 to {MAX_FEATURES} features"
+            )
+        return tuple(checked_number(each, f"{what}[{index}]") for index, each in enumerate(given))
 
     def _check_shape(self) -> None:
         for field in ("rows", "dim"):
@@ -77,6 +114,11 @@ class Table:
                 "make the profile for this table's rows"
             )
         object.__setattr__(self, "access", self.access.thinned(self.rows))
+
+    @property
+    def feature_shares(self) -> tuple[float, ...]:
+        """Share of the lookups by each feature."""
+        return tuple(each / self.pooling for each in self.poolings)
 
     @property
     def weight_bytes(self) -> int:

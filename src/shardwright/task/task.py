@@ -54,9 +54,10 @@ class Task:
             if table.name in seen:
                 raise InvalidInput(f"tables: the name {table.name!r} occurs twice; table names must be unique")
             seen.add(table.name)
-            if size * max(table.pooling, 1.0) * table.dim > MAX_ELEMENTS:
+            most = max(table.pooling, len(table.poolings))
+            if size * most * table.dim > MAX_ELEMENTS:
                 raise InvalidInput(
-                    f"table '{table.name}': batch_size {size} × pooling {table.pooling:g} × dim {table.dim} looks up more than 2**50 "
+                    f"table '{table.name}': batch_size {size} × pooling {most:g} × dim {table.dim} looks up more than 2**50 "
                     "elements a step; lower one of them"
                 )
         self.constraints.check(seen, self.topology.devices)

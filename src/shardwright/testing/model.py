@@ -22,8 +22,7 @@ class SimpleCostModel:
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, 3)` sizes in units like ms: values looked up, distinct values, outputs."""
         w = WorkArrays.of(works)
-        outputs = np.where(w.pooled > 0, w.samples, w.lookups) * w.dim
-        return np.stack([w.lookups * w.dim, w.distinct * w.dim, outputs], axis=1) * 1e-5
+        return np.stack([w.lookups * w.dim, w.distinct * w.dim, w.outputs * w.dim], axis=1) * 1e-5
 
     @property
     def pricing(self) -> Pricing:

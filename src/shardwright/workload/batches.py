@@ -18,8 +18,8 @@ class Batch:
     """Lookups of one table (or one block of it) in one batch.
 
     Attributes:
-        indices: `(n,)` row ids of all samples, one sample after another.
-        offsets: `(samples + 1,)` start of each sample's ids; the last is n.
+        indices: `(n,)` row ids of all bags, feature after feature and one sample after another.
+        offsets: `(features × samples + 1,)` start of each bag's ids; the last is n.
     """
 
     indices: Ints
@@ -55,19 +55,21 @@ class Scatter:
 def draw_batch(work: ShardWork, rng: np.random.Generator, scatter: Scatter | None = None) -> Batch:
     """Draw a batch of lookups as `work` describes it.
 
-    The batch has `work.lookups` lookups, rounded up or down at random so that the mean is kept. All bags of a pooled table have the mean
-    size, up to rounding. The bags of a sequence table have Poisson distributed sizes (given their sum). Rows are drawn independently, by
-    the inverse of the access profile. If the profile has fractions of rows (a random block of a table), the fractions that make up one
-    whole row are drawn as that row.
+    Each feature has its share of `work.lookups`, rounded up or down at random so that the mean is kept. All bags of a feature of a pooled
+    table have the mean size, up to rounding. The bags of a sequence table have Poisson distributed sizes (given their sum). Rows are drawn
+    independently, by the inverse of the access profile. If the profile has fractions of rows (a random block of a table), the fractions
+    that make up one whole row are drawn as that row.
 
     Args:
         work: the table, or a block of it.
         rng: generator that draws the batch.
         scatter: where the hot rows lie, the same for all batches of one table; drawn as well by default.
     """
-    total = int(work.lookups + rng.random())
-    ranks = draw_ranks(work, total, rng)
-    return Batch((scatter or Scatter.draw(work.rows, rng))(ranks), _draw_offsets(work, total, rng))
+    counts = [int(work.lookups * share + rng.random()) for share in work.feature_shares]
+    ranks = draw_ranks(work, sum(counts), rng)
+    indices = (scatter or Scatter.draw(work.rows, rng))(ranks)
+    sizes = [_draw_sizes(work, count, rng) for count in counts]
+    return Batch(indices, np.cumsum(np.concatenate([[0], *sizes])))
 
 
 def draw_ranks(work: ShardWork, count: int, rng: np.random.Generator) -> Ints:
@@ -77,11 +79,11 @@ def draw_ranks(work: ShardWork, count: int, rng: np.random.Generator) -> Ints:
     return np.minimum(ranks, work.rows - 1, out=ranks)
 
 
-def _draw_offsets(work: ShardWork, total: int, rng: np.random.Generator) -> Ints:
-    """Draw the `(samples + 1,)` starts of the bags."""
+def _draw_sizes(work: ShardWork, total: int, rng: np.random.Generator) -> Ints:
+    """Draw the `(samples,)` sizes of a feature's bags, which hold `total` lookups."""
     if work.pooled:
         sizes = np.full(work.samples, total // work.samples)
         sizes[rng.choice(work.samples, total % work.samples, replace=False)] += 1
     else:
         sizes = np.bincount(rng.integers(work.samples, size=total), minlength=work.samples)
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return sizes.astype(np.int64)

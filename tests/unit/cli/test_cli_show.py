@@ -26,6 +26,7 @@ def test_a_plan_in_the_terminal(cli, plan_file):
         assert title in outcome.out
     rows = [line.split() for line in outcome.out.splitlines()]
     assert ["hot", "0", "40"] in [row[:3] for row in rows]
+    assert "32×2" in next(row for row in rows if row[:1] == ["columns"])  # two features
     start = rows.index(["table", "sharded", "rows", "dim", "ranks", "share", "memory", "step", "less"])
     assert {row[0]: row[1:2] + row[4:6] for row in rows[start + 2 : start + 8]} == {
         "whole": ["table_wise", "1", "100%"],

@@ -37,11 +37,16 @@ def test_rows_keep_their_parts_in_any_order(seed):
 @pytest.mark.parametrize("way", ["whole", "touched", "cheaper"])
 def test_blocks_and_replicas_of_every_type_take_the_bytes_of_the_account(optimizer, way):
     kinds = [(dtype, pooled) for dtype in ("fp32", "fp16", "int8") for pooled in (True, False)]
-    tables = [Table(f"{dtype} {pooled}", 800, 16, 3.0, pooled, dtype=dtype) for dtype, pooled in kinds]
+    kinds += [("fp32", True), ("fp32", False)]
+    poolings = [[3.0]] * 6 + [[1.0, 2.0]] * 2
+    tables = [
+        Table(f"{dtype} {pooled} {len(each)}", 800, 16, each, pooled, dtype=dtype)
+        for (dtype, pooled), each in zip(kinds, poolings, strict=True)
+    ]
     task = Task(tables, Topology(1, 4), 64, optimizer, exchange=Exchange(replica_gradients=way))
     cases = [
         (index, rows, dim, copies)
-        for index in range(6)
+        for index in range(len(tables))
         for rows, dim, copies in ((800, 16, 1), (200, 8, 1), (800, 16, 4))
     ]
     found = Tables(task, PublishedModel("h100")).costs(Blocks(*np.array(cases).T)).bytes

@@ -128,6 +128,14 @@ def test_a_whole_pooled_table_sends_its_pooled_rows_and_gets_ids():
     np.testing.assert_allclose(flow.received, [[ids, values, 0, 0], [2 * ids, 0, values, values]])
 
 
+def test_every_feature_of_a_table_has_its_pooled_rows_sent():
+    shared = replace(POOLED, pooling=[1.0, 2.0])
+    one, two = (traffic(task_with(table), [Shard.whole(table, 0)]) for table in (POOLED, shared))
+    values = 2 * 4 * 4
+    np.testing.assert_allclose(two.forward.sent - one.forward.sent, [[values, 0, 0, 0], [2 * values, 0, 0, 0]])
+    np.testing.assert_allclose(two.backward.sent, 2 * one.backward.sent)
+
+
 def test_gradients_come_back_without_ids():
     flow = traffic(task_with(POOLED), [Shard.whole(POOLED, 0)]).backward
     values = 2 * 4 * 4

@@ -84,7 +84,16 @@ def groups(draw: st.DrawFn) -> list[ShardWork]:
     samples, pooled = draw(st.integers(1, 64)), draw(st.booleans())
     rows = draw(st.lists(st.integers(1, 10**6), min_size=1, max_size=4))
     return [
-        ShardWork(count, 8, samples, draw(st.floats(0.01, 500)), pooled, draw(access_profiles(count))) for count in rows
+        ShardWork(
+            count,
+            8,
+            samples,
+            draw(st.floats(0.01, 500)),
+            pooled,
+            draw(access_profiles(count)),
+            feature_shares=draw(st.sampled_from([(1.0,), (0.25, 0.75)])),
+        )
+        for count in rows
     ]
 
 
@@ -94,16 +103,18 @@ def test_a_batch_is_well_formed_and_seeded(works: list[ShardWork], seed: int) ->
     seeds = [(seed, place) for place in range(len(works))]
     batch = draw_batch_on(works, seeds, CPU)
     ids, offsets, samples = batch.indices.numpy(), batch.offsets.numpy(), works[0].samples
+    starts = np.cumsum([0, *(work.bags for work in works)]).tolist()
     assert ids.dtype == offsets.dtype == np.int64
-    assert offsets.shape == (len(works) * samples + 1,)
+    assert offsets.shape == (starts[-1] + 1,)
     assert (offsets[0], offsets[-1]) == (0, ids.size)
     assert (np.diff(offsets) >= 0).all()
     for place, work in enumerate(works):
-        own = ids[offsets[place * samples] : offsets[(place + 1) * samples]]
-        bags = np.diff(offsets[place * samples : (place + 1) * samples + 1])
-        assert own.size in (math.floor(work.lookups), math.ceil(work.lookups))
+        bounds = offsets[starts[place] : starts[place + 1] + 1]
+        own, bags = ids[bounds[0] : bounds[-1]], np.diff(bounds)
         assert own.size == 0 or 0 <= own.min() <= own.max() < work.rows
-        assert not work.pooled or bags.max() - bags.min() <= 1
+        for share, of_feature in zip(work.feature_shares, bags.reshape(-1, samples), strict=True):
+            assert of_feature.sum() in (math.floor(work.lookups * share), math.ceil(work.lookups * share))
+            assert not work.pooled or np.ptp(of_feature) <= 1
         alone = draw_batch_on([work], [seeds[place]], CPU)  # whatever is drawn beside it
         assert torch.equal(alone.indices, torch.from_numpy(own))
         assert torch.equal(alone.offsets.diff(), torch.from_numpy(bags))

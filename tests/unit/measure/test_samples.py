@@ -101,6 +101,13 @@ def test_a_file_holds_what_models_are_trained_on(tmp_path: Path) -> None:
         np.testing.assert_allclose(getattr(rounded.works, name), values, rtol=1e-3, atol=1e-6, err_msg=name)
 
 
+def test_files_of_the_format_before_are_read() -> None:
+    """It had no numbers of features."""
+    table = read_samples(Path(__file__).parents[3] / "data/costs/h100/plans.parquet")
+    assert table.schema.equals(columns())
+    assert (samples_of(table).works.features == 1).all()
+
+
 def test_stores_and_files_make_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = fill(tmp_path / "one", range(3)), fill(tmp_path / "two", range(2, 6))
     fill(two, range(9, 11), optimizer="adagrad")

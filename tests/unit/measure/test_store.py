@@ -19,9 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.cost.dataset import samples_of
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.measure import store as module
-from shardwright.measure.samples import read_samples
+from shardwright.measure.samples import export_parquet, read_samples
 from shardwright.measure.store import NAME, SampleStore, reading, work_id
 from shardwright.sharding.work import COLUMNS, columns_of
 from tests.unit.measure.rows import HERE, THERE, visit, work
@@ -174,6 +175,7 @@ def test_a_store_of_the_first_format_is_read_and_goes_on(tmp_path: Path) -> None
         filled(tmp_path),
         "ALTER TABLE visits DROP COLUMN forward_elasticity",
         "ALTER TABLE visits DROP COLUMN backward_elasticity",
+        "ALTER TABLE works DROP COLUMN features",
         "PRAGMA user_version = 1",
     )
     before = read_samples(tmp_path)
@@ -184,6 +186,23 @@ def test_a_store_of_the_first_format_is_read_and_goes_on(tmp_path: Path) -> None
     after = read_samples(tmp_path)
     assert after.slice(0, before.num_rows).equals(before)
     assert after.num_rows == before.num_rows + 1
+
+
+def test_numbers_of_features_are_kept(tmp_path: Path) -> None:
+    shared = work(2)
+    shared = replace(shared, works=(replace(shared.works[0], feature_shares=(0.25, 0.75)), *shared.works[1:]))
+    assert work_id(shared) != work_id(work(2))
+    with SampleStore(tmp_path / "new", HERE) as store:
+        store.add(work(1), visit())
+        store.add(shared, visit())
+    read = samples_of(read_samples(tmp_path / "new")).works
+    assert read.features.tolist() == [1, 1, 2, 1, 1]
+    assert read.bags.tolist() == [16, 16, 32, 16, 16]
+    export_parquet([tmp_path / "new"], tmp_path / "file.parquet")
+    assert read_samples(tmp_path / "file.parquet")["shards"].to_pylist()[1][0]["features"] == 2
+    changed(tmp_path / "new", "UPDATE works SET features = x'00'")
+    with pytest.raises(InvalidInput, match="is damaged"):
+        read_samples(tmp_path / "new")
 
 
 @pytest.mark.parametrize("byte", [0, 0xFF])
@@ -198,7 +217,7 @@ def test_no_damage_does_more_than_be_told(tmp_path: Path, byte: int) -> None:
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("PRAGMA user_version = 3", "is of format version 3, this release reads 2"),
+        ("PRAGMA user_version = 4", "is of format version 4, this release reads 3"),
         ("CREATE TRIGGER t AFTER INSERT ON visits BEGIN DELETE FROM visits; END", "is no sample store"),
         ("CREATE VIEW v AS SELECT 1", "is no sample store"),
         ("UPDATE works SET shards = 'text'", "the shards of a set are no numbers"),

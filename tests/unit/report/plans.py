@@ -30,7 +30,7 @@ def mixed_plan(device: str = "cpu", **fields) -> Plan:
     """Table-, column- and row-wise tables, replicas on all devices and on some, and a tiered one, on two hosts of two; scored."""
     tables = (
         Table("whole", 1000, 16, 2.0, access=AccessProfile.zipf(1000, 1.05)),
-        Table("columns", 400, 32, 5.0),
+        Table("columns", 400, 32, [1.0, 4.0]),
         Table("rows", 4000, 8, 3.0, access=AccessProfile.zipf(4000, 0.9)),
         Table("everywhere", 30, 8),
         Table("some", 50, 8, 4.0),

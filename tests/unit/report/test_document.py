@@ -30,6 +30,12 @@ def test_a_task_of_two_plans_is_there_once(data):
     assert data["tasks"][0]["limit"] == 64_000_000
 
 
+def test_a_table_of_several_features_says_so(data):
+    tables = data["tasks"][0]["tables"]
+    assert tables["pooling"][tables["name"].index("columns")] == 5
+    assert tables["features"] == {tables["name"].index("columns"): 2}
+
+
 def test_times_and_memory_are_the_plans(data):
     plan, found = mixed_plan(), data["plans"][1]
     for phase, column in zip(PHASES, found["phases"], strict=True):

@@ -31,6 +31,12 @@ def test_sequence_table_buffers_hold_every_row_looked_up():
     assert account.buffers[0] == 8 * (18 + 7) + 2 * 4 * 8 * 18
 
 
+@pytest.mark.parametrize(("pooled", "outputs"), [(True, 3 * 6), (False, 18)])
+def test_features_that_share_a_table_have_outputs_of_their_own(pooled, outputs):
+    account = memory_account(task_of(pooling=[0.5, 0.5, 2.0], pooled=pooled), [Shard("t", (0, 10), (0, 8), (0,))])
+    assert account.buffers[0] == 8 * (18 + 3 * 6 + 1) + 2 * 4 * 8 * outputs
+
+
 def test_half_precision_weights_keep_full_precision_state():
     account = memory_account(task_of("adagrad", dtype="fp16"), [Shard("t", (0, 10), (0, 8), (0,))])
     assert (account.weights[0], account.optimizer[0]) == (160, 320)

@@ -1,9 +1,11 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shardwright.sharding import Shard, shard_work
+from shardwright.sharding.work import call_of
 from shardwright.task import AccessProfile, Table, Task, Topology
 
 TABLE = Table("t", 1000, 16, 5.0, access=AccessProfile.zipf(1000, 1.1), dtype="fp16")
@@ -45,6 +47,17 @@ def test_replicas_share_the_samples() -> None:
     assert work.samples == 34  # 100 / 3, rounded up
     assert work.lookups == pytest.approx(500 / 3)
     assert work.rows == 1000
+
+
+def test_each_feature_has_bags_of_its_own() -> None:
+    shared = Table("t", 1000, 16, [1.0, 3.0])
+    task = Task([shared], TASK.topology, batch_size=100)
+    work = shard_work(task, Shard("t", (0, 500), (0, 16), (0, 1)))
+    assert (work.samples, work.bags, work.outputs, work.lookups) == (50, 100, 100, 100)
+    assert (work.feature_shares, work.pooling) == ((0.25, 0.75), 2)
+    assert call_of(work).samples == 50  # as those of tables with one feature
+    sequences = Task([replace(shared, pooled=False)], TASK.topology, batch_size=100)
+    assert shard_work(sequences, Shard.whole(shared, 0)).outputs == 400
 
 
 @pytest.mark.parametrize("order", ["id", "hotness"])

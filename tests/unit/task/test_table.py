@@ -1,4 +1,6 @@
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,6 +39,10 @@ def test_weight_bytes() -> None:
         ({"pooling": math.inf}, "pooling is inf"),
         ({"pooling": "1"}, "pooling is '1'"),
         ({"pooling": True}, "pooling is True"),
+        ({"pooling": []}, "table 't': pooling has 0 numbers, must have one for each of 1 to 65536 features"),
+        ({"pooling": [1.0] * 70_000}, "pooling has 70000 numbers"),
+        ({"pooling": [3, 0]}, "table 't': pooling[1] is 0, must be a finite number greater than 0"),
+        ({"pooling": [[3]]}, "pooling[0] is [3]"),
         ({"pooling": 10**400}, "pooling is 1000"),
         ({"pooled": "false"}, "table 't': pooled is 'false', must be True or False"),
         ({"pooled": 0}, "pooled is 0"),
@@ -71,6 +77,28 @@ def test_numbers_of_numpy_become_plain() -> None:
     assert [type(value) for value in (table.rows, table.dim, table.pooling, table.pooled)] == [int, int, float, bool]
     assert type(table.access.total_rows) is float
     assert type(Table("t", 1000, 8, pooling=3).pooling) is float
+
+
+@pytest.mark.parametrize("given", [[1, 30], (1.0, 30.0), np.array([1, 30]), iter([1.0, 30.0])])
+def test_features_that_share_a_table(given: Sequence[float]) -> None:
+    table = Table("t", 1000, 8, given)
+    assert (table.pooling, table.poolings) == (31.0, (1.0, 30.0))
+    assert sum(table.feature_shares) == pytest.approx(1)
+    assert {table} == {Table("t", 1000, 8, [1, 30])} != {Table("t", 1000, 8, 31)}
+
+
+def test_a_list_of_one_number_is_that_number() -> None:
+    assert Table("t", 1000, 8, [0.1]) == Table("t", 1000, 8, 0.1)
+    assert (Table("t", 1000, 8, 0.1).poolings, Table("t", 1000, 8, 0.1).feature_shares) == ((0.1,), (1.0,))
+
+
+def test_features_stay_in_changed_tables() -> None:
+    table = Table("t", 1000, 8, [0.1, 0.2, 0.7])
+    assert replace(table, dim=4).poolings == table.scaled_rows(2).poolings == table.poolings
+    assert replace(table, pooling=2 * table.pooling).poolings == pytest.approx((0.2, 0.4, 1.4))
+    assert replace(table, pooling=[3.0]).poolings == (3.0,)  # type: ignore[arg-type]
+    once = replace(table, pooling=7.3)
+    assert replace(once, dim=4).poolings == once.poolings
 
 
 def test_a_profile_of_almost_the_rows_is_stretched_to_them() -> None:

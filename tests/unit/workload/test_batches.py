@@ -22,21 +22,24 @@ def works(draw: st.DrawFn) -> ShardWork:
         rows = draw(st.integers(1, rows))
         access = access.thinned(rows)
     samples = draw(st.integers(1, 64))
-    return ShardWork(rows, 8, samples, draw(st.floats(0.01, 500)), draw(st.booleans()), access)
+    weights = draw(st.lists(st.floats(0.1, 1), min_size=1, max_size=4))
+    shares = tuple(weight / sum(weights) for weight in weights)
+    lookups, pooled = draw(st.floats(0.01, 500)), draw(st.booleans())
+    return ShardWork(rows, 8, samples, lookups, pooled, access, feature_shares=shares)
 
 
 @given(works(), st.integers(0, 2**32))
 def test_a_batch_is_well_formed(work: ShardWork, seed: int) -> None:
     batch = draw_batch(work, np.random.default_rng(seed))
     assert batch.indices.dtype == batch.offsets.dtype == np.int64
-    assert batch.offsets.shape == (work.samples + 1,)
+    assert batch.offsets.shape == (work.bags + 1,)
     assert batch.offsets[0] == 0
     assert batch.offsets[-1] == batch.indices.size
     assert (np.diff(batch.offsets) >= 0).all()
-    assert batch.indices.size in (math.floor(work.lookups), math.ceil(work.lookups))
+    for share, sizes in zip(work.feature_shares, np.diff(batch.offsets).reshape(-1, work.samples), strict=True):
+        assert sizes.sum() in (math.floor(work.lookups * share), math.ceil(work.lookups * share))
+        assert not work.pooled or np.ptp(sizes) <= 1
     assert batch.indices.size == 0 or 0 <= batch.indices.min() <= batch.indices.max() < work.rows
-    if work.pooled:
-        assert np.ptp(np.diff(batch.offsets)) <= 1
 
 
 @given(works(), st.integers(0, 2**32))

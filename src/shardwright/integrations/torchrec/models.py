@@ -1,7 +1,7 @@
 """Turn a task into what TorchRec needs: modules, sharders, topology, constraints, and batches.
 
-Each table is looked up by one feature, which has the table's name. All pooled tables form an `EmbeddingBagCollection`; the sequence
-tables of each dim form an `EmbeddingCollection`.
+A feature has the name of its table, with a dot and a number if several share the table. All pooled tables form an
+`EmbeddingBagCollection`; the sequence tables of each dim form an `EmbeddingCollection`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import DataType
 
-from shardwright.arrays import Ints
 from shardwright.cost.published import GPUS
 from shardwright.errors import InvalidInput
 from shardwright.search.torchrec import SHARDING_TYPES, compute_device, expressible_types, why_not_expressible
@@ -37,7 +36,7 @@ from shardwright.sharding.work import ShardWork
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
-from shardwright.workload.batches import Scatter, draw_ranks
+from shardwright.workload.batches import Batch, Scatter, draw_batch
 
 OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
@@ -57,7 +56,7 @@ class Lookups(NamedTuple):
 
     Attributes:
         pooled: `(S, sum of dims)` sums; None without pooled tables.
-        sequences: `(lookups, dim)` rows of the sequence tables by name, one mapping per dim.
+        sequences: `(lookups, dim)` rows of the sequence tables by feature, one mapping per dim.
     """
 
     pooled: KeyedTensor | None
@@ -68,8 +67,8 @@ class Lookups(NamedTuple):
         pooled = [] if self.pooled is None else [self.pooled.values()]
         return [*pooled, *(rows.values() for of_dim in self.sequences for rows in of_dim.values())]
 
-    def by_table(self) -> dict[str, torch.Tensor]:
-        """`(S, dim)` sums or `(lookups, dim)` rows of each table."""
+    def by_feature(self) -> dict[str, torch.Tensor]:
+        """`(S, dim)` sums or `(lookups, dim)` rows of each feature."""
         pooled = {} if self.pooled is None else self.pooled.to_dict()
         return pooled | {name: rows.values() for of_dim in self.sequences for name, rows in of_dim.items()}
 
@@ -218,7 +217,7 @@ def constraints_for(task: Task, *, statistics: bool = True) -> dict[str, Paramet
         if limits.max_shards is not None:
             fields["min_partition"] = -(-table.dim // limits.max_shards)
         if statistics:
-            fields["pooling_factors"] = [float(table.pooling)]
+            fields["pooling_factors"] = list(table.poolings)
         result[table.name] = ParameterConstraints(**fields)
     return result
 
@@ -240,27 +239,29 @@ class Batches:
         ]
 
     def draw(self, step: int, rank: int) -> KeyedJaggedTensor:
-        """The samples of a rank in a step, on the CPU: one key per table, in the task's order."""
+        """The samples of a rank in a step, on the CPU: one key per feature, in the order of the task's tables."""
         count = len(self._task.tables)
-        lookups = [self._table(index, np.random.default_rng([self._seed, step, rank, index])) for index in range(count)]
+        drawn = [self._table(index, np.random.default_rng([self._seed, step, rank, index])) for index in range(count)]
         return KeyedJaggedTensor.from_lengths_sync(
-            keys=[table.name for table in self._task.tables],
-            values=torch.from_numpy(np.concatenate([ids for ids, _ in lookups])),
-            lengths=torch.from_numpy(np.concatenate([lengths for _, lengths in lookups])),
+            keys=[name for table in self._task.tables for name in feature_names(table)],
+            values=torch.from_numpy(np.concatenate([batch.indices for batch in drawn])),
+            lengths=torch.from_numpy(np.concatenate([np.diff(batch.offsets) for batch in drawn])),
         )
 
-    def _table(self, index: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        """`(n,)` ids and `(samples,)` lengths of one table."""
+    def _table(self, index: int, rng: np.random.Generator) -> Batch:
+        """The lookups of one table."""
         table, samples = self._task.tables[index], self._samples
-        lookups = table.pooling * samples
-        work = ShardWork(table.rows, table.dim, samples, lookups, table.pooled, table.access, table.dtype)
-        total = int(lookups + rng.random())
-        if table.pooled:
-            lengths = np.full(samples, total // samples)
-            lengths[rng.choice(samples, total % samples, replace=False)] += 1
-        else:
-            lengths = np.bincount(rng.integers(samples, size=total), minlength=samples)
-        return self._scatters[index](draw_ranks(work, total, rng)), lengths.astype(np.int64)
+        lookups, shares = table.pooling * samples, table.feature_shares
+        work = ShardWork(
+            table.rows, table.dim, samples, lookups, table.pooled, table.access, table.dtype, feature_shares=shares
+        )
+        return draw_batch(work, rng, self._scatters[index])
+
+
+def feature_names(table: Table) -> list[str]:
+    """Names of the features that look up a table of `modules_for`."""
+    count = len(table.poolings)
+    return [table.name] if count == 1 else [f"{table.name}.{number}" for number in range(count)]
 
 
 def _fields(table: Table) -> dict[str, Any]:
@@ -269,5 +270,5 @@ def _fields(table: Table) -> dict[str, Any]:
         "num_embeddings": table.rows,
         "embedding_dim": table.dim,
         "data_type": _DTYPES[table.dtype],
-        "feature_names": [table.name],
+        "feature_names": feature_names(table),
     }

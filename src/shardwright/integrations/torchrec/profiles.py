@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +15,12 @@ from torchrec.distributed.planner.constants import POOLING_FACTOR
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.sharding_plan import get_default_sharders
 
+from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
 from shardwright.task.access import AccessProfile
 from shardwright.task.files import load_tables
-from shardwright.task.table import Table
+from shardwright.task.table import MAX_FEATURES, Table
+from shardwright.task.units import checked_number
 
 Profiles: TypeAlias = Mapping[str, Table] | Iterable[Table] | str | Path | None
 _LEAST = 1e-6  # lookups per sample: a feature that is always empty still has its bags
@@ -56,11 +60,10 @@ def with_profiles(
     """
     known, result = profiles_by_name(profiles), dict(constraints or {})
     for table in shardable_tables(module, sharders or get_default_sharders(), ""):
-        matched = _matched(table.name, table.features, known)
         given = result.get(table.name)
-        if not any(matched) or (given is not None and _has_pooling(given)):
+        if not any(_matched(table.name, table.features, known)) or (given is not None and _has_pooling(given)):
             continue
-        factors = [profile.pooling if profile else POOLING_FACTOR for profile in matched]
+        factors = _factors(table.name, table.features, known)
         result[table.name] = replace(given or ParameterConstraints(), pooling_factors=factors)
     return result
 
@@ -72,27 +75,59 @@ def statistics_of(
     given: ParameterConstraints | None,
     batch_size: int,
     known: Mapping[str, Table],
-) -> tuple[float, AccessProfile]:
-    """Lookups of a table per sample of the step's batch, over all its features, and how they spread over its rows.
+) -> tuple[list[float], AccessProfile]:
+    """Lookups of a table per sample of the step's batch by each bag of a sample, and how all of them spread over its rows.
 
-    Pooling factors in constraints go before those of profiles. Lookups of a feature are its pooling factor × its number of poolings ×
-    its own batch size / the step's batch size.
+    Pooling factors in constraints go before those of profiles. The bags a sample of a feature are its number of poolings × its own batch
+    size / the step's batch size. If these are no whole numbers, the bags of all features together are rounded up, and get equal lookups.
+
+    Raises:
+        InvalidInput: constraints do not have one number for each feature, or one that is no number.
     """
+    given = given or ParameterConstraints()
+    factors = list(given.pooling_factors) if _has_pooling(given) else _factors(name, features, known)
+    many = features or factors
+    factors = _one_each(name, "pooling_factors", factors, many, 1.0)
+    poolings = _one_each(name, "num_poolings", given.num_poolings or (), many, 1.0)
+    batches = _one_each(name, "batch_sizes", given.batch_sizes or (), many, float(batch_size))
+    bags = [count * size / batch_size for count, size in zip(poolings, batches, strict=True)]
+    lookups = [factor * count for factor, count in zip(factors, bags, strict=True)]
     matched = _matched(name, features, known)
-    if given is not None and (_has_pooling(given) or not any(matched)):
-        factors = list(given.pooling_factors)
-    else:
-        factors = [profile.pooling if profile else POOLING_FACTOR for profile in matched]
-    poolings = _as_many(given.num_poolings if given else None, len(factors), 1.0)
-    batches = _as_many(given.batch_sizes if given else None, len(factors), float(batch_size))
-    lookups = [
-        factor * count * size / batch_size for factor, count, size in zip(factors, poolings, batches, strict=True)
-    ]
     weights = lookups if len(lookups) == len(matched) else [1.0] * len(matched)
     found = [
         (fitted(profile.access, rows), weight) for profile, weight in zip(matched, weights, strict=True) if profile
     ]
-    return max(sum(lookups), _LEAST), _mixed(found) if found else AccessProfile.uniform(rows)
+    return _by_bag(name, factors, bags), _mixed(found) if found else AccessProfile.uniform(rows)
+
+
+def _by_bag(name: str, factors: Sequence[float], bags: Sequence[float]) -> list[float]:
+    """Lookups per sample by each of its bags."""
+    count = math.ceil(sum(bags) - 1e-9)
+    if count > MAX_FEATURES:
+        raise InvalidInput(
+            f"constraints of table '{name}': num_poolings and batch_sizes make {count} bags a sample, must make at most {MAX_FEATURES}"
+        )
+    found = [factor for factor, many in zip(factors, bags, strict=True) for _ in range(int(many))]
+    if not all(many.is_integer() for many in bags):
+        found = [sum(map(operator.mul, factors, bags)) / count] * count
+    return [max(each, _LEAST) for each in found or [0.0]]
+
+
+def _one_each(
+    name: str, field: str, values: Sequence[float], features: Sequence[object], default: float
+) -> list[float]:
+    """The numbers of a constraint, one for each feature.
+
+    Raises:
+        InvalidInput: there are more or fewer, or one is no number.
+    """
+    if not values and field != "pooling_factors":
+        return [default] * len(features)
+    if len(values) != len(features):
+        raise InvalidInput(
+            f"constraints of table '{name}': {field} has {len(values)} numbers, the table has {len(features)} features; give one for each"
+        )
+    return [checked_number(value, f"constraints of table '{name}': {field}", zero=True) for value in values]
 
 
 def fitted(access: AccessProfile, rows: int) -> AccessProfile:
@@ -122,9 +157,14 @@ def _matched(name: str, features: Sequence[str], known: Mapping[str, Table]) -> 
     return matched or [None]
 
 
+def _factors(name: str, features: Sequence[str], known: Mapping[str, Table]) -> list[float]:
+    """The pooling factor of each feature by its profile; that of a profile with the table's name is shared out."""
+    matched = _matched(name, features, known)
+    if len(matched) == len(features) > 1 or matched[0] is None:
+        return [profile.pooling if profile else POOLING_FACTOR for profile in matched]
+    by_feature, count = matched[0].poolings, len(features)
+    return list(by_feature) if count in (0, len(by_feature)) else [matched[0].pooling / count] * count
+
+
 def _has_pooling(given: ParameterConstraints) -> bool:
     return list(given.pooling_factors) != [POOLING_FACTOR]
-
-
-def _as_many(values: Sequence[float] | None, count: int, default: float) -> list[float]:
-    return [float(value) for value in values] if values and len(values) == count else [default] * count

@@ -1,12 +1,12 @@
 // The matrix, and the tables as a list.
 
 function tableSection(plan) {
-  const { rows, dim, pooling, pooled, dtype } = plan.task.tables;
+  const { rows, dim, pooling, features, pooled, dtype } = plan.task.tables;
   const gain = plan.cells ? plan.cells.stepMs : null;
   const order = range(plan.names.length).sort((a, b) => (gain ? gain[b] - gain[a] : 0) || plan.bytesOf[b] - plan.bytesOf[a]);
   const heads = ["table", "sharded", "rows", "dim", "lookups a sample", "devices", "bytes in all", ...(gain ? ["step without it, ms"] : [])];
   const cells = order.map((at) => [plan.names[at], plan.blocks.types[at], integer(rows[at]), `${dim[at]}${dtype[at] === "fp32" ? "" : ` ${dtype[at]}`}`,
-    `${pooling[at]}${pooled[at] ? "" : ", not pooled"}`, integer(plan.row(at).size), bytes(plan.bytesOf[at]), ...(gain ? [plainMs(-gain[at])] : [])]);
+    `${pooling[at]}${features[at] ? ` (${plural(features[at], "feature")})` : ""}${pooled[at] ? "" : ", not pooled"}`, integer(plan.row(at).size), bytes(plan.bytesOf[at]), ...(gain ? [plainMs(-gain[at])] : [])]);
   const kinds = KINDS.map((kind) => [kind, plan.blocks.types.filter((type) => type === kind).length]).filter(([, count]) => count);
   const intro = `${plural(plan.names.length, "table")} on ${plural(plan.devices, "device")}: ${kinds.map(([kind, count]) => `${integer(count)} ${kind}`).join(", ")}. ` +
     "A row is a table, a column a device; where there is room, a cell shows which block of the table lies there.";

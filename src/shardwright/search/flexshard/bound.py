@@ -363,7 +363,8 @@ def tier_bound(task: Task, memory: Ints, relaxation: TierRelaxation) -> float:
     rates = relaxation.rates
     if np.ptp(memory) == 0:
         total = np.array([table.rows for table in rates.tables], dtype=np.float64)[rates.table]
-        offsets = 8 * task.batch_size * (np.minimum(total, task.topology.devices) - 1) * rates.rows / total
+        bags = task.batch_size * np.array([len(table.poolings) for table in rates.tables])[rates.table]
+        offsets = 8 * bags * (np.minimum(total, task.topology.devices) - 1) * rates.rows / total
         cold = np.array([way.tier == "cold" for way in rates.ways])
         relaxation = TierRelaxation(replace(rates, bytes=rates.bytes + np.outer(cold, offsets)), relaxation)
     free = float(memory.sum()) - sum(_least_besides(task, table) for table in rates.tables)
@@ -379,11 +380,11 @@ def _looked_up(table: Table) -> float:
 
 def _least_besides(task: Task, table: Table) -> float:
     """Least bytes that a table takes; the rows of a sequence table are left out."""
-    lookups = table.pooling * task.batch_size
+    lookups, bags = table.pooling * task.batch_size, len(table.poolings) * task.batch_size
     if not table.pooled:
-        return 8 * (lookups + task.batch_size) + 8 * table.dim * lookups
-    values = 8 * table.dim * task.batch_size
-    return table.rows * row_memory(task, table) + 8 * (lookups + task.batch_size) + values
+        return 8 * (lookups + bags) + 8 * table.dim * lookups
+    values = 8 * table.dim * bags
+    return table.rows * row_memory(task, table) + 8 * (lookups + bags) + values
 
 
 def _least_waits(task: Task, rows: float, memory: float) -> Floats:

@@ -114,7 +114,9 @@ class Deal:
             share = table.access.share_of(*self.rows) * (rows / (self.rows[1] - self.rows[0]))
         lookups = table.pooling * share * task.batch_size / replicas
         samples = max(1, -(-task.batch_size // replicas))
-        return buffer_bytes(ShardWork(rows, table.dim, samples, lookups, False, table.access, table.dtype))
+        shares = table.feature_shares
+        work = ShardWork(rows, table.dim, samples, lookups, False, table.access, table.dtype, feature_shares=shares)
+        return buffer_bytes(work)
 
 
 def deals(task: Task, tables: Sequence[Table], boundaries: Ints, levels: Sequence[Level]) -> Iterator[Deal]:
@@ -286,7 +288,7 @@ class Dealer:
         samples = sum(batch / copies[tier] for tier in self._tiers) + 2 * len(self._tiers)
         for table in self._tables:
             lookups = table.pooling * batch / topology.devices + len(self._tiers)
-            total += 8 * samples + (8 + 8 * table.dim) * lookups
+            total += 8 * samples * len(table.poolings) + (8 + 8 * table.dim) * lookups
         return total
 
     def _uneven(self) -> float:

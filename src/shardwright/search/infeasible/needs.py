@@ -193,7 +193,7 @@ def _rows(task: Task, table: Table, where: Where, blocks: int, kind: str) -> Nee
             kind, "needs devices on at least 2 hosts: on one of several the same blocks are table_row_wise"
         )
     size = _bytes_of(task, table, -(-table.rows // blocks), table.dim)
-    twice = 8 * (task.batch_size + 1) + (8 * table.dim * task.batch_size if table.pooled else 0)
+    twice = 8 * (_bags(task, table) + 1) + (8 * table.dim * _bags(task, table) if table.pooled else 0)
     per_host = topology.devices_per_host if kind == "table_row_wise" else where.count
     fewest = 2 if kind == "row_wise" and topology.hosts > 1 else 1
     total = _whole_total(task, table) + twice
@@ -204,24 +204,30 @@ def _bytes_of(task: Task, table: Table, rows: int, dim: int, replicas: int = 1) 
     """Bytes of a block of `rows` rows, counted by id, on each of its devices."""
     samples = max(1, -(-task.batch_size // replicas))
     lookups = table.pooling * (rows / table.rows) * task.batch_size / replicas
-    work = ShardWork(rows, dim, samples, lookups, table.pooled, table.access, table.dtype)
+    shares = table.feature_shares
+    work = ShardWork(rows, dim, samples, lookups, table.pooled, table.access, table.dtype, feature_shares=shares)
     return block_bytes(task, work, replicas)
 
 
+def _bags(task: Task, table: Table) -> int:
+    """Bags of all samples and features."""
+    return task.batch_size * len(table.poolings)
+
+
 def _input_bytes(task: Task, table: Table) -> int:
-    """Ids and offsets of all samples and lookups."""
+    """Ids and offsets of all lookups and bags."""
     lookups = math.ceil(table.pooling * task.batch_size * (1 - _ROUNDING))
-    return 8 * (lookups + task.batch_size + 1)
+    return 8 * (lookups + _bags(task, table) + 1)
 
 
 def _whole_total(task: Task, table: Table) -> int:
     """Least bytes of all blocks together: cutting and copying saves nothing of what the whole table takes on one device.
 
     That is the weights and optimizer state of every element, the ids of every lookup once, and for every column the output of every
-    sample (of every lookup if they are not pooled) with its gradient.
+    bag (of every lookup if they are not pooled) with its gradient.
     """
     state = table.weight_bytes + optimizer_bytes(task.optimizer, table.rows, table.dim)
-    outputs = table.dim * task.batch_size
+    outputs = table.dim * _bags(task, table)
     if not table.pooled:
         outputs = math.ceil(table.dim * table.pooling * task.batch_size * (1 - _ROUNDING))
     return state + _input_bytes(task, table) + 8 * outputs

@@ -29,6 +29,8 @@ TABLES = (
     Table("b", 200, 8, 0.5, dtype="fp16"),
     Table("s", 300, 8, 4.0, pooled=False),
     Table("w", 50, 4, 1.0, pooled=False),
+    Table("p", 60, 8, [1.0, 7.0]),
+    Table("q", 60, 8, [2.0, 3.0], pooled=False),
 )
 
 
@@ -43,9 +45,18 @@ def test_the_module_holds_every_table_and_looks_it_up():
     assert {name.split(".")[-2]: shape for name, shape in shapes.items()} == {t.name: (t.rows, t.dim) for t in TABLES}
     batch = Batches(task()).draw(0, 0)
     lengths = batch.length_per_key()
-    found = {name: tuple(rows.shape) for name, rows in model(batch).by_table().items()}
+    found = {name: tuple(rows.shape) for name, rows in model(batch).by_feature().items()}
     samples = local_batch_size(task())
-    assert found == {"a": (samples, 16), "b": (samples, 8), "s": (lengths[2], 8), "w": (lengths[3], 4)}
+    assert found == {
+        "a": (samples, 16),
+        "b": (samples, 8),
+        "s": (lengths[2], 8),
+        "w": (lengths[3], 4),
+        "p.0": (samples, 8),
+        "p.1": (samples, 8),
+        "q.0": (lengths[6], 8),
+        "q.1": (lengths[7], 8),
+    }
 
 
 def test_the_sum_of_a_bag_is_the_sum_of_its_rows():
@@ -53,7 +64,7 @@ def test_the_sum_of_a_bag_is_the_sum_of_its_rows():
     weights = dict(model.named_parameters())["pooled.embedding_bags.a.weight"]
     bags = torch.split(batch["a"].values(), batch["a"].lengths().tolist())
     expected = torch.stack([weights[ids].sum(dim=0) for ids in bags])
-    torch.testing.assert_close(model(batch).by_table()["a"], expected)
+    torch.testing.assert_close(model(batch).by_feature()["a"], expected)
 
 
 def test_the_way_there_and_back_gives_the_same_tables():
@@ -65,7 +76,7 @@ def test_the_way_there_and_back_gives_the_same_tables():
     ).task
     for table in given.tables:
         other = found.table_by_name[table.name]
-        for field in ("rows", "dim", "pooling", "pooled", "dtype"):
+        for field in ("rows", "dim", "poolings", "pooled", "dtype"):
             assert getattr(other, field) == getattr(table, field)
     assert found.optimizer == "adagrad"
     assert found.topology.memory_bytes == given.topology.memory_bytes
@@ -90,7 +101,7 @@ def test_every_optimizer_is_fused(optimizer):
 
 def test_statistics_are_pooling_factors_and_nothing_else():
     told, untold = constraints_for(task()), constraints_for(task(), statistics=False)
-    assert {name: one.pooling_factors for name, one in told.items()} == {t.name: [t.pooling] for t in TABLES}
+    assert {name: one.pooling_factors for name, one in told.items()} == {t.name: list(t.poolings) for t in TABLES}
     assert all(one.pooling_factors == [1.0] for one in untold.values())
     limits = Constraints({"a": TableConstraint(("column_wise", "grid"), max_shards=3)})
     limited = constraints_for(task(constraints=limits))["a"]
@@ -120,10 +131,11 @@ def test_weights_that_torchrec_does_not_train():
 def test_batches_have_the_lookups_and_the_skew_of_the_tables():
     batches, samples = Batches(task(), seed=3), local_batch_size(task())
     drawn = [batches.draw(step, rank) for step in range(10) for rank in range(4)]
-    for index, table in enumerate(TABLES):
+    features = [(table, each) for table in TABLES for each in table.poolings]
+    for index, (table, pooling) in enumerate(features):
         lookups = np.mean([batch.length_per_key()[index] for batch in drawn]) / samples
-        assert lookups == pytest.approx(table.pooling, rel=0.05)
-        assert all(int(batch[table.name].values().max()) < table.rows for batch in drawn)
+        assert lookups == pytest.approx(pooling, rel=0.05)
+        assert all(int(batch[batch.keys()[index]].values().max()) < table.rows for batch in drawn)
     assert all(batch.stride() == samples for batch in drawn)
     counts = np.bincount(torch.cat([batch["a"].values() for batch in drawn]).numpy(), minlength=1000)
     share = np.sort(counts)[::-1][:100].sum() / counts.sum()

@@ -11,6 +11,8 @@ from torch import nn
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.types import CustomTopologyData, ParameterConstraints
 from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 
@@ -130,13 +132,60 @@ def test_an_optimizer_in_the_backward_pass_goes_first():
     assert problem_of(model, SHARDERS, topology(), 8).task.optimizer == "adagrad"
 
 
-def test_lookups_are_summed_over_features():
-    given = {
-        "t0": ParameterConstraints(pooling_factors=[3.0, 5.0], num_poolings=[1.0, 2.0], batch_sizes=[64, 32]),
-        "t1": ParameterConstraints(pooling_factors=[7.0]),
-    }
-    tables = problem_of(bags([(10, 8)] * 3), SHARDERS, topology(), 64, given).task.tables
-    assert [table.pooling for table in tables] == [3 + 5 * 2 / 2, 7.0, 1.0]
+def shared_table(*features):
+    config = EmbeddingBagConfig(name="t", num_embeddings=100, embedding_dim=8, feature_names=list(features))
+    return EmbeddingBagCollection(device=torch.device("meta"), tables=[config])
+
+
+def poolings_of(features, batch_size=64, known=None, **given):
+    limits = {"t": ParameterConstraints(**given)} if given else None
+    (table,) = problem_of(shared_table(*features), SHARDERS, topology(), batch_size, limits, profiles=known).task.tables
+    return table.poolings
+
+
+@pytest.mark.parametrize(
+    ("given", "poolings"),
+    [
+        ({}, (1.0, 1.0)),
+        ({"pooling_factors": [3.0, 5.0]}, (3.0, 5.0)),
+        ({"pooling_factors": [3.0, 5.0], "num_poolings": [1.0, 2.0]}, (3.0, 5.0, 5.0)),
+        ({"pooling_factors": [3.0, 5.0], "batch_sizes": [64, 128]}, (3.0, 5.0, 5.0)),
+        ({"pooling_factors": [3.0, 5.0], "num_poolings": [1.0, 2.0], "batch_sizes": [64, 32]}, (3.0, 5.0)),
+        ({"pooling_factors": [3.0, 6.0], "batch_sizes": [64, 32]}, (3.0, 3.0)),
+        ({"pooling_factors": [8.0, 4.0], "batch_sizes": [16, 16]}, (3.0,)),
+        ({"pooling_factors": [0.0, 5.0]}, (1e-6, 5.0)),
+        ({"num_poolings": [0.0, 0.0]}, (1e-6,)),
+    ],
+)
+def test_features_that_share_a_table_have_bags_of_their_own(given, poolings):
+    assert poolings_of("ab", **given) == poolings
+
+
+def test_profiles_are_taken_by_feature():
+    assert poolings_of("ab", known={"a": sw.Table("a", 100, 4, 3.0)}) == (3.0, 1.0)
+    assert poolings_of("ab", known={"t": sw.Table("t", 100, 4, 3.0)}) == (1.5, 1.5)
+    assert poolings_of("ab", known={"t": sw.Table("t", 100, 4, [3.0, 9.0])}) == (3.0, 9.0)
+    passed_on = with_profiles(shared_table("a", "b"), {"t": sw.Table("t", 100, 4, 3.0)})
+    assert passed_on["t"].pooling_factors == [1.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"pooling_factors": [3.0]}, "'t': pooling_factors has 1 numbers, the table has 2 features; give one for each"),
+        ({"num_poolings": [1.0, 2.0, 3.0]}, "'t': num_poolings has 3 numbers, the table has 2 features"),
+        ({"batch_sizes": [64]}, "'t': batch_sizes has 1 numbers, the table has 2 features"),
+        ({"pooling_factors": []}, "'t': pooling_factors has 0 numbers"),
+        ({"num_poolings": [1.0, -2.0]}, "'t': num_poolings is -2.0, must be a finite number of at least 0"),
+        (
+            {"num_poolings": [1.0, 1e9]},
+            "num_poolings and batch_sizes make 1000000001 bags a sample, must make at most 65536",
+        ),
+    ],
+)
+def test_constraints_that_do_not_go_with_the_features_are_refused(given, message):
+    with pytest.raises(InvalidInput, match=message):
+        poolings_of("ab", **given)
 
 
 def test_profiles_come_by_feature_name_and_constraints_go_before_them(tmp_path):
@@ -172,17 +221,11 @@ def test_profiles_are_fitted_to_the_rows_of_the_table():
 
 
 def test_a_table_of_several_features_has_the_profile_of_all():
-    from torchrec.modules.embedding_configs import EmbeddingBagConfig
-    from torchrec.modules.embedding_modules import EmbeddingBagCollection
-
-    model = EmbeddingBagCollection(
-        device=torch.device("meta"),
-        tables=[EmbeddingBagConfig(name="t", num_embeddings=100, embedding_dim=8, feature_names=["a", "b"])],
-    )
+    model = shared_table("a", "b")
     one, other = sw.AccessProfile.zipf(100, 1.5), sw.AccessProfile.uniform(100)
     known = {"a": sw.Table("a", 100, 4, 3.0, access=one), "b": sw.Table("b", 100, 4, 1.0, access=other)}
     (table,) = problem_of(model, SHARDERS, topology(), 8, profiles=known).task.tables
-    assert table.pooling == 4.0
+    assert table.poolings == (3.0, 1.0)
     assert table.access.share_of(0, 10) == pytest.approx(0.75 * one.share_of(0, 10) + 0.25 * 0.1)
 
 
