@@ -230,7 +230,8 @@ def _priced(task: Task, model: CostModel, of_tables: Sequence[Sequence[Way]]) ->
             made[place, ranks, calls[block]] += 1
             memory[place, ranks] += sizes[block]
             if len(ranks) == 1:
-                values = 4 * work.dim * (work.samples if work.pooled else work.lookups)
+                bags = work.samples * len(task.table_by_name[shard.table].poolings)
+                values = 4 * work.dim * (bags if work.pooled else work.lookups)
                 served[place, ranks] += (values, 8 * work.lookups)
             else:
                 near, hosts, gradient = topology.devices_per_host, topology.hosts, 4 * work.rows * work.dim
