@@ -5,18 +5,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-fast setup lint types docs check sanitize reproduce model clean
+.PHONY: demo test test-slow test-fast explore setup lint types docs check sanitize reproduce model clean
 
 demo: setup
 	$(BIN)/shardwright demo
 
 # Two tests at once, then one by one those that measure kernels, start clusters or run many processes: they would disturb each other.
-MEASURING := $(addprefix tests/unit/,calibration cluster measure)
-BESIDE := $(patsubst %,tests/integration/test_%.py,docs examples experiments plugin wheel)
+# One thread each: torch's threads wait for each other, for seconds where other programs use the cores. Sets have the same order every time.
+MEASURING := $(addprefix tests/unit/,calibration cluster measure/collectives $(patsubst %,measure/test_%.py,measuring plan_requests timing worker))
+BESIDE := $(patsubst %,tests/integration/test_%.py,docs docs_site examples experiments plugin wheel)
+TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
 define tests_marked
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m $(1) -n 2 --dist loadfile $(PYTEST_OPTIONS) $(MEASURING:%=--ignore=%) $(BESIDE) tests/unit tests/property tests/golden
-	$(BIN)/python -m pytest -m $(1) $(PYTEST_OPTIONS) $(BESIDE:%=--ignore=%) $(MEASURING) tests/integration
+	$(SAME) $(BIN)/python -m pytest -m $(1) $(TWO_AT_ONCE) $(PYTEST_OPTIONS) $(MEASURING:%=--ignore=%) $(BESIDE) tests/property tests/unit tests/golden
+	$(SAME) $(BIN)/python -m pytest -m $(1) $(PYTEST_OPTIONS) $(BESIDE:%=--ignore=%) $(MEASURING) tests/integration
 endef
+SAME := OMP_NUM_THREADS=1 PYTHONHASHSEED=0
 
 test: setup
 	$(call tests_marked,"not slow")
@@ -27,7 +30,12 @@ test-slow: setup
 # The inner loop: unit tests that measure no kernels, train no models and start no clusters, but for those marked slow.
 PARTS_LEFT_OUT := calibration cluster experiments integrations measure cost/neuroshard $(addprefix search/,autoshard dreamshard learned rnn)
 test-fast: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(PARTS_LEFT_OUT:%=--ignore=tests/unit/%) tests/unit tests/golden
+	$(SAME) $(BIN)/python -m pytest -q -n 2 -m "not slow" $(PARTS_LEFT_OUT:%=--ignore=tests/unit/%) tests/unit tests/golden
+
+# Properties on examples of new seeds; says how to repeat what fails.
+MINUTES := 10
+explore: setup
+	$(BIN)/python scripts/explore.py --minutes $(MINUTES) $(PYTEST_OPTIONS)
 
 setup: $(READY)
 

@@ -3,22 +3,61 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from shardwright.task import AccessProfile, Table, Task, Topology
 
-settings.register_profile("shardwright", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# The same examples every time; scripts/explore.py draws new ones, by a seed.
+settings.register_profile(
+    "shardwright",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize=True,
+    database=None,
+)
+settings.register_profile("explore", settings.get_profile("shardwright"), derandomize=False, database=None)
 settings.load_profile("shardwright")
+
+# Hypothesis also draws numbers and texts of the package's modules that are loaded: tests that ran before would change the examples.
+assert callable(providers._get_local_constants)
+providers._get_local_constants = providers.Constants
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background; some tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).parents[1]
+UNTIL = float(os.environ.get("SHARDWRIGHT_TESTS_UNTIL", "inf"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    if time.time() > UNTIL:
+        pytest.skip("the time is up")
+    _seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    _seed()
+
+
+def _seed() -> None:
+    """What draws numbers without a seed of its own finds the same, whatever ran before."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)

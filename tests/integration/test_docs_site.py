@@ -129,6 +129,7 @@ def test_every_page_is_in_the_navigation(site):
         assert page.relative_to(DOCS).with_suffix(".html").as_posix() in {link.split("#")[0] for link in index.links}
 
 
+@pytest.mark.slow
 def test_comments_of_the_test_do_not_reach_the_reader(site):
     for file in site.rglob("*.html"):
         assert not re.search(r"<!--\s*(?:run|file|not run|needs|exits):", file.read_text(encoding="utf-8")), file
@@ -139,6 +140,7 @@ def section(html: str, name: str) -> str:
     return html.split(f'<h2 id="shardwright-{name}">')[1].split("<h2 ", maxsplit=1)[0]
 
 
+@pytest.mark.slow
 def test_every_command_and_option_is_in_the_reference(site):
     html = (site / "reference/cli.html").read_text(encoding="utf-8")
     commands = typer.main.get_command(application()).commands
@@ -152,6 +154,7 @@ def test_every_command_and_option_is_in_the_reference(site):
                     assert re.search(rf"<code>[^<]*(?<![\w-]){option}(?![\w-])", part), f"{name} {option}"
 
 
+@pytest.mark.slow
 def test_defaults_and_help_are_in_the_reference(site):
     part = section((site / "reference/cli.html").read_text(encoding="utf-8"), "plan")
     (row,) = re.findall(r"<tr>\s*<td><code>--strategy NAME.*?</tr>", part, re.DOTALL)
@@ -194,6 +197,7 @@ def test_pages_open_from_disk_and_fit(visit, site, scheme, width):
     assert dark == (scheme == "dark")
 
 
+@pytest.mark.slow
 def test_the_search_works_from_disk(visit, site):
     page = visit(site / "concepts/cost.html", viewport={"width": 1280, "height": 900})
     page.get_by_role("textbox", name="Search").click()

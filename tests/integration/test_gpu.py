@@ -33,9 +33,7 @@ def test_the_machine_fits_together() -> None:
 def test_the_kernels_are_right(backend: str) -> None:
     if backend == "fbgemm":
         pytest.importorskip("fbgemm_gpu", reason="FBGEMM is not installed")
-    assert [
-        check.name for check in check_kernels("cuda", backend, seed=time.time_ns() % 2**31) if not check.passed
-    ] == []
+    assert [check.name for check in check_kernels("cuda", backend, seed=1) if not check.passed] == []
 
 
 def test_what_is_not_written_is_nan() -> None:

@@ -83,7 +83,7 @@ def tiny_tasks(draw: st.DrawFn) -> Task:
 
 
 @given(tiny_tasks(), st.integers(0, 6))
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_it_finds_the_best_of_all_plans_or_that_there_is_none(task, seed):
     model = model_of(seed)
     assume(Exact().supports(task) is None)
@@ -125,7 +125,7 @@ def small_tasks(draw: st.DrawFn) -> Task:
 
 
 @given(small_tasks(), st.integers(0, 3))
-@settings(max_examples=35)
+@settings(max_examples=12)
 def test_no_other_strategy_is_better_and_the_lower_bound_is_below(task, seed):
     model = model_of(seed)
     assume(Exact().supports(task) is None)

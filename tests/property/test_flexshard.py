@@ -44,7 +44,7 @@ def communication(task, shards):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_plan_communicates_less_than_the_bound(data):
     """In as little memory as the plan needs: no more replicas can then be made than it has."""
     task = data.draw(sequence_tasks())
@@ -56,7 +56,7 @@ def test_no_plan_communicates_less_than_the_bound(data):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_plan_is_below_the_bound_on_kernels_and_links(data):
     """Any blocks and replicas, and tiers at any boundaries."""
     task = data.draw(sequence_tasks())
@@ -73,7 +73,7 @@ def test_no_plan_is_below_the_bound_on_kernels_and_links(data):
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_tiers_keep_every_rule_and_the_bound(data):
     task = data.draw(sequence_tasks())
     least = memory_account(task, data.draw(plans(task))).total
@@ -89,7 +89,7 @@ def test_tiers_keep_every_rule_and_the_bound(data):
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_tiers_communicate_less_than_the_bound_of_tiers(data):
     """Any boundaries, in as little memory, the same on all devices, as they need."""
     task = data.draw(sequence_tasks())
@@ -120,7 +120,7 @@ def pooled_whole(task):
         ["flexshard", "recshard", "row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel"]
     ),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_strategy_keeps_every_rule_or_says_that_it_cannot(data, name):
     task = data.draw(sequence_tasks(constrained=True))
     need = sum(table.weight_bytes for table in task.tables) / task.topology.devices

@@ -72,7 +72,7 @@ def tightest(draw) -> tuple[Task, Plan]:
 
 
 @given(tightest())
-@settings(max_examples=200)
+@settings(max_examples=70)
 def test_a_task_that_a_plan_answers_is_never_called_infeasible(case):
     task, plan = case
     plan.check()
@@ -80,7 +80,7 @@ def test_a_task_that_a_plan_answers_is_never_called_infeasible(case):
 
 
 @given(tightest())
-@settings(max_examples=200)
+@settings(max_examples=70)
 def test_a_byte_less_on_a_full_task_of_one_device_is_proven(case):
     """All tables whole on the first device, and nothing else allowed: without slack, a byte less is too little."""
     task, _ = case
@@ -110,7 +110,7 @@ def test_a_task_that_a_strategy_plans_is_never_called_infeasible(data, name):
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=7), st.lists(st.integers(10, 40), min_size=1, max_size=3))
-@settings(max_examples=200)
+@settings(max_examples=70)
 def test_packing_bounds_never_forbid_a_packing_that_exists(sizes, memory):
     sizes = sorted((min(size, max(memory)) for size in sizes), reverse=True)
     if _packs(tuple(sizes), tuple(memory)):
@@ -130,7 +130,7 @@ def _packs(sizes: tuple[int, ...], memory: tuple[int, ...]) -> bool:
 
 
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_a_proof_names_what_would_help(data):
     """Whatever is refused, the message has the rule, and after a colon or semicolon what to do."""
     task = data.draw(tasks(max_tables=5, constrained=True))

@@ -54,7 +54,7 @@ def choose(mask: torch.Tensor, seed: int, step: int) -> torch.Tensor:
 
 
 @given(placeable(), st.integers(0, 1000))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_a_rollout_keeps_every_rule(arrays, seed):
     """The mask is what the reference placement finds eligible, and a placement of all units is a valid plan."""
     batch = PlacementBatch.of([arrays])
@@ -82,7 +82,7 @@ def test_a_rollout_keeps_every_rule(arrays, seed):
 
 
 @given(st.lists(placeable(), min_size=1, max_size=4), st.integers(0, 1000))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_a_batch_is_as_placing_one_task_after_another(found, seed):
     """Padding, order of the batch and the other tasks in it change nothing."""
     batch = PlacementBatch.of(found)
@@ -128,7 +128,7 @@ def test_sums_of_a_padded_batch_are_those_of_each_task(found, seed):
 
 
 @given(st.lists(placeable(tight=False), min_size=1, max_size=3), st.integers(0, 1000))
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_the_simulated_world_costs_what_the_plan_costs(found, seed):
     """With colocated, separated, cut and replicated tables, in one call for several tasks and again."""
     rng = np.random.default_rng(seed)

@@ -109,7 +109,8 @@ def test_a_clock_that_jumps_changes_nothing(cache_folder, brief_training, monkey
             found = super().visit(work)
             return replace(found, measured_at=1e9 * (1 if len(self.works) % 3 else -2))
 
-    monkeypatch.setattr(time, "time", lambda: float(np.random.default_rng().uniform(0, 4e9)))
+    clock = np.random.default_rng(0)
+    monkeypatch.setattr(time, "time", lambda: float(clock.uniform(0, 4e9)))
     first = calibrate(minutes=3, aim=0.001, visitor=Jumping(interrupt_at=24))
     second = calibrate(minutes=3, aim=0.001, visitor=Jumping(interrupt_at=24))
     assert first.stopped == second.stopped == "interrupted"

@@ -51,7 +51,8 @@ def only(*kinds: str, devices=None, max_shards=None) -> TableConstraint:
 
 
 @pytest.mark.parametrize(
-    ("count", "devices"), [(1, 1), (3, 1), (1, 4), (4, 2), pytest.param(4, 4, marks=pytest.mark.slow), (6, 3)]
+    ("count", "devices"),
+    [(1, 1), (3, 1), (1, 4), (4, 2), *(pytest.param(*size, marks=pytest.mark.slow) for size in [(4, 4), (6, 3)])],
 )
 def test_the_bound_is_the_step_of_the_plan(count, devices):
     plan = exact(task_of(count, devices))

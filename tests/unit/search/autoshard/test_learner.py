@@ -81,6 +81,7 @@ def test_learning_makes_the_cost_model_right(trained):
     assert errors["compute_median"] < 0.3 * cost_errors(random_policy(0), unseen, simulated(), 0)["compute_median"]
 
 
+@pytest.mark.slow
 def test_cost_errors_compare_with_the_world(trained):
     """A world in which everything takes exactly what the policy predicts, times a factor."""
 
