@@ -146,6 +146,9 @@ class Program:
         with _STDOUT_ON_STDERR:
             solver.passModel(program)
             solver.run()
+            if solver.getModelStatus() == _STATUS.kNotset:  # the simplex method gave up on what presolve had left
+                solver.setOptionValue("presolve", "off")
+                solver.run()
         return solver
 
 

@@ -19,6 +19,12 @@ def test_a_small_part_of_the_proofs_finds_nothing():
     assert "| all | 600 |" in done.stdout
 
 
+def test_a_program_that_the_solver_gives_up_after_presolve_is_solved():
+    record = verdict.judged(78_742, 0)
+    assert record["exact"]
+    assert record["findings"] == []
+
+
 def test_an_optimum_without_uneven_rows_is_found_out(monkeypatch):
     monkeypatch.setattr("shardwright.search.exact.placement.row_place", lambda *_: None)
     assert any("exact" in finding for finding in verdict.judged(PLANTED, 0)["findings"])
