@@ -18,6 +18,7 @@ from shardwright.schema import Place, check_format, convert, given
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.groups import ShardingGroups
+from shardwright.task.links import links_to_dict
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
 from shardwright.task.topology import Exchange, Topology
@@ -114,6 +115,7 @@ class _TopologyFile(Struct, forbid_unknown_fields=True):
     inter_bandwidth: int | float | str | UnsetType = UNSET
     intra_latency_ms: float | UnsetType = UNSET
     inter_latency_ms: float | UnsetType = UNSET
+    links: dict[str, Any] | UnsetType = UNSET
 
 
 def _topology_from_dict(content: str | dict[str, Any], place: Place) -> Topology:
@@ -148,6 +150,7 @@ def _topology_to_dict(topology: Topology) -> dict[str, Any]:
         "inter_bandwidth": inter,
         "intra_latency_ms": plain(topology.intra_latency_ms),
         "inter_latency_ms": plain(topology.inter_latency_ms),
+        **({"links": links_to_dict(topology.links)} if topology.links else {}),
     }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
+from shardwright.task.links import Collective, Links, links_from_dict
 from shardwright.task.units import checked_number, checked_whole, format_bytes, listed, parse_bandwidth, parse_bytes
 
 MAX_DEVICES = 65_536
@@ -29,6 +30,8 @@ class Topology:
         inter_bandwidth: bytes per second a device can send to other hosts.
         intra_latency_ms: fixed cost of a collective inside a host.
         inter_latency_ms: fixed cost of a collective between hosts.
+        links: speeds of single collectives, as measured; None if the latencies and bandwidths above hold for all of them. Given as `Links`
+            or as a mapping of collectives.
     """
 
     hosts: int = 1
@@ -39,6 +42,7 @@ class Topology:
     inter_bandwidth: float | str = "10 GB/s"
     intra_latency_ms: float = 0.02
     inter_latency_ms: float = 0.05
+    links: Links | None = None
 
     def __post_init__(self) -> None:
         for field in ("hosts", "devices_per_host"):
@@ -55,6 +59,8 @@ class Topology:
             object.__setattr__(self, field, parse_bandwidth(getattr(self, field), f"topology: {field}"))
         for field in ("intra_latency_ms", "inter_latency_ms"):
             object.__setattr__(self, field, checked_number(getattr(self, field), f"topology: {field}", zero=True))
+        if self.links is not None and not isinstance(self.links, Links):
+            object.__setattr__(self, "links", links_from_dict(self.links))
 
     def __repr__(self) -> str:
         low, high = (format_bytes(size) for size in (min(self.memory_bytes), max(self.memory_bytes)))
@@ -95,6 +101,22 @@ class Topology:
     def link_latency_ms(self) -> tuple[float, float]:
         """Fixed ms of a collective inside a host and between hosts."""
         return self.intra_latency_ms, self.inter_latency_ms
+
+    def bandwidth_of(self, collective: Collective) -> tuple[float, float]:
+        """Bytes per second of a collective inside a host and between hosts."""
+        speeds = self.links.of(collective) if self.links else (None, None)
+        intra, inter = (
+            speed.bandwidth if speed else own for speed, own in zip(speeds, self.link_bandwidth, strict=True)
+        )
+        return intra, inter
+
+    def latency_of(self, collective: Collective) -> tuple[float, float]:
+        """Fixed ms of a collective inside a host and between hosts."""
+        speeds = self.links.of(collective) if self.links else (None, None)
+        intra, inter = (
+            speed.latency_ms if speed else own for speed, own in zip(speeds, self.link_latency_ms, strict=True)
+        )
+        return intra, inter
 
     def host_of(self, rank: int) -> int:
         """The host of a device."""

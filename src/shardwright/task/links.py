@@ -1,0 +1,93 @@
+"""Latency and bandwidth of single collectives, where they are known."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias, get_args
+
+from shardwright.errors import InvalidInput
+from shardwright.task.units import checked_number, parse_bandwidth
+
+Collective: TypeAlias = Literal["all_to_all", "reduce_scatter", "all_gather", "all_reduce"]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+LINK_CLASSES = ("intra", "inter")
+"""Links inside a host and links between hosts."""
+
+
+@dataclass(frozen=True)
+class LinkSpeed:
+    """Latency and bandwidth of a collective over one link class.
+
+    Attributes:
+        latency_ms: fixed cost of the collective.
+        bandwidth: bytes per second that a device sends; see `cost.collectives` for the bytes that count.
+    """
+
+    latency_ms: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Links:
+    """Speeds by collective, each inside a host and between hosts; None if one was not measured.
+
+    A topology's own latencies and bandwidths hold for what is missing here.
+    """
+
+    all_to_all: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
+    reduce_scatter: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
+    all_gather: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
+    all_reduce: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
+
+    def of(self, collective: Collective) -> tuple[LinkSpeed | None, LinkSpeed | None]:
+        """Speeds of a collective inside a host and between hosts."""
+        found: tuple[LinkSpeed | None, LinkSpeed | None] = getattr(self, collective)
+        return found
+
+
+def links_from_dict(content: object, what: str = "topology: links") -> Links:
+    """The links in plain data: {all_to_all: {intra: {latency_ms: 0.03, bandwidth: 335 GB/s}, inter: …}, …}.
+
+    Raises:
+        InvalidInput: a collective or a field is unknown, or a number breaks its rule.
+    """
+    speeds = {}
+    for collective, classes in _mapping(content, what, COLLECTIVES).items():
+        at = f"{what}.{collective}"
+        of_class = _mapping(classes, at, LINK_CLASSES)
+        speeds[collective] = tuple(_speed(of_class.get(name), f"{at}.{name}") for name in LINK_CLASSES)
+    return Links(**speeds)  # type: ignore[arg-type]  # pairs
+
+
+def links_to_dict(links: Links) -> dict[str, dict[str, dict[str, float]]]:
+    """The links as plain data, without what was not measured."""
+    of_collective = {
+        field.name: {
+            name: {"latency_ms": speed.latency_ms, "bandwidth": speed.bandwidth}
+            for name, speed in zip(LINK_CLASSES, getattr(links, field.name), strict=True)
+            if speed is not None
+        }
+        for field in fields(links)
+    }
+    return {name: classes for name, classes in of_collective.items() if classes}
+
+
+def _speed(content: object, what: str) -> LinkSpeed | None:
+    if content is None:
+        return None
+    given = _mapping(content, what, ("latency_ms", "bandwidth"))
+    if len(given) < 2:
+        raise InvalidInput(f"{what} is {reprlib.repr(content)}, must give latency_ms and bandwidth")
+    latency = checked_number(given["latency_ms"], f"{what}.latency_ms", zero=True)
+    return LinkSpeed(latency, parse_bandwidth(given["bandwidth"], f"{what}.bandwidth"))
+
+
+def _mapping(content: object, what: str, known: tuple[str, ...]) -> Mapping[str, object]:
+    if not isinstance(content, Mapping):
+        raise InvalidInput(f"{what} is {reprlib.repr(content)}, must be a mapping of {', '.join(known)}")
+    for name in content:
+        if name not in known:
+            raise InvalidInput(f"{what}: unknown field {name!r}; known fields are {', '.join(known)}")
+    return content
