@@ -113,8 +113,8 @@ def device_type(hardware: Mapping[str, str]) -> str:
     if hardware["device_kind"] == "cpu":
         return "cpu"
     name = re.sub(r"[^a-z0-9]", "", hardware["processor"].lower())
-    known = (preset.device for preset in PRESETS.values())
-    return next((device for device in known if device in name), name)
+    known = (preset.device for preset in PRESETS.values() if preset.device in name)
+    return max(known, key=len, default=name)  # a GB200 is no B200 in a host of eight
 
 
 def _age(when: str) -> str:
