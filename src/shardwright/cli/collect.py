@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,10 +71,6 @@ Hosts = Annotated[
     int | None,
     option("--hosts", metavar="N", text="With --collectives: hosts that the ranks stand for. (default 1)"),
 ]
-Kinds = Annotated[
-    list[str] | None,
-    option("--kind", metavar="NAME", text="With --collectives: repeat for several. (default all)"),
-]
 Runs = Annotated[
     int | None,
     option("--runs", metavar="N", text="With --collectives: timed runs per sample; their median counts. (default 10)"),
@@ -85,12 +80,12 @@ Timeout = Annotated[
     option(
         "--timeout",
         metavar="SECONDS",
-        text="With --collectives: a sample that takes longer is skipped. (default 60)",
+        text="With --collectives: a sample that takes longer ends the command. (default 60)",
     ),
 ]
 
 _OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds", "ray")
-_OF_COLLECTIVES = ("world", "hosts", "kind", "runs", "timeout")
+_OF_COLLECTIVES = ("world", "hosts", "runs", "timeout")
 
 
 def run(
@@ -110,14 +105,16 @@ def run(
     seconds: Seconds = None,
     world: World = None,
     hosts: Hosts = None,
-    kind: Kinds = None,
     runs: Runs = None,
     timeout: Timeout = None,
     ray: RayAddress = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure samples to train a cost model on: fused kernels of random sets of tables or, with --collectives, the devices' exchanges.
+    """Measure samples to train a cost model on: fused kernels of random sets of tables or, with --collectives, random all-to-alls for
+    NeuroShard's networks.
+
+    What links carry, which any plan is priced by, shardwright calibrate --links measures.
 
     You can stop the command at any moment and run it again to go on, with or without --ray. Kernels and collectives may go into the
     same folder, and so may the samples of several machines.
@@ -145,7 +142,6 @@ def run(
                 samples=2000 if samples is None else samples,
                 world=world,
                 hosts=hosts,
-                kinds=kind,
                 runs=runs,
                 timeout_s=60.0 if timeout is None else timeout,
                 **common,
@@ -198,21 +194,18 @@ def _kernels_collected(
     return asdict(summary) | {"folder": str(summary.folder)}, text
 
 
-def _collectives_collected(
-    output: Path, *, kinds: Sequence[str] | None, runs: int | None, **options: Any
-) -> tuple[dict[str, Any] | None, str]:
+def _collectives_collected(output: Path, *, runs: int | None, **options: Any) -> tuple[dict[str, Any] | None, str]:
     """Collect collectives; return the result as data and as text. Ranks that torchrun numbered above 0 return no data."""
+    from shardwright.measure.collectives.collect import collect_as_started
     from shardwright.measure.collectives.rank import RunPolicy
-    from shardwright.measure.collectives.sampling import KINDS
-    from shardwright.measure.collectives.torchrun import collect_as_started
 
     policy = RunPolicy() if runs is None else RunPolicy(runs=runs)
     with progress("measuring", detail="starting the ranks") as report:
-        summary = collect_as_started(output, kinds=kinds or KINDS, policy=policy, progress=report, **options)
+        summary = collect_as_started(output, policy=policy, progress=report, **options)
     if summary is None:
         return None, ""
     text = (
-        f"{summary.samples} collectives in {summary.folder}, {summary.skipped} skipped; {summary.measured} measurements in "
+        f"{summary.samples} collectives in {summary.folder}; {summary.measured} measurements in "
         f"{summary.seconds:.0f} s\n"
         f"repeats of a sample differ by {percent(summary.repeat_mean)} (mean), {percent(summary.repeat_median)} (median)\n"
         f"next: shardwright train {summary.folder} -o model.safetensors"

@@ -172,15 +172,15 @@ _UNKNOWN_LINKS: dict[str, float] = dict(zip(_LINK_FIELDS, (10e9, 10e9, 0.02, 0.0
 
 
 def _preset(count: int, device: str, memory: float, *links: float) -> Topology:
-    """One host of `count` devices. Memory is 85% of `memory`, the card's: the rest is left to the dense layers, activations and the
-    allocator (TorchRec's default reservation is 15% too).
-    """
-    return Topology(1, count, device, round(0.85 * memory), *links)
+    """One host of `count` devices. Memory is 85% of the card's."""
+    intra, inter, intra_ms, inter_ms = links
+    return Topology(1, count, device, round(0.85 * memory), intra, inter, intra_ms, inter_ms)
 
 
 # Bandwidths are per device and direction. Published collectives (`benchmarks/published_links.py`) give all latencies, NVLink from A100s on,
 # and links between hosts from H100s on: all-to-alls inside hosts of H100s and GB300s (H200s and B200s have the same links) and on 16 GPUs
-# of two hosts; all-reduces elsewhere. Vendors state the other values of these.
+# of two hosts; all-reduces elsewhere. Vendors state the other values of these. Memory is 85% of the card's: the rest is left to the dense
+# layers, activations and the allocator (TorchRec's default reservation is 15% too).
 #
 # Of the later ones, with what is not said of them above:
 # - GB200, GB300: the domain of 72 is a host. GB300s: an all-to-all of 64 (oracle-quickstart in that table) 667 GB/s, between two racks 24;
@@ -199,7 +199,7 @@ PRESETS: dict[str, Topology] = {
     "b200-8": _preset(8, "b200", 180e9, 625e9, 48e9, 0.053, 0.035),
     "gb200-nvl72": _preset(72, "gb200", 186e9, 667e9, 48e9, 0.053, 0.035),
     "gb300-nvl72": _preset(72, "gb300", 277e9, 667e9, 24e9, 0.053, 0.035),
-    "mi300x-8": _preset(8, "mi300x", 192e9, 336e9, 48e9, 0.032, 0.035),
+    "mi300x-8": _preset(8, "mi300", 192e9, 336e9, 48e9, 0.032, 0.035),
     "mi350x-8": _preset(8, "mi350x", 288e9, 392e9, 48e9, 0.032, 0.035),
     "l40s-8": _preset(8, "l40s", 48e9, 18e9, 12.5e9, 0.03, 0.05),
     "a10g-4": _preset(4, "a10g", 24e9, 18e9, 1.25e9, 0.03, 0.05),

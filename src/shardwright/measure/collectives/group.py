@@ -1,22 +1,18 @@
-"""The ranks of a group as processes of this machine: start, ask, watch and end them, and restart them after a failure.
-
-A rank that hangs or dies costs a restart, or at worst a sample, but never the collection.
-"""
+"""The ranks of a group as processes of this machine: start, ask, watch and end them."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.collectives.rank import DeviceTimes, RunPolicy
-from shardwright.measure.collectives.sampling import CollectiveSample
+from shardwright.measure.collectives.rank import RunPolicy
 from shardwright.measure.processes import Child, parsed
 
 _LOOK_S = 0.2  # interval of checks of the ranks during a wait
@@ -26,12 +22,8 @@ _LEAVE_S = 1.0  # after the group or one rank ended: time for the other ranks to
 RANK_PROGRAM = ("-m", "shardwright.measure.collectives.rank")
 
 
-class GroupFailed(Exception):
-    """The group failed to measure a sample and must be restarted. The message says why."""
-
-
-class GroupHung(GroupFailed):
-    """The group did not answer within the timeout."""
+class GroupFailed(MeasurementFailed):
+    """A rank of the group ended or hung, so that the group must be started again. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +70,6 @@ class RankGroup:
             self.close()
             raise
 
-    def measure(self, sample: CollectiveSample) -> DeviceTimes:
-        """Measure a sample.
-
-        Raises:
-            GroupHung: the sample took too long.
-            GroupFailed: a rank ended.
-            MeasurementFailed: the sample cannot be measured here.
-        """
-        reply = self.ask(asdict(sample), "for a sample")
-        return DeviceTimes(tuple(reply["forward_ms"]), tuple(reply["backward_ms"]))
-
     def ask(self, request: dict[str, Any], what: str) -> dict[str, Any]:
         """Send a request to every rank, and wait for the reply of rank 0.
 
@@ -97,8 +78,7 @@ class RankGroup:
             what: purpose of the request, for the error message.
 
         Raises:
-            GroupHung: the request took too long.
-            GroupFailed: a rank ended.
+            GroupFailed: a rank ended, or the request took too long.
             MeasurementFailed: the request cannot be served here.
         """
         for rank in self._ranks:
@@ -143,7 +123,7 @@ class RankGroup:
                 line = first.line(monotonic())  # the last reply may have just arrived
                 break
             if monotonic() >= stop:
-                raise GroupHung(f"the group of {self._options.world} ranks took longer than {timeout_s:g} s {what}")
+                raise GroupFailed(f"the group of {self._options.world} ranks took longer than {timeout_s:g} s {what}")
         if line is None or not line.endswith(b"\n"):
             raise self._ended()
         return parsed(line)
@@ -167,69 +147,10 @@ class RankGroup:
         return GroupFailed(f"rank {rank} {self._ranks[rank].how_ended()}. {self._ranks[rank].last_words()}")
 
 
-MOST_FAILURES = 5
-"""This many failures in a row are the machine's fault, not a sample's."""
-
-_TRIES = 2  # tries of a sample during which a rank ends; a sample that hangs is not tried again, since that costs another timeout
-
-
-class Runner:
-    """Measures samples in a group, and restarts the group when it fails; a context manager that ends it.
-
-    Args:
-        options: options of the group.
-        start: starts a group.
-    """
-
-    def __init__(self, options: GroupOptions, start: Callable[[GroupOptions], RankGroup] = RankGroup) -> None:
-        self._options, self._start = options, start
-        self._group: RankGroup | None = None
-        self._failures = 0
-
-    def measure(self, sample: CollectiveSample) -> DeviceTimes | None:
-        """Measure a sample; None if it hung, or if a rank ended in every try.
-
-        Raises:
-            MeasurementFailed: the group failed too often in a row, or cannot measure here.
-        """
-        for _ in range(_TRIES):
-            group = self._running_group()
-            try:
-                times = group.measure(sample)
-            except GroupFailed as error:
-                self._failed(error)
-                if isinstance(error, GroupHung):
-                    break
-            else:
-                self._failures = 0
-                return times
-        return None
-
-    def close(self) -> None:
-        """End the group."""
-        if self._group is not None:
-            self._group.close()
-            self._group = None
-
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _running_group(self) -> RankGroup:
-        while self._group is None:
-            try:
-                self._group = self._start(self._options)
-            except GroupFailed as error:
-                self._failed(error)
-        return self._group
-
-    def _failed(self, error: GroupFailed) -> None:
-        self.close()
-        self._failures += 1
-        if self._failures >= MOST_FAILURES:
-            raise MeasurementFailed(
-                f"collectives between {self._options.world} processes failed {self._failures} times in a row, at last because {error}; "
-                "what was measured before is kept. Use fewer ranks, a longer timeout or smaller batches"
-            ) from error
+@contextmanager
+def telling_what_is_kept() -> Iterator[None]:
+    """Say, where a group fails, how to go on."""
+    try:
+        yield
+    except GroupFailed as error:
+        raise MeasurementFailed(f"{error}; what was measured is kept: run the same command again to go on") from error
