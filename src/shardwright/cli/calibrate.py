@@ -1,4 +1,4 @@
-"""`shardwright calibrate`: a cost model of this machine, in minutes."""
+"""`shardwright calibrate`: a cost model of this machine, or the links of a cluster, in minutes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardwright.cli.checks import given_parameters
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Seed, option
 from shardwright.cli.output import Report, emit, note, percent, progress, signed, table
-from shardwright.errors import require
+from shardwright.errors import InvalidInput, require
 
 if TYPE_CHECKING:
     import rich.table
@@ -28,12 +29,13 @@ _MADE = {
 
 def run(
     *,
+    context: typer.Context,
     task: Annotated[
         Path | None, typer.Argument(metavar="[TASK]", help="Task file, YAML or JSON.", show_default=False)
     ] = None,
     minutes: Annotated[
         float | None,
-        option("--minutes", metavar="MINUTES", text="How long it may take. (default 3, on cuda 8)"),
+        option("--minutes", metavar="MINUTES", text="How long it may take. (default 3, on cuda 8, of links 2.5)"),
     ] = None,
     device: Annotated[
         str | None,
@@ -43,6 +45,14 @@ def run(
         float, typer.Option("--aim", metavar="SHARE", help="Mean error on sets not seen that is good enough to stop.")
     ] = 0.05,
     seed: Seed = 0,
+    links: Annotated[bool, typer.Option("--links", help="Measure collectives in place of kernels.")] = False,
+    devices: Annotated[
+        int | None,
+        option("--devices", metavar="N", text="With --links: processes to start. (default one a core or GPU)"),
+    ] = None,
+    output: Annotated[
+        Path | None, option("--output", "-o", metavar="FILE", text="With --links: also save the links here, as JSON.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this machine's kernels for some minutes and keep a cost model of it. Planning then uses that model by default.
@@ -50,11 +60,21 @@ def run(
     With a task, the command measures the task's tables, batch size and optimizer, in sets that searches form. Ctrl-C keeps what was
     measured, and the same command goes on from there.
 
+    With --links, it measures the collectives that TorchRec calls, and keeps their latencies and bandwidths: between processes of this
+    machine or, started by torchrun on every host, between the devices of a cluster. Planning for such a cluster then uses these.
+
     Example:
         shardwright calibrate
         shardwright calibrate task.yaml --minutes 5
+        torchrun --nnodes 2 --nproc-per-node 8 … -m shardwright calibrate --links --device cuda
     """
     require("measure", "measuring")
+    _check_together(context, links)
+    if links:
+        from shardwright.cli.calibrate_links import run_links
+
+        run_links(devices=devices, device=device or "cpu", minutes=minutes, output=output, as_json=as_json)
+        return
     from shardwright.calibration import calibrate
     from shardwright.calibration.calibration import MINUTES
     from shardwright.task import Task
@@ -75,6 +95,17 @@ def run(
         raise Interrupted("stopped early; what was measured is kept: run the same command again to go on")
     if found.model is None:
         raise typer.Exit(1)
+
+
+def _check_together(context: typer.Context, links: bool) -> None:
+    """Check that all given options belong to what is measured, kernels or links."""
+    others = ("task", "aim", "seed") if links else ("devices", "output")
+    for one in given_parameters(context):
+        if one.name in others:
+            rule = (
+                "does not apply to --links; leave it out" if links else "needs --links; add that flag, or leave it out"
+            )
+            raise InvalidInput(f"{one.opts[0]} {rule}")
 
 
 def progress_of(report: Report, total: float) -> Callable[[float, int, float | None, str], None]:

@@ -111,10 +111,9 @@ def run(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure samples to train a cost model on: fused kernels of random sets of tables or, with --collectives, random all-to-alls for
-    NeuroShard's networks.
+    """Measure samples to train a cost model on: fused kernels of random sets of tables or, with --collectives, all-to-alls.
 
-    What links carry, which any plan is priced by, shardwright calibrate --links measures.
+    NeuroShard's networks learn from all-to-alls. What links carry, which plans are priced by, 'shardwright calibrate --links' measures.
 
     You can stop the command at any moment and run it again to go on, with or without --ray. Kernels and collectives may go into the
     same folder, and so may the samples of several machines.

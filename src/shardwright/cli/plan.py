@@ -14,7 +14,7 @@ from rich.table import Table
 from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.errors import about
 from shardwright.cli.options import AsJson, Gap, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, cost_model_for, option
-from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
+from shardwright.cli.output import MISSING, emit, ms, note, percent, progress, saved, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.units import format_bytes
 
@@ -144,7 +144,7 @@ def run(
     }
     size = _size_of(sharding_group_size, runs_on, of_groups)
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
-    placed = sw.Task.load(task)
+    placed = _with_known_links(sw.Task.load(task))
     maps = _rank_maps(rank_maps, placed) if rank_maps is not None else {}
     older = sw.Plan.load(start) if start is not None else None
     cost_model = cost_model_for(model, placed, task)
@@ -188,6 +188,17 @@ def run(
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
         views.insert(0, _sizes_view(sizes))
     emit(document, *views, saved(output), as_json=as_json)
+
+
+def _with_known_links(task: Task) -> Task:
+    """The task with the links that were measured on such a cluster, if its topology states none."""
+    from shardwright.cli.calibrate_links import with_known_links
+
+    topology, text = with_known_links(task.topology)
+    if text is None:
+        return task
+    note(text)
+    return replace(task, topology=topology)
 
 
 def _check(file: Path, model: Path | None, as_json: bool) -> None:

@@ -83,7 +83,7 @@ def _line(sent: Floats, ms: Floats) -> LinkSpeed:
         rates = rates_of(columns, ms, weight)
         weight = (1 + ((columns @ rates / ms - 1) / _SOFT) ** 2) ** -0.25
     latency, slope = rates
-    return LinkSpeed(float(latency), float(1e3 * _MB / max(slope, _LEAST_MS_PER_MB)))
+    return LinkSpeed(float(f"{latency:.5g}"), float(f"{1e3 * _MB / max(slope, _LEAST_MS_PER_MB):.5g}"))
 
 
 def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLinks:

@@ -80,12 +80,8 @@ class MeasuredLinks:
     errors: dict[str, dict[str, LinkErrors]]
     date: str
 
-    def for_topology(self, topology: Topology, where: str) -> Links:
-        """The links, for a topology of the same cluster.
-
-        Args:
-            topology: the topology that is to take them.
-            where: the file, for messages.
+    def check_cluster(self, topology: Topology, where: str) -> None:
+        """Check that a topology that is to take the links, from the file `where`, is of the same cluster.
 
         Raises:
             InvalidInput: the topology has another device type, or hosts of another number or size.
@@ -95,7 +91,6 @@ class MeasuredLinks:
                 f"{where}: links of {self.cluster}, but the topology is {topology.hosts} × {topology.devices_per_host} {topology.device}; "
                 "measure this cluster: shardwright calibrate --links"
             )
-        return self.links
 
     def save(self, path: str | Path) -> None:
         """Write a links file; atomic."""

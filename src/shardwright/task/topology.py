@@ -83,7 +83,7 @@ class Topology:
             object.__setattr__(self, name, (usual or _UNKNOWN_LINKS)[name])
         several = {"intra_bandwidth": self.devices_per_host > 1, "inter_bandwidth": self.hosts > 1}
         assumed = [name for name in missing if several.get(name)]
-        if assumed and usual is None and self.device != "cpu":
+        if assumed and usual is None and self.links is None and self.device != "cpu":
             warnings.warn(
                 f"topology: no preset has {self.device!r} devices, so 10 GB/s are assumed; state {' and '.join(assumed)}, or links",
                 stacklevel=4,
