@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -144,7 +145,7 @@ def run(
     }
     size = _size_of(sharding_group_size, runs_on, of_groups)
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
-    placed = _with_known_links(sw.Task.load(task))
+    placed = _loaded(task)
     maps = _rank_maps(rank_maps, placed) if rank_maps is not None else {}
     older = sw.Plan.load(start) if start is not None else None
     cost_model = cost_model_for(model, placed, task)
@@ -190,11 +191,19 @@ def run(
     emit(document, *views, saved(output), as_json=as_json)
 
 
-def _with_known_links(task: Task) -> Task:
-    """The task with the links that were measured on such a cluster, if its topology states none."""
+def _loaded(file: Path) -> Task:
+    """The task in a file; if its topology states no links, with those that were measured on such a cluster."""
     from shardwright.cli.calibrate_links import with_known_links
+    from shardwright.task import Task
+    from shardwright.task.topology import ASSUMED
 
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        task = Task.load(file)
     topology, text = with_known_links(task.topology)
+    for one in warned:
+        if text is None or ASSUMED not in str(one.message):  # nothing is assumed where links are known
+            warnings.warn(str(one.message), stacklevel=1)
     if text is None:
         return task
     note(text)

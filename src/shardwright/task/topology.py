@@ -14,6 +14,8 @@ from shardwright.task.links import Collective, Links, links_from_dict
 from shardwright.task.units import checked_number, checked_whole, format_bytes, listed, parse_bandwidth, parse_bytes
 
 MAX_DEVICES = 65_536
+ASSUMED = "10 GB/s are assumed"
+"""What a warning says where nobody states a bandwidth."""
 
 Memory: TypeAlias = int | str | Sequence[int | str]
 
@@ -85,7 +87,7 @@ class Topology:
         assumed = [name for name in missing if several.get(name)]
         if assumed and usual is None and self.links is None and self.device != "cpu":
             warnings.warn(
-                f"topology: no preset has {self.device!r} devices, so 10 GB/s are assumed; state {' and '.join(assumed)}, or links",
+                f"topology: no preset has {self.device!r} devices, so {ASSUMED}; state {' and '.join(assumed)}, or links",
                 stacklevel=4,
             )
 
