@@ -84,10 +84,8 @@ def ranks_mentioning(text: str) -> list[int]:
 @pytest.mark.slow
 def test_all_to_alls_move_what_they_should_and_hold_the_wait_for_late_starters() -> None:
     body = """if max(request["delays_ms"]) == 0:
-    passes = build_passes(CollectiveSample(**request), member.rank, member.world, member.device)
-    passes.forward()
-    passes.backward()
-    forward, backward = [output.tolist() for output in passes.outputs]
+    calls = build_passes(CollectiveSample(**request), member.rank, member.world, member.device)
+    forward, backward = [call().tolist() for call in calls]
     return {"forward_ms": forward, "backward_ms": backward}"""
     with RankGroup(GroupOptions(3, policy=FEW, program=rank_program(body))) as group:
         # 5 samples: 2, 2 and 1 by rank; rank 0 is seen.
@@ -103,14 +101,14 @@ def test_all_to_alls_move_what_they_should_and_hold_the_wait_for_late_starters()
 
 
 @pytest.mark.slow
-def test_four_ranks_on_two_hosts(tmp_path: Path) -> None:
-    wanted = collection(tmp_path, 12, world=4, hosts=2, policy=FEW)
+def test_four_ranks(tmp_path: Path) -> None:
+    wanted = collection(tmp_path, 12, world=4, policy=FEW)
     seen: list[tuple[int, int]] = []
     summary = collect_collectives(wanted, progress=lambda done, all_, _: seen.append((done, all_)))
     assert seen == [(done, 13) for done in range(1, 14)]
     assert (summary.samples, summary.measured) == (12, 13)
     for row in read_collectives(tmp_path).to_pylist():
-        assert (row["world"], row["hosts"], row["runs"], row["backend"]) == (4, 2, 3, "gloo")
+        assert (row["world"], row["runs"], row["backend"]) == (4, 3, "gloo")
         assert len(row["forward_ms"]) == len(row["backward_ms"]) == len(row["dims"]) == len(row["delays_ms"]) == 4
         assert min(row["forward_ms"] + row["backward_ms"]) > 0
     assert collect_collectives(wanted).measured == 0
@@ -177,7 +175,7 @@ def test_when_the_parent_is_killed_nothing_is_lost_and_no_rank_stays(tmp_path: P
     assert read_collectives(tmp_path)["measured_at"].to_pylist()[0] == before["measured_at"].to_pylist()[0]
 
 
-def torchrun(*arguments: str, cache: Path, hosts: int = 1) -> list[subprocess.CompletedProcess[str]]:
+def torchrun(*arguments: str, cache: Path, hosts: int) -> list[subprocess.CompletedProcess[str]]:
     """Two ranks on each of some hosts, all of which are this machine."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -191,17 +189,6 @@ def torchrun(*arguments: str, cache: Path, hosts: int = 1) -> list[subprocess.Co
     ]
     done = [(process, *process.communicate(timeout=240)) for process in started]
     return [subprocess.CompletedProcess(process.args, process.returncode, out, err) for process, out, err in done]
-
-
-@pytest.mark.slow
-def test_ranks_that_torchrun_started_share_one_store(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    options = ("-o", str(store), "-n", "5", "--batch-size", "64", "--runs", "1")
-    (done,) = torchrun("collect", "--collectives", *options, cache=tmp_path / "cache")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("5 collectives in") == 1  # rank 0 alone says so
-    assert keys_of(read_collectives(store)) == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0), (4, 0)]
-    assert {(row["world"], row["hosts"]) for row in read_collectives(store).to_pylist()} == {(2, 1)}
 
 
 @pytest.mark.slow

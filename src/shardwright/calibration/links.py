@@ -16,10 +16,15 @@ from shardwright.cost.files import device_type
 from shardwright.cost.links import links_path, measured_links
 from shardwright.errors import InvalidInput
 from shardwright.files import write_atomically
-from shardwright.measure.collectives.group import GroupOptions, RankGroup, telling_what_is_kept
+from shardwright.measure.collectives.group import (
+    GroupOptions,
+    RankGroup,
+    led_group,
+    place_of_this_process,
+    telling_what_is_kept,
+)
 from shardwright.measure.collectives.links import Rung, measure_ladders
 from shardwright.measure.collectives.rank import RunPolicy, group_backend
-from shardwright.measure.collectives.torchrun import led_group, place_of_this_process
 from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import Progress
 from shardwright.task.link_files import FORMAT, Cluster, MeasuredLinks

@@ -67,10 +67,6 @@ Seconds = Annotated[
     ),
 ]
 World = Annotated[int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")]
-Hosts = Annotated[
-    int | None,
-    option("--hosts", metavar="N", text="With --collectives: hosts that the ranks stand for. (default 1)"),
-]
 Runs = Annotated[
     int | None,
     option("--runs", metavar="N", text="With --collectives: timed runs per sample; their median counts. (default 10)"),
@@ -85,7 +81,7 @@ Timeout = Annotated[
 ]
 
 _OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds", "ray")
-_OF_COLLECTIVES = ("world", "hosts", "runs", "timeout")
+_OF_COLLECTIVES = ("world", "runs", "timeout")
 
 
 def run(
@@ -104,7 +100,6 @@ def run(
     memory: Memory = None,
     seconds: Seconds = None,
     world: World = None,
-    hosts: Hosts = None,
     runs: Runs = None,
     timeout: Timeout = None,
     ray: RayAddress = None,
@@ -140,7 +135,6 @@ def run(
                 output,
                 samples=2000 if samples is None else samples,
                 world=world,
-                hosts=hosts,
                 runs=runs,
                 timeout_s=60.0 if timeout is None else timeout,
                 **common,
@@ -161,8 +155,7 @@ def run(
     except KeyboardInterrupt:
         stopped = f"stopped; all samples measured so far are in {output}: run the same command again to go on"
         raise Interrupted(stopped) from None
-    if document is not None:
-        emit(document, text, as_json=as_json)
+    emit(document, text, as_json=as_json)
 
 
 def _kernels_collected(
@@ -193,21 +186,21 @@ def _kernels_collected(
     return asdict(summary) | {"folder": str(summary.folder)}, text
 
 
-def _collectives_collected(output: Path, *, runs: int | None, **options: Any) -> tuple[dict[str, Any] | None, str]:
-    """Collect collectives; return the result as data and as text. Ranks that torchrun numbered above 0 return no data."""
-    from shardwright.measure.collectives.collect import collect_as_started
+def _collectives_collected(
+    output: Path, *, world: int | None, runs: int | None, timeout_s: float, **options: Any
+) -> tuple[dict[str, Any], str]:
+    """Collect all-to-alls between processes of this machine; return the result as data and as text."""
+    from shardwright.measure.collectives.collect import collect_collectives, new_collection
     from shardwright.measure.collectives.rank import RunPolicy
 
     policy = RunPolicy() if runs is None else RunPolicy(runs=runs)
+    collection = new_collection(output, world=2 if world is None else world, policy=policy, **options)
     with progress("measuring", detail="starting the ranks") as report:
-        summary = collect_as_started(output, policy=policy, progress=report, **options)
-    if summary is None:
-        return None, ""
+        summary = collect_collectives(collection, timeout_s=timeout_s, progress=report)
     text = (
-        f"{summary.samples} collectives in {summary.folder}; {summary.measured} measurements in "
-        f"{summary.seconds:.0f} s\n"
+        f"{summary.samples} all-to-alls in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s\n"
         f"repeats of a sample differ by {percent(summary.repeat_mean)} (mean), {percent(summary.repeat_median)} (median)\n"
-        f"next: shardwright train {summary.folder} -o model.safetensors"
+        f"next: shardwright train {summary.folder} --network neuroshard -o model.safetensors"
     )
     return asdict(summary) | {"folder": str(summary.folder)}, text
 
@@ -224,8 +217,7 @@ def _check_together(context: typer.Context, collectives: bool) -> None:
             continue
         if name == "ray":
             raise InvalidInput(
-                "--ray does not apply to --collectives, whose ranks must run at the same time; leave it out, and start the "
-                "command by torchrun on all machines"
+                "--ray does not apply to --collectives, whose ranks are processes of this machine; leave it out"
             )
         rule = "does not apply to" if collectives else "needs"
         remedy = "leave it out" if collectives else "add that flag, or leave it out"

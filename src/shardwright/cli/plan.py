@@ -193,7 +193,7 @@ def run(
 
 def _loaded(file: Path) -> Task:
     """The task in a file; if its topology states no links, with those that were measured on such a cluster."""
-    from shardwright.cli.calibrate_links import with_known_links
+    from shardwright.cli.calibrate import with_known_links
     from shardwright.task import Task
     from shardwright.task.topology import ASSUMED
 

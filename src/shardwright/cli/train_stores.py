@@ -29,7 +29,7 @@ class Stores:
         folders: the stores and files that have kernel samples.
         machines: fingerprints of the machines that measured kernels.
         kernels: kernel samples of each store that has some.
-        collectives: measured collectives of all stores, by number of devices and hosts.
+        collectives: measured collectives of all stores, by number of devices.
     """
 
     folders: list[Path]

@@ -19,11 +19,10 @@ _AGAIN = "collect the samples again: shardwright collect --collectives"
 
 @dataclass(frozen=True)
 class Collectives:
-    """n measured all-to-alls of D devices on one number of hosts.
+    """n measured all-to-alls of D devices.
 
     Attributes:
         devices: D.
-        hosts: number of hosts that the devices are spread over.
         sample: `(n,)` ids; a sample measured twice occurs twice.
         repeat: `(n,)` 0 for the first measurement of a sample, 1 for the second.
         batch_size: `(n,)` samples per step, over all devices.
@@ -34,7 +33,6 @@ class Collectives:
     """
 
     devices: int
-    hosts: int
     sample: Ints
     repeat: Ints
     batch_size: Ints
@@ -48,13 +46,13 @@ class Collectives:
 
     @property
     def label(self) -> str:
-        """Name of the arrangement, as in "4 devices" or "16 devices on 2 hosts"."""
-        return f"{self.devices} devices" + (f" on {self.hosts} hosts" if self.hosts > 1 else "")
+        """Name of the arrangement, as in "4 devices"."""
+        return f"{self.devices} devices"
 
     def select(self, chosen: Bools | Ints) -> Collectives:
         """The collectives where `chosen`, `(n,)`, is true, or those with these numbers."""
         columns = {name: value[chosen] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return Collectives(self.devices, self.hosts, **columns)
+        return Collectives(self.devices, **columns)
 
     def repeated(self) -> tuple[Collectives, Collectives]:
         """The first and the second measurements of the samples measured twice, in the same order of rows."""
@@ -70,43 +68,38 @@ def split(collectives: Collectives, seed: int) -> tuple[Collectives, Collectives
 
 
 def collectives_of(tables: Sequence[Any]) -> list[Collectives]:
-    """The collectives of several stores, grouped by number of devices and hosts.
+    """The collectives of several stores, grouped by number of devices.
 
     Args:
         tables: `pyarrow.Table`s as `shardwright.measure` reads them, one per store; ids are shifted so that no two stores share one.
 
     Returns:
-        One `Collectives` for each number of devices and hosts, fewest devices first.
+        One `Collectives` for each number of devices, fewest devices first.
 
     Raises:
         InvalidInput: a row is inconsistent, or a time is not finite and greater than 0.
     """
-    groups: dict[tuple[int, int], list[Collectives]] = {}
+    groups: dict[int, list[Collectives]] = {}
     shift = 0
     for table in tables:
-        world, hosts, sample = (np.asarray(table[name], dtype=np.int64) for name in ("world", "hosts", "sample"))
-        for devices, spread in sorted(set(zip(world.tolist(), hosts.tolist(), strict=True))):
-            rows = np.flatnonzero((world == devices) & (hosts == spread))
-            groups.setdefault((devices, spread), []).append(_arrays(table.take(rows), devices, spread, shift))
+        world, sample = (np.asarray(table[name], dtype=np.int64) for name in ("world", "sample"))
+        for devices in sorted(set(world.tolist())):
+            rows = np.flatnonzero(world == devices)
+            groups.setdefault(devices, []).append(_arrays(table.take(rows), devices, shift))
         shift += int(sample.max(initial=-1)) + 1
     return [_join(parts) for _, parts in sorted(groups.items())]
 
 
 def _join(parts: Sequence[Collectives]) -> Collectives:
-    columns = [field.name for field in fields(Collectives)[2:]]
+    columns = [field.name for field in fields(Collectives)[1:]]
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
-    return Collectives(parts[0].devices, parts[0].hosts, **joined)
+    return Collectives(parts[0].devices, **joined)
 
 
-def _arrays(table: Any, devices: int, hosts: int, shift: int) -> Collectives:
-    """The collectives of rows that all have the same number of devices and hosts."""
-    if devices < 1 or not 1 <= hosts <= devices:
-        raise InvalidInput(
-            f"collectives of {devices} devices on {hosts} hosts: 1 ≤ hosts ≤ devices must hold; {_AGAIN}"
-        )
+def _arrays(table: Any, devices: int, shift: int) -> Collectives:
+    """The collectives of rows that all have the same number of devices."""
     result = Collectives(
         devices=devices,
-        hosts=hosts,
         sample=np.asarray(table["sample"], dtype=np.int64) + shift,
         repeat=np.asarray(table["repeat"], dtype=np.int64),
         batch_size=np.asarray(table["batch_size"], dtype=np.int64),

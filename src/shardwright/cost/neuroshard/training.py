@@ -189,7 +189,7 @@ def train_communication(
         progress: called after every epoch of every network.
 
     Raises:
-        InvalidInput: there are no all-to-alls, fewer than 50 for a number of devices, or several numbers of hosts for one.
+        InvalidInput: there are no all-to-alls, or fewer than 50 for a number of devices.
     """
     found = [part for part in parts if len(part)]
     _check(found)
@@ -218,13 +218,7 @@ def _check(parts: Sequence[Collectives]) -> None:
         raise InvalidInput(
             "the sample stores hold no all_to_all; collect some first: shardwright collect --collectives"
         )
-    devices = [part.devices for part in parts]
     for part in parts:
-        if devices.count(part.devices) > 1:
-            raise InvalidInput(
-                f"all-to-alls of {part.devices} devices were measured on several numbers of hosts; NeuroShard's networks do not know of "
-                "hosts: train on samples of one arrangement"
-            )
         if len(part) < FEWEST_COLLECTIVES:
             raise InvalidInput(
                 f"{len(part)} all-to-alls of {part.devices} devices are too few to train on; collect at least {FEWEST_COLLECTIVES}, "

@@ -15,9 +15,8 @@ import numpy as np
 
 from shardwright.errors import InvalidInput
 from shardwright.measure.collectives.group import GroupOptions, RankGroup, telling_what_is_kept
-from shardwright.measure.collectives.rank import DeviceTimes, RunPolicy, group_backend
+from shardwright.measure.collectives.rank import RunPolicy, group_backend
 from shardwright.measure.collectives.sampling import CollectiveSample, CollectiveSpace
-from shardwright.measure.collectives.torchrun import PlaceInGroup, led_group, place_of_this_process
 from shardwright.measure.hardware import MACHINE, Fingerprint, fingerprint
 from shardwright.measure.measuring import Progress
 from shardwright.measure.sampling import pool_digest
@@ -50,7 +49,6 @@ class CollectiveCollection:
         folder: the store.
         samples: number of samples that the store is to hold in the end.
         space: the samples.
-        hosts: number of hosts; each holds the same number of consecutive ranks.
         device: "cpu" or "cuda".
         policy: how often a collective is run.
     """
@@ -58,15 +56,12 @@ class CollectiveCollection:
     folder: Path
     samples: int
     space: CollectiveSpace
-    hosts: int
     device: str
     policy: RunPolicy = field(default_factory=RunPolicy)
 
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise InvalidInput(f"samples is {self.samples}, must be at least 1")
-        if self.hosts < 1 or self.space.world % self.hosts:
-            raise InvalidInput(f"hosts is {self.hosts}, must be a divisor of the {self.space.world} ranks")
 
     def request(self) -> dict[str, Any]:
         """All options that samples depend on, besides their number."""
@@ -74,7 +69,6 @@ class CollectiveCollection:
         return {
             "seed": space.seed,
             "world": space.world,
-            "hosts": self.hosts,
             "batch_sizes": list(space.batch_sizes),
             "kinds": [ALL_TO_ALL],
             "pool": pool_digest(space.pool),
@@ -95,7 +89,6 @@ def new_collection(
     *,
     samples: int,
     world: int,
-    hosts: int = 1,
     seed: int = 0,
     device: str = "cpu",
     batch_sizes: Sequence[int] | None = None,
@@ -111,7 +104,7 @@ def new_collection(
     default_sizes, bandwidth, latency = _DEFAULTS[device]
     sizes = tuple(default_sizes if batch_sizes is None else batch_sizes)
     space = CollectiveSpace(tuple(pool), world, seed, sizes, bandwidth, latency)
-    return CollectiveCollection(Path(folder), samples, space, hosts, device, policy or RunPolicy())
+    return CollectiveCollection(Path(folder), samples, space, device, policy or RunPolicy())
 
 
 def collect_collectives(
@@ -124,9 +117,6 @@ def collect_collectives(
     """Measure collectives between processes of this machine into a sample store; call it again to resume after any interruption.
 
     Sample i depends only on the seed and i. Every 20th sample is measured a second time, ten samples later.
-
-    All ranks run on this machine. With more than one host, the store records how many the ranks stand for, but the links between hosts are
-    loopback too. For links between real hosts see `collect_in_group`.
 
     Args:
         collection: what to measure, and the store.
@@ -144,62 +134,6 @@ def collect_collectives(
         return _collected(collection, ranks.ask, progress)
 
 
-def collect_in_group(
-    collection: CollectiveCollection, place: PlaceInGroup, *, timeout_s: float = 60.0, progress: Progress | None = None
-) -> CollectivesSummary | None:
-    """Measure collectives with the other processes of a group that torchrun started; each must call this with the same arguments.
-
-    A rank that dies or hangs ends the group. What was measured before is kept: the same command goes on from there.
-
-    Args:
-        collection: what to measure; `world` must be the group's.
-        place: this process's place in the group.
-        timeout_s: longest time of a sample.
-        progress: called on rank 0 after each measurement.
-
-    Returns:
-        The summary on rank 0, None on the others.
-
-    Raises:
-        InvalidInput: an option is out of range, or the store cannot be used.
-        MeasurementFailed: the ranks were started with different options or on different hardware, or one ended.
-    """
-    check_timeout(timeout_s)
-    if collection.space.world != place.world:
-        raise InvalidInput(
-            f"world is {collection.space.world}, the group has {place.world} ranks; leave it out under torchrun"
-        )
-    options = {"samples": collection.samples, **collection.request()}
-    with led_group(collection.device, place, timeout_s, options, collection.policy) as group:
-        return None if group is None else _collected(collection, group.ask, progress)
-
-
-def collect_as_started(
-    folder: Path,
-    *,
-    world: int | None = None,
-    hosts: int | None = None,
-    timeout_s: float = 60.0,
-    progress: Progress | None = None,
-    **options: Any,
-) -> CollectivesSummary | None:
-    """Measure in the group that torchrun started this process in, else between processes of this machine, by default two.
-
-    The summary is None on ranks that torchrun numbered above 0. For the rest see `new_collection` and `collect_collectives`.
-    """
-    place = place_of_this_process()
-    found_world, found_hosts = (place.world, place.hosts) if place else (2, 1)
-    collection = new_collection(
-        folder,
-        world=found_world if world is None else world,
-        hosts=found_hosts if hosts is None else hosts,
-        **options,
-    )
-    if place:
-        return collect_in_group(collection, place, timeout_s=timeout_s, progress=progress)
-    return collect_collectives(collection, timeout_s=timeout_s, progress=progress)
-
-
 def _collected(collection: CollectiveCollection, ask: Ask, progress: Progress | None) -> CollectivesSummary:
     """Measure what the store lacks."""
     started = monotonic()
@@ -209,8 +143,7 @@ def _collected(collection: CollectiveCollection, ask: Ask, progress: Progress | 
         todo = [key for key in wanted if key not in settled]
         for done, (number, repeat) in enumerate(todo, len(wanted) - len(todo) + 1):
             sample = collection.space.draw(number)
-            times = DeviceTimes(**ask(asdict(sample), "for a sample"))
-            row = row_of(sample, collection.hosts, backend, times, collection.policy.runs)
+            row = row_of(sample, backend, ask(asdict(sample), "for a sample"), collection.policy.runs)
             store.add_collective(collection.digest, number, repeat, row)
             if progress:
                 progress(done, len(wanted), "")
@@ -251,7 +184,6 @@ def schema() -> pa.Schema:
             ("repeat", pa.int8()),
             ("kind", pa.string()),
             ("world", pa.int32()),
-            ("hosts", pa.int32()),
             ("batch_size", pa.int32()),
             ("dims", pa.list_(pa.int32())),
             ("delays_ms", pa.list_(pa.float64())),
@@ -316,17 +248,16 @@ def read_collectives(
     return table
 
 
-def row_of(sample: CollectiveSample, hosts: int, backend: str, times: DeviceTimes, runs: int) -> dict[str, Any]:
-    """The store's row of a sample."""
+def row_of(sample: CollectiveSample, backend: str, times: dict[str, Any], runs: int) -> dict[str, Any]:
+    """The store's row of a sample, with the times that `Member.measure` returns."""
     return {
         "kind": ALL_TO_ALL,
         "world": len(sample.delays_ms),
-        "hosts": hosts,
         "batch_size": sample.batch_size,
         "dims": list(sample.dims),
         "delays_ms": list(sample.delays_ms),
-        "forward_ms": list(times.forward_ms),
-        "backward_ms": list(times.backward_ms),
+        "forward_ms": times["forward_ms"],
+        "backward_ms": times["backward_ms"],
         "runs": runs,
         "backend": backend,
         "measured_at": int(time() * 1000),

@@ -13,9 +13,9 @@ import faulthandler
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -55,19 +55,6 @@ class RunPolicy:
 
 
 @dataclass(frozen=True)
-class DeviceTimes:
-    """Median times of one sample.
-
-    Attributes:
-        forward_ms: `(devices,)` ms of the forward all-to-all, with start delays.
-        backward_ms: `(devices,)` ms of the backward all-to-all.
-    """
-
-    forward_ms: tuple[float, ...]
-    backward_ms: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Member:
     """This process as a rank of an existing group.
 
@@ -84,16 +71,19 @@ class Member:
     local_world: int
     _host_groups: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def measure(self, sample: CollectiveSample, policy: RunPolicy) -> DeviceTimes:
-        """Measure a sample. Every rank of the group must call this; all get the same times."""
-        passes = build_passes(sample, self.rank, self.world, self.device)
+    def measure(self, sample: CollectiveSample, policy: RunPolicy) -> dict[str, Any]:
+        """Measure a sample, with all other ranks; return the median ms of each device, {forward_ms: […], backward_ms: […]}, on every rank.
+
+        Forward times include the wait for devices that start late.
+        """
+        calls = build_passes(sample, self.rank, self.world, self.device)
         forward, backward = [], []
         for _ in range(policy.warm_up + policy.runs):
-            forward.append(self.time(passes.forward, sample.delays_ms[self.rank]))
-            backward.append(self.time(passes.backward))
+            forward.append(self.time(calls[0], sample.delays_ms[self.rank]))
+            backward.append(self.time(calls[1]))
         mine = [median(times[policy.warm_up :]) for times in (forward, backward)]
         forward_ms, backward_ms = zip(*self.gather(mine), strict=True)
-        return DeviceTimes(tuple(forward_ms), tuple(backward_ms))
+        return {"forward_ms": forward_ms, "backward_ms": backward_ms}
 
     def host_group(self, hosts: int) -> Any:
         """The group of the ranks of this rank's host, one of `hosts`; made once, when all ranks first ask for it."""
@@ -151,23 +141,14 @@ class Member:
         return [times.tolist() for times in all_]
 
 
-@dataclass(frozen=True)
-class Passes:
-    """The calls of one sample on one rank.
+def build_passes(
+    sample: CollectiveSample, rank: int, world: int, device: torch.device
+) -> list[Callable[[], torch.Tensor]]:
+    """Build the forward and the backward all-to-all of a sample on one rank of an existing group, each of which returns what it received.
 
-    Attributes:
-        forward: sends this rank's columns of all samples and receives all columns of its own samples.
-        backward: the reverse.
-        outputs: buffers that the calls write, one for each pass.
+    Forward sends this rank's columns of all samples and receives all columns of its own; backward is the reverse. Every input value is the
+    number of the sending rank.
     """
-
-    forward: Callable[[], Any]
-    backward: Callable[[], Any]
-    outputs: Sequence[torch.Tensor]
-
-
-def build_passes(sample: CollectiveSample, rank: int, world: int, device: torch.device) -> Passes:
-    """Build the calls of a sample on one rank of an existing group. Every input value is the number of the sending rank."""
     import torch
     import torch.distributed as dist
 
@@ -178,11 +159,16 @@ def build_passes(sample: CollectiveSample, rank: int, world: int, device: torch.
     pooled = torch.empty(sum(in_splits), device=device)
     gradients = torch.full((sum(in_splits),), float(rank), device=device)
     collected = torch.empty(sum(out_splits), device=device)
-    return Passes(
-        lambda: dist.all_to_all_single(pooled, values, in_splits, out_splits),
-        lambda: dist.all_to_all_single(collected, gradients, out_splits, in_splits),
-        [pooled, collected],
-    )
+
+    def forward() -> torch.Tensor:
+        dist.all_to_all_single(pooled, values, in_splits, out_splits)
+        return pooled
+
+    def backward() -> torch.Tensor:
+        dist.all_to_all_single(collected, gradients, out_splits, in_splits)
+        return collected
+
+    return [forward, backward]
 
 
 def named(name: str, older: str) -> Callable[..., Any]:
@@ -310,7 +296,7 @@ def _serve(options: dict[str, Any], replies: IO[str], program: Answer) -> None:
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
     """Measure a sample, or a rung of the ladder of links; return the reply of rank 0."""
     if "sample" in request:
-        return asdict(member.measure(CollectiveSample(**request), policy))
+        return member.measure(CollectiveSample(**request), policy)
     from shardwright.measure.collectives.links import measure_rung
 
     return measure_rung(member, request)

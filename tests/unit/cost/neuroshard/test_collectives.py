@@ -13,11 +13,11 @@ def changed(name, value):
     return pa.Table.from_pylist(made)
 
 
-def test_stores_are_joined_by_devices_and_hosts_and_their_samples_kept_apart():
-    parts = collectives_of([table(12), table(12, seed=1), table(12, world=2), table(12, hosts=2)])
-    assert [part.label for part in parts] == ["2 devices", "4 devices", "4 devices on 2 hosts"]
-    assert [len(np.unique(part.sample)) for part in parts] == [12, 24, 12]
-    assert len(np.unique(np.concatenate([part.sample for part in parts]))) == 48
+def test_stores_are_joined_by_devices_and_their_samples_kept_apart():
+    parts = collectives_of([table(12), table(12, seed=1), table(12, world=2)])
+    assert [part.label for part in parts] == ["2 devices", "4 devices"]
+    assert [len(np.unique(part.sample)) for part in parts] == [12, 24]
+    assert len(np.unique(np.concatenate([part.sample for part in parts]))) == 36
     assert parts[1].dims.shape == (len(parts[1]), 4)
 
 
@@ -50,7 +50,6 @@ def test_repeats_are_aligned_row_by_row():
         ("backward_ms", [1.0, 0.0, 1.0, 1.0], "backward_ms holds a time that is not finite and greater than 0"),
         ("delays_ms", [-1.0, 0.0, 0.0, 0.0], "delays_ms must be finite and at least 0"),
         ("dims", [-1, 0, 0, 0], "dims must be finite and at least 0"),
-        ("hosts", 9, "1 ≤ hosts ≤ devices"),
     ],
 )
 def test_rows_that_contradict_themselves_are_refused(name, value, says):

@@ -121,7 +121,6 @@ def test_collectives_that_networks_cannot_be_trained_on_are_refused():
     for parts, says in [
         (few, "20 all-to-alls of 4 devices are too few"),
         ([], "hold no all_to_all"),
-        (all_to_alls(60) + all_to_alls(60, hosts=2), "several numbers of hosts"),
     ]:
         with pytest.raises(InvalidInput, match=says):
             train_communication(parts, NeuroShardOptions(epochs=1))

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.collectives.collect import collect_in_group, new_collection
-from shardwright.measure.collectives.torchrun import PlaceInGroup, place_of_this_process
+from shardwright.measure.collectives.group import PlaceInGroup, place_of_this_process
 
 VARIABLES = {
     "RANK": "5",
@@ -36,8 +33,3 @@ def test_uneven_hosts_are_refused() -> None:
         InvalidInput, match="RANK 5, LOCAL_RANK 0: every host must have as many ranks, numbered host by host"
     ):
         place_of_this_process({**VARIABLES, "LOCAL_RANK": "0"})
-
-
-def test_another_world_than_the_groups_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="world is 4, the group has 8 ranks; leave it out under torchrun"):
-        collect_in_group(new_collection(tmp_path, samples=5, world=4), PlaceInGroup(5, 8, 1, 4))
