@@ -26,7 +26,7 @@ import numpy as np
 
 from shardwright.arrays import Ints
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, ShardWorks, shard_work
+from shardwright.sharding.work import WEIGHT_BYTES, ShardWork, ShardWorks, shard_work
 from shardwright.task.table import DTYPE_BYTES
 from shardwright.task.task import Task
 
@@ -64,7 +64,9 @@ def optimizer_bytes(optimizer: str, rows: int, dim: int) -> int:
 
 def buffer_bytes(work: ShardWork) -> int:
     """Bytes of the input and output buffers of a shard on one device, for one batch."""
-    inputs = _INDEX_BYTES * (math.ceil(work.lookups) + work.bags + 1)
+    inputs = _INDEX_BYTES * (math.ceil(work.lookups) + work.bags + 1) + WEIGHT_BYTES * work.weighted * math.ceil(
+        work.lookups
+    )
     outputs = _ACTIVATION_BYTES * work.dim * math.ceil(work.outputs)
     return inputs + 2 * outputs
 

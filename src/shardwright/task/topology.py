@@ -165,8 +165,13 @@ PRESETS: dict[str, Topology] = {
 
 Deduplication: TypeAlias = Literal["none", "device", "host"]
 ReplicaGradients: TypeAlias = Literal["whole", "touched", "cheaper"]
+WireType: TypeAlias = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+VALUE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "fp8": 1}
+"""Bytes of a value on the wire, by type."""
 
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "values": get_args(WireType),
+    "gradients": get_args(WireType),
     "deduplicate": get_args(Deduplication),
     "replica_gradients": get_args(ReplicaGradients),
 }
@@ -174,7 +179,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Exchange:
-    """How ranks exchange rows that several samples of a step look up, and gradients of replicas. Applies to sequence tables only.
+    """What travels between ranks: types on the wire, and how ranks of sequence tables exchange repeated rows and gradients of replicas.
 
     Attributes:
         deduplicate: "none": every looked-up row travels, as in TorchRec and in FlexShard's description. "device": a device asks
@@ -182,10 +187,14 @@ class Exchange:
             crosses the link between two hosts once a step.
         replica_gradients: how the replicas of a block agree on its gradient. "whole": they reduce all of it. "touched": they reduce
             only the rows that a sample of the step looked up. "cheaper": whichever of the two takes fewer expected bytes for the block.
+        values: type of the looked-up values on the wire, as TorchRec's `qcomm_codecs_registry` or `output_dtype` sets it.
+        gradients: type of their gradients on the wire.
     """
 
     deduplicate: Deduplication = "none"
     replica_gradients: ReplicaGradients = "whole"
+    values: WireType = "fp32"
+    gradients: WireType = "fp32"
 
     def __post_init__(self) -> None:
         for field in fields(self):
