@@ -52,8 +52,8 @@ inline Ms link_ms(const Links& links, Bytes own, Bytes host, Bytes all, Ms apart
     Ms found;
     for (int link = 0; link < 2; ++link) {
         const double out = own_values[link] * (share * peers[link]), in = their_values[link] * share;
-        const double ids_in = own.ids * (share * peers[link]), ids_out = theirs[link].ids * share;
-        found.forward = std::max(found.forward, std::max(out + ids_in, in + ids_out) * links.forward[link]);
+        const double asked = own.ids * (share * peers[link]), asks = theirs[link].ids * share;  // ids that come, and that go
+        found.forward = std::max(found.forward, std::max(out + asks, in + asked) * links.forward[link]);
         found.backward = std::max(found.backward, std::max(in, out) * links.backward[link]);
     }
     return found + apart;
