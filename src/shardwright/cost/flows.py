@@ -7,8 +7,9 @@ devices S: p of them on each of h hosts. The samples of one device look up row r
 
 *Lookups.* A device that holds the block asks itself. Another device asks the holders in its host in equal parts, or all holders in equal
 parts if its host has none. For each row it sends an id, 8 bytes, and gets the value, 4 C bytes; in the backward pass it sends the gradient,
-4 C bytes (`Exchange.values` and `Exchange.gradients` make them narrower). Weights and the lengths of bags travel with ids. *Through proxies*, a device in a host without a holder asks, inside its host, the device with the holder's local rank; this
-proxy asks the holder on behalf of the whole host. The rows that a device asks for depend on `Exchange.deduplicate`:
+4 C bytes (`Exchange.values` and `Exchange.gradients` make them narrower). Weights and the lengths of bags travel with ids. *Through
+proxies*, a device in a host without a holder asks, inside its host, the device with the holder's local rank; this proxy asks the holder on
+behalf of the whole host. The rows that a device asks for depend on `Exchange.deduplicate`:
 
     none      l(1) rows (a pooled table, whatever the exchange: l(1) ids, and one partial sum per sample and feature)
     device    u(1) rows; the gradients of a distinct row are summed before they are sent

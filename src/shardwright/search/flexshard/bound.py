@@ -4,9 +4,10 @@
 *way* to hold a row, `cost.flows` gives the bytes that all devices together send, linear in the rows. A way is k copies on h hosts.
 The four extremes are enough (see there); with "cheaper" gradients, each of them twice.
 
-*The relaxed problem* covers all tables together. Let x be the rows of each segment held in each way. Minimise T_f + T_b + T_r, the forward
-all-to-alls, the backward ones and the exchange of replicas, where T_f ≥ wait_l + ms_l(x) for both link classes l, the others likewise, and bytes(x) ≤ the memory of all devices: a linear program. Its Lagrangian at
-prices λ of the link classes (which sum to 1 for each collective) and μ of a byte falls apart into segments:
+*The relaxed problem* covers all tables together. Let x be the rows of each segment held in each way. Minimise T_f + T_b + T_r: the forward
+all-to-alls, the backward ones and the exchange of replicas. Here T_f ≥ wait_l + ms_l(x) for both link classes l, the others likewise, and
+bytes(x) ≤ the memory of all devices: a linear program. Its Lagrangian at prices λ of the link classes (which sum to 1 for each collective)
+and μ of a byte falls apart into segments:
 
     L(λ, μ) = Σ_l λ_l wait_l - μ memory + Σ over segments of min over ways of (λ · ms + μ bytes)
 
