@@ -254,7 +254,8 @@ def _link(kinds: Mapping[Kind, LinkTraffic], link: int, plan: Plan) -> dict[str,
     sent, received = (sum(getattr(flow, way)[link] for flow in kinds.values()) for way in ("sent", "received"))
     busiest = np.maximum(sent, received)
     bandwidth = topology.bandwidth_of("all_to_all")[link]
-    shared = sum(flow.busiest[link] for kind, flow in kinds.items() if kind in SHARED)
+    both = (sum(getattr(kinds[kind], way)[link] for kind in kinds if kind in SHARED) for way in ("sent", "received"))
+    shared = np.maximum(*both)
     apart = sum(flow.apart for flow in kinds.values())
     return {
         "sent": short(float(np.sum(sent))),

@@ -202,6 +202,7 @@ class Exchange:
             if value not in known:
                 raise InvalidInput(f"exchange: {field.name} is {value!r}, must be one of {', '.join(known)}")
 
-
-AS_TORCHREC = Exchange()
-"""TorchRec's exchange: every looked-up row travels, and whole gradients are reduced."""
+    @property
+    def as_torchrec(self) -> bool:
+        """Whether rows and gradients travel as in TorchRec: every looked-up row, and whole gradients, in any types."""
+        return self.deduplicate == "none" and self.replica_gradients == "whole"
