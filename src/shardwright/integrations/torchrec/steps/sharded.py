@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from shardwright.errors import InvalidPlan
-from shardwright.integrations.torchrec.conversion import check_complete, sharding_plan_of
+from shardwright.integrations.torchrec.conversion import sharding_plan_of
 from shardwright.integrations.torchrec.models import (
     EPSILON,
     LEARNING_RATE,
@@ -30,7 +29,6 @@ from shardwright.integrations.torchrec.models import (
     sharders_for,
     torchrec_topology,
 )
-from shardwright.integrations.torchrec.plan_files import load_sharding_plan
 from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of
 from shardwright.measure.collectives.rank import Member
 from shardwright.search.torchrec import SHARDING_TYPES
@@ -129,24 +127,18 @@ class ShardedModel:
                 yield from lookup.modules()
 
 
-def planned(plan: Plan, kind: str, saved: Path | None = None) -> ShardingPlan:
+def planned(plan: Plan, kind: str) -> ShardingPlan:
     """Return TorchRec's sharding plan for the modules of a task.
 
     Args:
         plan: the plan.
         kind: "cpu" or "cuda".
-        saved: a saved TorchRec plan of the same task, to use instead of the plan's shards.
 
     Raises:
-        InvalidPlan: TorchRec cannot run the plan, or the saved plan is for other tables.
-        InvalidInput: the saved plan cannot be read.
+        InvalidPlan: TorchRec cannot run the plan.
     """
     problem = running_problem(plan.task, kind)
-    if saved is None:
-        sharding_plan = sharding_plan_of(plan, problem)
-    else:
-        sharding_plan = load_sharding_plan(saved)
-        check_complete(sharding_plan, problem)
+    sharding_plan = sharding_plan_of(plan, problem)
     _check_widths(sharding_plan, problem)
     return sharding_plan
 
