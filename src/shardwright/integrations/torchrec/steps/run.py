@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -13,13 +14,14 @@ from statistics import median
 import msgspec
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, run_rounds
+from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, gathered, run_rounds
 from shardwright.integrations.torchrec.steps.sharded import planned
 from shardwright.measure.collectives.group import GroupFailed, GroupOptions, RankGroup
-from shardwright.measure.collectives.rank import group_backend, joined_group
+from shardwright.measure.collectives.rank import Member, group_backend, joined_group
 from shardwright.measure.collectives.torchrun import PlaceInGroup
 from shardwright.measure.hardware import available_memory
 from shardwright.sharding.costs import PlanCost
+from shardwright.sharding.files import plan_to_dict
 from shardwright.sharding.plan import Plan
 from shardwright.task.units import format_bytes
 
@@ -153,7 +155,7 @@ def run_in_group(
     device: str = "cpu",
     timeout_s: float = 300.0,
 ) -> list[Steps]:
-    """Like `run_here`, with the ranks that torchrun started: every one must call this with the same plans, and gets the same result.
+    """Like `run_here`, with the ranks that torchrun started: every one must call this, those of rank 0 are run, and all get the result.
 
     Raises:
         InvalidInput: an option is out of range, or the group has another number of ranks.
@@ -169,6 +171,7 @@ def run_in_group(
         with joined_group(
             device, place.rank, world, local_rank=place.local_rank, local_world=place.local_world, timeout_s=timeout_s
         ) as member:
+            plans = _of_rank_0(plans, member)
             reports = run_rounds(plans, rounds, member)
     except RuntimeError as error:  # what torch.distributed raises where another rank is gone or silent
         first = str(error).splitlines()[0]
@@ -177,6 +180,17 @@ def run_in_group(
             "with --timeout"
         ) from error
     return [Steps(plan, found) for plan, found in zip(plans, reports, strict=True)]
+
+
+def _of_rank_0(plans: Sequence[Plan], member: Member) -> list[Plan]:
+    """The plans that rank 0 passes, on every rank."""
+    text = gathered(json.dumps([plan_to_dict(plan) for plan in plans]).encode(), member)[0]
+    with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
+        file, found = Path(folder) / "plan.json", []
+        for document in json.loads(text):
+            file.write_text(json.dumps(document))
+            found.append(Plan.load(file))
+        return found
 
 
 def _check(plans: Sequence[Plan], device: str, timeout_s: float) -> int:
