@@ -88,6 +88,15 @@ def _rows(task: Task, table: Table, on_grid: Sequence[tuple[int, ...]]) -> Itera
                 Shard(table.name, edge, (0, table.dim), (rank,))
                 for edge, rank in zip(pairwise(edges), ranks, strict=True)
             )
+    hosts = [devices[start : start + near] for start in devices[::near]] if near < len(devices) else []
+    for place in (devices, *hosts) if table.pooled and not limits.equal_rows else ():
+        cut = _torchrecs(table.rows, len(place))  # rows dealt to all devices or to one host, whose sums collectives reduce
+        for blocks in _orders(cut) - cuts if 2 <= len(cut) == len(place) <= most else ():
+            edges = [0, *accumulate(blocks)]
+            yield tuple(
+                Shard(table.name, edge, (0, table.dim), (rank,))
+                for edge, rank in zip(pairwise(edges), place, strict=True)
+            )
 
 
 def _even(rows: int, count: int) -> tuple[int, ...]:
@@ -125,8 +134,9 @@ class Priced:
         ways: the ways.
         vectors: `(n, d, q, h + 2)` what each adds to the calls.
         made: `(n, d, q)` blocks in each call.
-        served: `(n, d, 2)` bytes of values and ids that the device serves.
-        reduced: `(n, 2)` bytes that every device sends to reduce gradients, inside a host and between hosts.
+        served: `(n, d, 3)` bytes of values, to near and to far devices, and of ids that the device serves by all-to-alls.
+        apart: `(n, d, 2)` forward and backward ms of the device's other collectives.
+        sets: `(n, 8)` whether each needs each set of collectives.
         memory: `(n, d)` bytes.
     """
 
