@@ -90,7 +90,9 @@ def _rows(task: Task, table: Table, on_grid: Sequence[tuple[int, ...]]) -> Itera
             )
     hosts = [devices[start : start + near] for start in devices[::near]] if near < len(devices) else []
     for place in (devices, *hosts) if table.pooled and not limits.equal_rows else ():
-        cut = _torchrecs(table.rows, len(place))  # rows dealt to all devices or to one host, whose sums collectives reduce
+        cut = _torchrecs(
+            table.rows, len(place)
+        )  # rows dealt to all devices or to one host, whose sums collectives reduce
         for blocks in _orders(cut) - cuts if 2 <= len(cut) == len(place) <= most else ():
             edges = [0, *accumulate(blocks)]
             yield tuple(

@@ -140,7 +140,7 @@ class Tables:
             works = self._works(chunk)
             np.matmul(self._encode(chunk, works), into, out=vectors[part])
             gradient, id_size = self._gradient[chunk.table] * (chunk.replicas > 1), self._id_size[chunk.table]
-            memory[part] = _bytes(self._task.optimizer, works, gradient, id_size)
+            memory[part] = _bytes(self._task, works, gradient, id_size)
             alone = chunk.replicas == 1
             ids = self._id_size[chunk.table] * works.lookups + LENGTH_BYTES * works.bags * works.pooled
             served[part] = np.stack([self._value_size * works.dim * works.outputs * alone, ids * alone], axis=1)
@@ -188,15 +188,15 @@ class Tables:
         return self._model.encode([shard_work(task, shard) for shard in shards])
 
 
-def _bytes(optimizer: str, works: WorkArrays, gradient: Floats, id_size: Ints) -> Ints:
+def _bytes(task: Task, works: WorkArrays, gradient: Floats, id_size: Ints) -> Ints:
     """Bytes that each block takes on a device, with `(n,)` bytes of gradient a weight and of ids a lookup; see `sharding.memory`."""
-    by_row, by_weight = STATE_BYTES[optimizer]
+    by_row, by_weight = STATE_BYTES[task.optimizer]
     weights = works.rows * works.dim
     outputs = 4 * works.dim * np.ceil(works.outputs)
     total = works.rows * (works.row_bytes + by_row) + by_weight * weights
     total += gradient * weights
-    total += id_size * np.ceil(works.lookups)
-    found: Ints = (total + 8 * (works.bags + 1) + 2 * outputs).astype(np.int64)
+    inputs = id_size * np.ceil(works.lookups) + 8 * (works.bags + 1)
+    found: Ints = (total + task.exchange.batches * inputs + 2 * outputs).astype(np.int64)
     return found
 
 

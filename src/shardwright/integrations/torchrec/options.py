@@ -106,7 +106,7 @@ def _load(
 ) -> tuple[Storage, Perf]:
     """Storage and times of a shard. If its kernel keeps rows off the device, its device cache and the time to fetch rows count."""
     held = work.weight_bytes + optimizer_bytes(problem.task.optimizer, work.rows, work.dim)
-    buffers = buffer_bytes(work) + gradient_bytes(problem.task, work, len(shard.devices))
+    buffers = buffer_bytes(work, problem.task.exchange.batches) + gradient_bytes(problem.task, work, len(shard.devices))
     if problem.compute_device == "cpu":
         return Storage(hbm=0, ddr=held + buffers), times
     if table.compute_kernel not in OFF_DEVICE:

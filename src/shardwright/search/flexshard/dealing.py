@@ -116,8 +116,10 @@ class Deal:
         lookups = table.pooling * share * task.batch_size / replicas
         samples = max(1, -(-task.batch_size // replicas))
         shares = table.feature_shares
-        work = ShardWork(rows, table.dim, samples, lookups, False, table.access, table.dtype, feature_shares=shares)
-        return buffer_bytes(work)
+        work = ShardWork(
+            rows, table.dim, samples, lookups, False, table.access, table.dtype, 1.0, shares, table.weighted
+        )
+        return buffer_bytes(work, task.exchange.batches)
 
 
 def deals(task: Task, tables: Sequence[Table], boundaries: Ints, levels: Sequence[Level]) -> Iterator[Deal]:
@@ -285,11 +287,12 @@ class Dealer:
     def _reserve(self) -> float:
         """Bytes of a device's buffers with a block of each tier and level of each table, and what blocks are uneven by."""
         topology, batch, total = self._task.topology, self._task.batch_size, self._uneven()
+        batches = self._task.exchange.batches
         copies = {"cold": 1 / self._levels, "warm": topology.hosts, "hot": topology.devices}
         samples = sum(batch / copies[tier] for tier in self._tiers) + 2 * len(self._tiers)
         for table in self._tables:
             lookups = table.pooling * batch / topology.devices + len(self._tiers)
-            total += 8 * samples * len(table.poolings) + (8 + 8 * table.dim) * lookups
+            total += 8 * batches * samples * len(table.poolings) + (8 * batches + 8 * table.dim) * lookups
         return total
 
     def _uneven(self) -> float:
