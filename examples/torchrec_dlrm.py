@@ -18,7 +18,6 @@ import polars as pl
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from run_torchrec.sharded import load_weights
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from torchrec.datasets.utils import Batch
 from torchrec.distributed import DistributedModelParallel
@@ -28,6 +27,7 @@ from torchrec.models.dlrm import DLRM, DLRMTrain
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 from shardwright.integrations.torchrec import ShardwrightPlanner, with_profiles
+from shardwright.integrations.torchrec.steps.sharded import load_weights
 from shardwright.workload.profile import profile_logs
 
 RANKS, BATCH, STEPS, DIM = 2, 256, 200, 16

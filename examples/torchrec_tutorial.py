@@ -118,24 +118,23 @@ print("loaded, the plan is the same:", str(load_sharding_plan(path)) == str(plan
 # %% [markdown]
 # ## Does it run?
 #
-# `run_plan` of the example `run_torchrec` (on the command line `python -m examples.run_torchrec`) starts a process for each device, here
-# two on the CPU, trains some steps with `DistributedModelParallel`, and shows times and memory beside the prediction.
+# `run_here` (on the command line `shardwright verify plan.json --steps`) starts a process for each device, here two on the CPU, trains some
+# steps with `DistributedModelParallel`, and shows times and memory beside the prediction.
 
 # %%
-from run_torchrec.run import RunOptions, run_plan  # noqa: E402
-from run_torchrec.sharded import running_problem  # noqa: E402
+from shardwright.integrations.torchrec.steps.rank import Rounds  # noqa: E402
+from shardwright.integrations.torchrec.steps.run import run_here  # noqa: E402
 
 bags = [
     sw.Table(f"t{i}", rows=5000 * (i + 1), dim=32, pooling=4.0, access=sw.AccessProfile.zipf(5000 * (i + 1), 1.05))
     for i in range(8)
 ]
 task = sw.Task(bags, sw.Topology(devices_per_host=2, device="cpu"), batch_size=512)
-task = replace(task, constraints=running_problem(task, "cpu").task.constraints)  # only what TorchRec can run
-run = run_plan(sw.plan(task), RunOptions(steps=3))
-for report in run.ranks:
+(run,) = run_here([sw.plan(task, runs_on="torchrec")], Rounds(rounds=1, steps=3))
+for rank, report in enumerate(run.reports[0]):
     held, account = report.weights_bytes + report.optimizer_bytes, run.plan.memory
-    expected = account.weights[report.rank] + account.optimizer[report.rank]
-    print(f"rank {report.rank}: {held / 1e6:.2f} MB allocated, {expected / 1e6:.2f} MB in the account")
+    expected = account.weights[rank] + account.optimizer[rank]
+    print(f"rank {rank}: {held / 1e6:.2f} MB allocated, {expected / 1e6:.2f} MB in the account")
     assert abs(held / expected - 1) < 0.1
 print(
     f"a step of TorchRec took {run.step_ms:.1f} ms on this machine, {run.plan.cost.step_ms:.1f} ms predicted for its kernels and links"

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -15,19 +16,24 @@ using Bools = std::span<const bool>;
 
 inline constexpr int NONE = -1;  // no piece, no device, no spread
 
-// Bytes of pooled values and of ids that a device serves as the single holder of pieces.
+// Bytes that a device serves by all-to-alls: of values to devices of its host and to those of others, and of ids.
 struct Bytes {
-    double values = 0.0, ids = 0.0;
+    double near = 0.0, far = 0.0, ids = 0.0;
 
-    Bytes operator+(Bytes other) const { return {values + other.values, ids + other.ids}; }
-    Bytes operator-(Bytes other) const { return {values - other.values, ids - other.ids}; }
-    Bytes operator*(double factor) const { return {values * factor, ids * factor}; }
+    Bytes operator+(Bytes other) const { return {near + other.near, far + other.far, ids + other.ids}; }
+    Bytes operator-(Bytes other) const { return {near - other.near, far - other.far, ids - other.ids}; }
+    Bytes operator*(double factor) const { return {near * factor, far * factor, ids * factor}; }
     Bytes& operator+=(Bytes other) { return *this = *this + other; }
+    bool nothing() const { return std::abs(near) + std::abs(far) + std::abs(ids) < 1.0; }  // byte
 };
 
 // Forward and backward time.
 struct Ms {
     double forward = 0.0, backward = 0.0;
+
+    Ms operator+(Ms other) const { return {forward + other.forward, backward + other.backward}; }
+    Ms operator*(double factor) const { return {forward * factor, backward * factor}; }
+    Ms& operator+=(Ms other) { return *this = *this + other; }
 };
 
 // xoshiro256++ of Blackman and Vigna, seeded by splitmix64: the same numbers on every machine.

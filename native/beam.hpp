@@ -19,10 +19,11 @@ struct Pieces {
     Ms once;           // what a device with a piece takes besides its calls
     Ints memory;       // (d,) bytes
     Links links;
-    Floats reduced;    // (d, 2) bytes that fixed replicas send to reduce gradients, by link
+    Floats apart;      // (d, 2) ms of fixed shards' collectives besides all-to-alls, forward and backward
+    double waits = 0.0;  // ms of the latencies of all sets of collectives
     Floats sums;       // (d, c, h + 2) of biases and fixed shards, as are the next five
     Ints counts;       // (d, c)
-    Floats fixed_served;  // (d, 2)
+    Floats fixed_served;  // (d, 3)
     Ints fixed_dims, used;  // (d,)
     Bools occupied;    // (d,) whether a fixed shard lies there
 
@@ -149,9 +150,9 @@ inline std::vector<Ms> device_times(const Pieces& p, Ints state, Ints device, st
 // devices of the sum of their phases.
 inline double link_ticks(const Pieces& p, Ints state, Ints device, bool embedding) {
     std::vector<Bytes> served(p.devices()), by_host(p.devices() / static_cast<int>(p.links.per_host) + 1);
-    for (int rank = 0; rank < p.devices(); ++rank) served[rank] = {p.fixed_served[2 * rank], p.fixed_served[2 * rank + 1]};
+    for (int rank = 0; rank < p.devices(); ++rank) served[rank] = {p.fixed_served[3 * rank], p.fixed_served[3 * rank + 1], p.fixed_served[3 * rank + 2]};
     for (std::size_t piece = 0; piece < state.size(); ++piece)
-        served[device[piece]] += {p.served[2 * state[piece]], p.served[2 * state[piece] + 1]};
+        served[device[piece]] += {p.served[2 * state[piece]], p.served[2 * state[piece]], p.served[2 * state[piece] + 1]};
     Bytes all;
     for (int rank = 0; rank < p.devices(); ++rank) {
         by_host[p.links.host_of(rank)] += served[rank];
@@ -163,13 +164,13 @@ inline double link_ticks(const Pieces& p, Ints state, Ints device, bool embeddin
     double busiest = 0.0;
     for (int rank = 0; rank < p.devices(); ++rank) {
         const Ms call = calls[rank];
-        const Ms link = link_ms(p.links, served[rank], by_host[p.links.host_of(rank)], all, {p.reduced[2 * rank], p.reduced[2 * rank + 1]});
+        const Ms link = link_ms(p.links, served[rank], by_host[p.links.host_of(rank)], all, {p.apart[2 * rank], p.apart[2 * rank + 1]});
         most_calls = {std::max(most_calls.forward, call.forward), std::max(most_calls.backward, call.backward)};
         most_links = {std::max(most_links.forward, link.forward), std::max(most_links.backward, link.backward)};
         busiest = std::max(busiest, call.forward + link.forward + link.backward + call.backward);
     }
     const double step = most_calls.forward + most_links.forward + most_links.backward + most_calls.backward;
-    return std::rint((embedding ? busiest : step) * TICKS);
+    return std::rint(((embedding ? busiest : step) + p.waits) * TICKS);
 }
 
 // The placement of the grid with the lowest `link_ticks`, the lowest limit among equals; infinite where there is none.

@@ -75,6 +75,8 @@ void take_pieces(OwningProblem& p, NamedArrays& arrays) {
     p.equal = arrays.take<bool>("equal", {forms});
     p.parts = parts_of(arrays, "", rows, width);
     p.served = arrays.take<double>("served", {rows, 2});
+    p.sets = arrays.take<std::int64_t>("sets", {items});
+    p.set_ms = arrays.take<double>("set_ms", {ANY});
     p.legal = arrays.take<bool>("legal", {rows});
     p.price = arrays.take<double>("price", {rows});
     p.allowed = arrays.take<bool>("allowed", {items, static_cast<std::int64_t>(p.memory.size())}, true);
@@ -91,8 +93,9 @@ void take_spreads(OwningProblem& p, NamedArrays& arrays) {
     p.spread_range = arrays.take<std::int64_t>("spread_range", {spreads, 2});
     p.spread_device = arrays.take<std::int64_t>("spread_device", {ANY});
     p.spread_parts = parts_of(arrays, "spread_", spreads, static_cast<std::int64_t>(p.base.size()));
-    p.spread_served = arrays.take<double>("spread_served", {spreads, 2});
-    p.spread_reduced = arrays.take<double>("spread_reduced", {spreads, 2});
+    p.spread_served = arrays.take<double>("spread_served", {spreads, 3});
+    p.spread_apart = arrays.take<double>("spread_apart", {spreads, 2});
+    p.spread_sets = arrays.take<std::int64_t>("spread_sets", {spreads});
 }
 
 void take_home(OwningProblem& p, NamedArrays& arrays) {
@@ -138,11 +141,12 @@ std::shared_ptr<OwningPieces> make_pieces(nb::kwargs given) {
     p.head = head_of(arrays, width);
     p.once = once_of(arrays);
     p.links = links_of(arrays);
-    p.reduced = arrays.take<double>("reduced", {devices, 2});
+    p.apart = arrays.take<double>("apart", {devices, 2});
+    p.waits = arrays.take<double>("waits", {1})[0];
     p.counts = arrays.take<std::int64_t>("counts", {devices, ANY});
     const auto calls = static_cast<std::int64_t>(p.counts.size()) / devices;
     p.sums = arrays.take<double>("sums", {devices, calls, width});
-    p.fixed_served = arrays.take<double>("fixed_served", {devices, 2});
+    p.fixed_served = arrays.take<double>("fixed_served", {devices, 3});
     p.fixed_dims = arrays.take<std::int64_t>("fixed_dims", {devices});
     p.used = arrays.take<std::int64_t>("used", {devices});
     p.occupied = arrays.take<bool>("occupied", {devices});

@@ -123,7 +123,7 @@ inline void refresh_two(Solution& s, int one, int other, Bytes all_before) {
     s.refresh_calls(other);
     const Links& links = s.problem->links;
     const Bytes more = s.served_by_all - all_before;
-    const bool same_total = std::abs(more.values) + std::abs(more.ids) < 1.0;  // byte
+    const bool same_total = more.nothing();
     for (int device = 0; device < s.problem->devices; ++device) {
         const int host = links.host_of(device);
         if (same_total && host != links.host_of(one) && host != links.host_of(other)) continue;

@@ -38,7 +38,7 @@ inline void refresh_objective(Solution& s) {
     for (int device = 0; device < s.problem->devices; ++device) refresh_objective(s, device);
 }
 
-inline double total_objective(const Solution& s) { return std::accumulate(s.objective.begin(), s.objective.end(), 0.0); }
+inline double total_objective(const Solution& s) { return std::accumulate(s.objective.begin(), s.objective.end(), s.waits_ms()); }
 
 // Price everything, and aim at the maxima as they are now.
 inline void set_objective(Solution& s, int squarings) {
@@ -91,7 +91,7 @@ inline Ms calls_after(const Solution& s, int device, int out, int in) {
 // Heat of a device after a row of pieces has left it and another has come, and it, its host and all devices serve more bytes.
 inline double objective_after(const Solution& s, int device, int out, int in, Bytes more, Bytes host_more, Bytes all_more) {
     const Bytes host = s.served_by_host[s.problem->links.host_of(device)];
-    const Ms links = link_ms(s.problem->links, s.served[device] + more, host + host_more, s.served_by_all + all_more, s.reduced[device]);
+    const Ms links = link_ms(s.problem->links, s.served[device] + more, host + host_more, s.served_by_all + all_more, s.apart[device]);
     return objective_of(s, calls_after(s, device, out, in), links);
 }
 
@@ -100,14 +100,14 @@ inline double others_objective(const Solution& s, int one, int target, Bytes out
     const Problem& p = *s.problem;
     const int host_one = p.links.host_of(one), host_target = p.links.host_of(target);
     const Bytes all = in - out;
-    const bool same_total = std::abs(all.values) + std::abs(all.ids) < 1.0;  // byte
+    const bool same_total = all.nothing();
     if (same_total && host_one == host_target) return 0.0;
     double more = 0.0;
     for (int device = 0; device < p.devices; ++device) {
         const int host = p.links.host_of(device);
         if (device == one || device == target || (same_total && host != host_one && host != host_target)) continue;
         const Bytes host_more = (host == host_target ? in : Bytes{}) - (host == host_one ? out : Bytes{});
-        const Ms now = link_ms(p.links, s.served[device], s.served_by_host[host] + host_more, s.served_by_all + all, s.reduced[device]);
+        const Ms now = link_ms(p.links, s.served[device], s.served_by_host[host] + host_more, s.served_by_all + all, s.apart[device]);
         const auto grown = [&](Phase phase, double ms) {
             return s.weight[phase] * (raised(ms * s.scale[phase], s.squarings) - raised(s.times[device][phase] * s.scale[phase], s.squarings));
         };

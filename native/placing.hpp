@@ -13,7 +13,7 @@ inline void aim_at_balance(Solution& s) {
     const double share = 1.0 / p.devices;
     std::vector<double> mean(p.calls * p.width, 0.0);
     std::vector<int> present(p.calls, 0);
-    std::array<double, 2> reduced{};
+    Ms apart;
     Bytes served = s.served_by_all * share;
     for (int device = 0; device < p.devices; ++device) {
         for (int call = 0; call < p.calls; ++call) {
@@ -21,7 +21,7 @@ inline void aim_at_balance(Solution& s) {
             for (std::size_t column = 0; column < p.width; ++column) mean[call * p.width + column] += sums[column] * share;
             present[call] += s.counts[static_cast<std::size_t>(device) * p.calls + call];
         }
-        for (int link = 0; link < 2; ++link) reduced[link] += s.reduced[device][link] * share;
+        apart += s.apart[device] * share;
     }
     for (int piece = 0; piece < s.live(); ++piece) {
         if (s.pieces[piece].device >= 0) continue;
@@ -41,7 +41,7 @@ inline void aim_at_balance(Solution& s) {
             calls.forward += ms.forward;
             calls.backward += ms.backward;
         }
-    const Ms links = link_ms(p.links, served, served * p.links.per_host, served * p.links.devices, reduced);
+    const Ms links = link_ms(p.links, served, served * p.links.per_host, served * p.links.devices, apart);
     std::array<double, PHASES> goals{};
     goals[FORWARD] = calls.forward;
     goals[BACKWARD] = calls.backward;

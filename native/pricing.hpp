@@ -1,4 +1,4 @@
-// What a fused call and what links cost: the cost model's head, and the equations of cost/score.py.
+// What a fused call and what links cost: the cost model's head, and the equations of cost/score.py, without the latencies of sets.
 //
 // A call's `sums` are the pre-activations of the h hidden units and the linear parts of forward and backward time, biases included; a piece
 // adds a vector of h + 2 numbers to them.
@@ -34,30 +34,29 @@ Ms call_ms_without(const Head& head, const double* sums, const double* out);
 // After one has left and another has come.
 Ms call_ms_traded(const Head& head, const double* sums, const double* out, const double* in);
 
-// A topology's links: ms a byte and latency in ms, inside a host and between hosts.
+// A topology's links: ms a byte that all-to-alls send inside a host and between hosts, in each pass.
 struct Links {
     double devices = 1.0, per_host = 1.0;
-    std::array<double, 2> ms_per_byte{}, latency_ms{};
+    std::array<double, 2> forward{}, backward{};
 
     int host_of(int device) const { return device / static_cast<int>(per_host); }
 };
 
-// Communication of a device that serves `own`, on a host that serves `host`, among devices that serve `all`. `reduced`: bytes that it sends
-// inside the host and between hosts to reduce gradients of replicas.
-inline Ms link_ms(const Links& links, Bytes own, Bytes host, Bytes all, const std::array<double, 2>& reduced) {
-    constexpr double dust = 1e-3;  // bytes: what is left of sums that cancel
+// Communication of a device that serves `own`, on a host that serves `host`, among devices that serve `all`. `apart`: its collectives besides
+// all-to-alls.
+inline Ms link_ms(const Links& links, Bytes own, Bytes host, Bytes all, Ms apart) {
     const double share = 1.0 / links.devices;
     const std::array<double, 2> peers{links.per_host - 1.0, links.devices - links.per_host};
     const std::array<Bytes, 2> theirs{host - own, all - host};
+    const std::array<double, 2> own_values{own.near, own.far}, their_values{theirs[0].near, theirs[1].far};
     Ms found;
     for (int link = 0; link < 2; ++link) {
-        const Bytes out = own * (share * peers[link]), in = theirs[link] * share;
-        const double forward = std::max(out.values + in.ids, in.values + out.ids);
-        const double backward = std::max(in.values, out.values) + reduced[link];
-        if (forward > dust) found.forward = std::max(found.forward, links.latency_ms[link] + forward * links.ms_per_byte[link]);
-        if (backward > dust) found.backward = std::max(found.backward, links.latency_ms[link] + backward * links.ms_per_byte[link]);
+        const double out = own_values[link] * (share * peers[link]), in = their_values[link] * share;
+        const double asked = own.ids * (share * peers[link]), asks = theirs[link].ids * share;  // ids that come, and that go
+        found.forward = std::max(found.forward, std::max(out + asks, in + asked) * links.forward[link]);
+        found.backward = std::max(found.backward, std::max(in, out) * links.backward[link]);
     }
-    return found;
+    return found + apart;
 }
 
 }  // namespace shardwright

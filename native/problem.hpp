@@ -42,6 +42,8 @@ struct Problem {
     Parts parts;         // of pieces
     Ints bytes;          // (r,) memory of a piece
     Floats served;       // (r, 2) bytes of values and of ids that its holder serves
+    Ints sets;           // (items,) sets of collectives that an item in pieces needs, a bit each
+    Floats set_ms;       // ms of the latencies of each set
     Bools legal;         // (r,) whether a piece is allowed
     Floats price;        // (r,) rough ms that a piece adds to its device
     Ints most;           // (items,) most pieces
@@ -52,7 +54,9 @@ struct Problem {
     Ints spread_device;  // devices of all spreads
     Parts spread_parts;  // what a spread adds to each of its devices
     Ints spread_bytes;   // (spreads,)
-    Floats spread_served, spread_reduced;  // (spreads, 2); the second: bytes that each device sends to reduce gradients, by link
+    Floats spread_served;  // (spreads, 3) bytes of values to near and to far devices, and of ids
+    Floats spread_apart;   // (spreads, 2) ms of each device's collectives besides all-to-alls, forward and backward
+    Ints spread_sets;      // (spreads,) as `sets`
     Head head;
     Floats base;         // (h + 2,) the sums of a call with nothing in it
     Ms once;             // what a device takes besides its calls
@@ -68,7 +72,9 @@ struct Problem {
     int whole(int one) const { return static_cast<int>(first[one + 1]) - 1; }  // the row of an item's only piece
     int owner(int form) const { return static_cast<int>(item[form]); }
     const double* vector(const Parts& of, std::int64_t part) const { return of.vectors.data() + part * static_cast<std::int64_t>(width); }
-    Bytes serves(int row_) const { return {served[2 * row_], served[2 * row_ + 1]}; }
+    Bytes serves(int row_) const { return {served[2 * row_], served[2 * row_], served[2 * row_ + 1]}; }
+    Bytes spread_serves(int spread) const { return {spread_served[3 * spread], spread_served[3 * spread + 1], spread_served[3 * spread + 2]}; }
+    Ms apart(int spread) const { return {spread_apart[2 * spread], spread_apart[2 * spread + 1]}; }
     bool warm() const { return !home.first.empty(); }
     bool are_rivals(int one, int other) const { return rivals[static_cast<std::size_t>(one) * items + other]; }
     bool may_go(int one, int device) const { return allowed.empty() || allowed[static_cast<std::size_t>(one) * devices + device]; }
@@ -164,6 +170,10 @@ inline void Problem::settle() {
     require_positive(bytes, "bytes");
     require_positive(spread_bytes, "spread_bytes");
     require_positive(served, "served");
+    require_positive(set_ms, "set_ms");
+    require(set_ms.size() <= 62, "set_ms must have at most 62 sets");
+    require_within(sets, 0, std::int64_t{1} << set_ms.size(), "sets");
+    require_within(spread_sets, 0, std::int64_t{1} << set_ms.size(), "spread_sets");
     require_positive(memory, "memory");
     require_positive(most, "most");
     require_finite(price, "price");

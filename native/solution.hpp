@@ -31,7 +31,8 @@ class Solution {
           call_times(counts.size()),
           served(problem->devices),
           served_by_host(problem->hosts),
-          reduced(problem->devices),
+          apart(problem->devices),
+          uses(problem->set_ms.size(), 0),
           used(problem->devices, 0),
           times(problem->devices),
           objective(problem->devices, 0.0) {
@@ -50,7 +51,8 @@ class Solution {
     std::vector<Ms> call_times;                  // (d, c) of each call; STALE where its sums have changed since
     std::vector<Bytes> served, served_by_host;   // (d,), (hosts,)
     Bytes served_by_all;
-    std::vector<std::array<double, 2>> reduced;  // (d,) bytes sent to reduce gradients, by link
+    std::vector<Ms> apart;                       // (d,) ms of collectives besides all-to-alls
+    std::vector<int> uses;                       // pieces and spreads that need each set of collectives
     std::vector<std::int64_t> used;              // (d,) bytes of memory
     std::vector<std::array<double, PHASES>> times;  // (d,) ms by phase
     std::vector<double> objective;               // (d,) each device's part of the objective
@@ -179,7 +181,7 @@ class Solution {
 
     void refresh_links(int device) {
         const Bytes host = served_by_host[problem->links.host_of(device)];
-        const Ms ms = link_ms(problem->links, served[device], host, served_by_all, reduced[device]);
+        const Ms ms = link_ms(problem->links, served[device], host, served_by_all, apart[device]);
         times[device][FORWARD_LINKS] = ms.forward;
         times[device][BACKWARD_LINKS] = ms.backward;
     }
@@ -190,9 +192,17 @@ class Solution {
         return (of[FORWARD] + of[FORWARD_LINKS]) + (of[BACKWARD_LINKS] + of[BACKWARD]);
     }
 
+    // Latencies of the sets of collectives in use, which every device pays in both passes.
+    double waits_ms() const {
+        double total = 0.0;
+        for (std::size_t set = 0; set < uses.size(); ++set)
+            if (uses[set]) total += problem->set_ms[set];
+        return total;
+    }
+
     // The sum over the phases of the maximum over devices, by the times as they are.
     double step_ms() const {
-        double total = 0.0;
+        double total = waits_ms();
         for (int phase = 0; phase < PHASES; ++phase) {
             double top = times[0][phase];
             for (const auto& of : times) top = std::max(top, of[phase]);
@@ -207,6 +217,7 @@ class Solution {
         book_parts(problem->parts, row, device, sign);
         used[device] += sign * problem->bytes[row];
         serve(device, problem->serves(row) * sign);
+        use(problem->sets[problem->owner(pieces[piece].form)], sign);
     }
 
     void book_spread(int spread, int sign) {
@@ -215,9 +226,14 @@ class Solution {
             const int device = static_cast<int>(one);
             book_parts(p.spread_parts, spread, device, sign);
             used[device] += sign * p.spread_bytes[spread];
-            serve(device, Bytes{p.spread_served[2 * spread], p.spread_served[2 * spread + 1]} * sign);
-            for (int link = 0; link < 2; ++link) reduced[device][link] += sign * p.spread_reduced[2 * spread + link];
+            serve(device, p.spread_serves(spread) * sign);
+            apart[device] += p.apart(spread) * sign;
         }
+        use(p.spread_sets[spread], sign);
+    }
+
+    void use(std::int64_t sets, int sign) {
+        for (auto left = static_cast<std::uint64_t>(sets); left; left &= left - 1) uses[std::countr_zero(left)] += sign;
     }
 
     void book_parts(const Parts& parts, int row, int device, int sign) {

@@ -12,7 +12,6 @@ _FROM = {
     "data/published/README.md": "published",
     "examples/*": "examples",
     "examples/plugin/*": "examples/plugin",
-    "examples/run_torchrec/*.py": "examples/run_torchrec",
 }
 
 

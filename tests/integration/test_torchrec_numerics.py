@@ -133,7 +133,7 @@ def test_a_mixed_plan_trains_as_the_unsharded_module(ranks, tmp_path, optimizer)
 
 def test_what_torchrec_cannot_run_is_refused_before_it_runs():
     """FBGEMM's dense kernel for CPUs sums sequences, and TorchRec shards no sequence by the rows or columns of one host."""
-    from examples.run_torchrec.sharded import planned
+    from shardwright.integrations.torchrec.steps.sharded import planned
 
     task = Task([SEQUENCE], TOPOLOGY[4], BATCH)
     for shards in (whole(SEQUENCE, 0, 1, 2, 3), in_rows(SEQUENCE, 2, 3), in_grid(SEQUENCE, (0, 1), (2, 3))):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,13 +12,10 @@ import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
 
 from shardwright.integrations.torchrec.models import EPSILON, Batches, feature_names, modules_for
+from shardwright.integrations.torchrec.steps.memory import allocated_bytes
+from shardwright.integrations.torchrec.steps.sharded import ShardedModel, planned
 from shardwright.measure.collectives.rank import main
 from shardwright.sharding import Plan
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from examples.run_torchrec.memory import allocated_bytes
-from examples.run_torchrec.sharded import ShardedModel, planned
 
 LEARNING_RATE = 0.1
 STEPS = 3

@@ -1,4 +1,8 @@
-"""The bytes of plans without de-duplication and with whole gradients, block by block: what `cost.score` was before exchanges."""
+"""What a plan's collectives take, without de-duplication and with whole gradients, block by block and without any of `cost.collectives`.
+
+Blocks on single devices, and replicas on some devices, are asked by all-to-alls. Equal row blocks of a pooled table on all devices, or on
+all of one host, are reduced by collectives.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +26,23 @@ INTRA, INTER = 0, 1
 
 @dataclass
 class LinkTraffic:
-    """Bytes of one pass over the links of each device.
+    """All-to-alls of one pass, and its other collectives.
 
     Attributes:
-        sent: `(2, devices)` bytes sent inside the host and between hosts.
+        sent: `(2, devices)` bytes that all-to-alls send inside the host and between hosts.
         received: `(2, devices)` bytes received likewise.
+        apart: `(devices,)` ms of the other collectives.
     """
 
     devices: int
     sent: Floats = field(init=False)
     received: Floats = field(init=False)
+    apart: Floats = field(init=False)
 
     def __post_init__(self) -> None:
+        self.apart = np.zeros(self.devices)
         self.sent = np.zeros((2, self.devices))
         self.received = np.zeros((2, self.devices))
-
-    def milliseconds(self, topology: Topology) -> Floats:
-        """`(devices,)` ms that each device spends in the pass."""
-        busiest = np.maximum(self.sent, self.received)
-        bandwidth = np.array(topology.link_bandwidth)[:, None]
-        latency = np.array([topology.intra_latency_ms, topology.inter_latency_ms])[:, None]
-        time: Floats = np.where(busiest > 0, latency + busiest / bandwidth * 1e3, 0.0).max(axis=0)
-        return time
 
 
 @dataclass(frozen=True)
@@ -53,65 +52,129 @@ class Traffic:
     Attributes:
         forward: ids to the holders, values back.
         backward: gradients of the values to the holders, and all-reduce of replicated blocks.
+        reduced: `(2, devices)` bytes that replicas send, inside the host and between hosts, in one exchange for all of them.
     """
 
     forward: LinkTraffic
     backward: LinkTraffic
+    reduced: Floats
 
 
 def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:
     """Bytes that the shards of a plan send per step, by pass, device and link class."""
-    held = np.zeros((2, task.topology.devices))
+    topology, held = task.topology, np.zeros((3, task.topology.devices))
+    result = Traffic(LinkTraffic(topology.devices), LinkTraffic(topology.devices), np.zeros((2, topology.devices)))
+    blocks: dict[tuple[str, tuple[int, int]], list[Shard]] = {}
     for shard in shards:
-        if len(shard.devices) == 1:
-            held[:, shard.devices[0]] += served_bytes(shard_work(task, shard))
-    return traffic_of(task, held, [shard for shard in shards if len(shard.devices) > 1])
-
-
-def traffic_of(task: Task, held: Floats, replicated: Sequence[Shard]) -> Traffic:
-    """The same, from what single holders serve.
-
-    Args:
-        task: the task.
-        held: `(2, devices)` bytes of values and of ids, as in `served_bytes`, of the blocks that one device holds alone.
-        replicated: the other shards.
-    """
-    devices = task.topology.devices
-    result = Traffic(LinkTraffic(devices), LinkTraffic(devices))
-    if devices > 1:
-        _add_single_holders(task.topology, held, result)
-        for shard in replicated:
-            _add_replicated(task, shard, result)
+        blocks.setdefault((shard.table, shard.columns), []).append(shard)
+    for way in blocks.values() if topology.devices > 1 else ():
+        kind = outputs_of(task, way)
+        near, far = {"rows": (0.0, 0.0), "host rows": (0.0, 1 / topology.devices_per_host)}.get(kind, (1.0, 1.0))
+        for shard in way:
+            if len(shard.devices) > 1:
+                _add_replicated(task, shard, result)
+                continue
+            values, ids = served_bytes(shard_work(task, shard))
+            held[:, shard.devices[0]] += near * values, far * values, ids
+            for flow, ms in zip((result.forward, result.backward), reduction_ms(topology, kind), strict=True):
+                flow.apart[shard.devices[0]] += values * ms
+    if topology.devices > 1:
+        _add_single_holders(topology, held, result)
+    result.backward.apart += 1e3 * (result.reduced.T / topology.link_bandwidth).max(axis=1)
     return result
 
 
 def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Floats]:
     """`(devices,)` forward and `(devices,)` backward communication ms of a plan."""
-    flows = traffic(task, shards)
-    return flows.forward.milliseconds(task.topology), flows.backward.milliseconds(task.topology)
+    flows, topology = traffic(task, shards), task.topology
+    blocks: dict[tuple[str, tuple[int, int]], list[Shard]] = {}
+    for shard in shards:
+        blocks.setdefault((shard.table, shard.columns), []).append(shard)
+    kinds = set()
+    for (name, _), way in blocks.items():
+        pooled = task.table_by_name[name].pooled
+        whole = [shard for shard in way if len(shard.devices) == topology.devices]
+        if len(whole) < len(way):
+            kinds.add((outputs_of(task, [shard for shard in way if shard not in whole]), pooled))
+        if any(len(shard.devices) > 1 for shard in way):
+            kinds.add(("copies", pooled))
+    waits = np.array([latencies(topology, kind) for kind in kinds]).reshape(-1, 2).sum(axis=0)
+    bandwidth = np.array(topology.link_bandwidth)[:, None]
+    forward, backward = (
+        (np.maximum(flow.sent, flow.received) / bandwidth).max(axis=0) * 1e3 + flow.apart + wait
+        for flow, wait in zip((flows.forward, flows.backward), waits, strict=True)
+    )
+    return forward, backward
+
+
+SETS = tuple((kind, pooled) for pooled in (True, False) for kind in ("alone", "rows", "host rows", "copies"))
+"""Kinds of outputs of pooled tables and of sequence tables, which have collectives of their own."""
+
+
+def outputs_of(task: Task, way: Sequence[Shard]) -> str:
+    """How the outputs of blocks with the same columns reach the devices."""
+    table, topology = task.table_by_name[way[0].table], task.topology
+    if len(way) == 1 and len(way[0].devices) == topology.devices > 1:
+        return "copies"
+    ranks = sorted(shard.devices[0] for shard in way)
+    rows = sorted(shard.row_count for shard in way)
+    near = topology.devices_per_host
+    on_one = (
+        topology.hosts > 1
+        and near > 1
+        and ranks == list(range(ranks[0] // near * near, ranks[0] // near * near + near))
+    )
+    everywhere = ranks == list(range(topology.devices))
+    alike = rows[-1] - rows[0] <= 1 or (len(set(rows[1:])) == 1 and rows[-1] == -(-table.rows // len(rows)))
+    if len(way) < 2 or not table.pooled or sum(rows) != table.rows or not alike or not (on_one or everywhere):
+        return "alone"
+    return "rows" if everywhere else "host rows"
+
+
+def reduction_ms(topology: Topology, kind: str) -> Floats:
+    """`(2,)` ms of the reduce-scatter and of the all-gather of a byte of sums on each device."""
+    intra, inter = topology.link_bandwidth
+    devices, near = topology.devices, topology.devices_per_host
+    inside, share = (near - 1) / near / intra, (devices - 1) / devices
+    across = max(share / intra, share / near / inter if topology.hosts > 1 else 0.0)
+    return np.full(2, {"rows": across, "host rows": inside}.get(kind, 0.0)) * 1e3
+
+
+def all_reduce_ms(topology: Topology) -> float:
+    """Ms of an all-reduce of a byte that every device has."""
+    (intra, inter), near, hosts = topology.link_bandwidth, topology.devices_per_host, topology.hosts
+    return 2e3 * max((near - 1) / near / intra, (hosts - 1) / hosts / near / inter)
+
+
+def latencies(topology: Topology, kind: tuple[str, bool]) -> tuple[float, float]:
+    """Forward and backward ms of the latencies of a set of collectives."""
+    if topology.devices == 1:
+        return 0.0, 0.0
+    inside = topology.intra_latency_ms * (topology.devices_per_host > 1)
+    one = max(inside, topology.inter_latency_ms * (topology.hosts > 1))
+    return {
+        "alone": (4 * one, one),
+        "rows": (4 * one, one),
+        "host rows": (4 * one + inside, one + inside),
+        "copies": (0.0, one),
+    }[kind[0]]
 
 
 def served_bytes(work: ShardWork) -> tuple[float, float]:
     """Bytes of values and bytes of ids of all samples that one holder of a block serves, its own included."""
     bags = work.samples * len(work.feature_shares)
     values = _VALUE_BYTES * work.dim * (bags if work.pooled else work.lookups)
-    return values, _ID_BYTES * work.lookups
+    return values, _ID_BYTES * (work.lookups + bags * work.pooled)
 
 
 def _add_single_holders(topology: Topology, held: Floats, result: Traffic) -> None:
     """Blocks on one device: everything the device holds goes, in equal parts, to all devices."""
     part = held / topology.devices  # for the samples of one device
-    host_part = part.reshape(2, topology.hosts, -1).sum(axis=2).repeat(topology.devices_per_host, axis=1)
     peers = np.array([topology.devices_per_host - 1, topology.devices - topology.devices_per_host])[:, None]
-    (values_out, ids_in), (values_in, ids_out) = ((p * peers for p in part), _from_others(part, host_part))
-    _add(result, values_out, values_in, ids_in, ids_out)
-
-
-def _from_others(part: Floats, host_part: Floats) -> tuple[Floats, Floats]:
-    """`(2 links, devices)` values and ids that each device exchanges with the holders other than itself."""
-    total = part.sum(axis=1)
-    values, ids = (np.stack([host_part[kind] - part[kind], total[kind] - host_part[kind]]) for kind in (0, 1))
-    return values, ids
+    host_part = part.reshape(3, topology.hosts, -1).sum(axis=2).repeat(topology.devices_per_host, axis=1)
+    others = host_part - part, part.sum(axis=1, keepdims=True) - host_part
+    values_in, ids_out = (np.stack([others[0][kind], others[1][place]]) for kind, place in ((0, 1), (2, 2)))
+    _add(result, part[:2] * peers, values_in, part[2] * peers, ids_out)
 
 
 def _add_replicated(task: Task, shard: Shard, result: Traffic) -> None:
@@ -146,9 +209,8 @@ def _add_reduction(topology: Topology, hosts: list[int], shard: Shard, work: Sha
         ranks // topology.devices_per_host
     ]
     near, far = 2 * (replicas - 1) / replicas * gradient, 2 * (len(hosts) - 1) / len(hosts) * gradient / replicas
-    for flow in (result.backward.sent, result.backward.received):
-        flow[INTRA, ranks] += near
-        flow[INTER, ranks] += far
+    result.reduced[INTRA, ranks] += near
+    result.reduced[INTER, ranks] += far
 
 
 def _add(result: Traffic, values_out: Floats, values_in: Floats, ids_in: Floats, ids_out: Floats) -> None:

@@ -12,7 +12,7 @@ def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:
     """`(d, 4)` ms of the phases, summed anew from the pieces and spreads that lie somewhere."""
     devices, near = (int(fact) for fact in arrays.links[:2])
     calls = [{} for _ in range(devices)]
-    served, reduced = np.zeros((devices, 2)), np.zeros((devices, 2))
+    served, apart = np.zeros((devices, 3)), np.zeros((devices, 2))
 
     def add(device, first_and_last, call, vectors):
         for part in range(*first_and_last):
@@ -23,12 +23,12 @@ def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:
         if device >= 0:
             row = arrays.first[form] + width - 1
             add(device, arrays.part[row : row + 2], arrays.call, arrays.vectors)
-            served[device] += arrays.served[row]
+            served[device] += arrays.served[row][[0, 0, 1]]
     for spread in solution.spread_of[solution.spread_of >= 0]:
         for device in arrays.spread_device[slice(*arrays.spread_range[spread])]:
             add(device, arrays.spread_part[spread : spread + 2], arrays.spread_call, arrays.spread_vectors)
             served[device] += arrays.spread_served[spread]
-            reduced[device] += arrays.spread_reduced[spread]
+            apart[device] += arrays.spread_apart[spread]
     times = np.zeros((devices, 4))
     for device in range(devices):
         times[device, [0, 3]] = arrays.once
@@ -37,18 +37,25 @@ def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:
             for shards, *extra in sums[-2 - 3 * int(arrays.gates[0]) : -2].reshape(-1, 3):
                 times[device, [0, 3]] += extra if shards > 0.5 else [0.0, 0.0]
         here = device // near * near
-        times[device, 1:3] = _links(arrays.links, served, reduced[device], device, slice(here, here + near))
+        times[device, 1:3] = _links(arrays.links, served, device, slice(here, here + near)) + apart[device]
     return times
 
 
-def _links(links, served, reduced, device, host) -> list[float]:
-    """Forward and backward ms of a device's links: the busier direction of the slower link."""
+def _links(links, served, device, host) -> np.ndarray:
+    """Forward and backward ms of a device's all-to-alls: the busier direction of the slower link."""
     devices, peers = links[0], np.array([links[1] - 1, links[0] - links[1]])
     theirs = np.array([served[host].sum(axis=0) - served[device], served.sum(axis=0) - served[host].sum(axis=0)])
     out, into = np.outer(peers, served[device]) / devices, theirs / devices
-    forward = np.maximum(out[:, 0] + into[:, 1], into[:, 0] + out[:, 1])
-    backward = np.maximum(out[:, 0], into[:, 0]) + reduced
-    return [max(np.where(busy > 1e-3, links[4:] + busy * links[2:4], 0.0)) for busy in (forward, backward)]
+    values_out, values_in = np.diag(out[:, :2]), np.diag(into[:, :2])
+    forward = np.maximum(values_out + into[:, 2], values_in + out[:, 2])
+    return np.array([(forward * links[2:4]).max(), (np.maximum(values_out, values_in) * links[4:]).max()])
+
+
+def waits_of(arrays: EngineArrays, solution: Solution) -> float:
+    """Ms of the latencies of all sets of collectives in use."""
+    placed = arrays.item[solution.form[solution.device >= 0]]
+    used = [*arrays.sets[placed], *arrays.spread_sets[solution.spread_of[solution.spread_of >= 0]]]
+    return float(sum(ms for one, ms in enumerate(arrays.set_ms) if any(int(sets) >> one & 1 for sets in used)))
 
 
 def all_changes(arrays: EngineArrays, solution: Solution, one: int, target: int) -> list[Solution]:

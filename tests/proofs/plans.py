@@ -18,6 +18,7 @@ from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import numbered_calls, shard_work
 from shardwright.task import Constraints, Table, Task
 from shardwright.task.constraints import ANY
+from tests.oracles.communication import SETS, all_reduce_ms, latencies, outputs_of, reduction_ms
 
 GRID, FEWEST_ROWS = 16, 1024
 MOST_PLANS, SAMPLED = 5_000, 1_500
@@ -87,6 +88,17 @@ def _rows(task: Task, table: Table, on_grid: Sequence[tuple[int, ...]]) -> Itera
                 Shard(table.name, edge, (0, table.dim), (rank,))
                 for edge, rank in zip(pairwise(edges), ranks, strict=True)
             )
+    hosts = [devices[start : start + near] for start in devices[::near]] if near < len(devices) else []
+    for place in (devices, *hosts) if table.pooled and not limits.equal_rows else ():
+        cut = _torchrecs(
+            table.rows, len(place)
+        )  # rows dealt to all devices or to one host, whose sums collectives reduce
+        for blocks in _orders(cut) - cuts if 2 <= len(cut) == len(place) <= most else ():
+            edges = [0, *accumulate(blocks)]
+            yield tuple(
+                Shard(table.name, edge, (0, table.dim), (rank,))
+                for edge, rank in zip(pairwise(edges), place, strict=True)
+            )
 
 
 def _even(rows: int, count: int) -> tuple[int, ...]:
@@ -124,8 +136,9 @@ class Priced:
         ways: the ways.
         vectors: `(n, d, q, h + 2)` what each adds to the calls.
         made: `(n, d, q)` blocks in each call.
-        served: `(n, d, 2)` bytes of values and ids that the device serves.
-        reduced: `(n, 2)` bytes that every device sends to reduce gradients, inside a host and between hosts.
+        served: `(n, d, 3)` bytes of values, to near and to far devices, and of ids that the device serves by all-to-alls.
+        apart: `(n, d, 2)` forward and backward ms of the device's other collectives.
+        sets: `(n, 8)` whether each needs each set of collectives.
         memory: `(n, d)` bytes.
     """
 
@@ -133,7 +146,8 @@ class Priced:
     vectors: np.ndarray
     made: np.ndarray
     served: np.ndarray
-    reduced: np.ndarray
+    apart: np.ndarray
+    sets: np.ndarray
     memory: np.ndarray
 
 
@@ -177,14 +191,16 @@ class AllPlans:
 
     def _steps(self, index: np.ndarray) -> np.ndarray:
         chosen = list(zip(self._tables, index, strict=True))
-        vectors, made, served, reduced, memory = (
+        vectors, made, served, apart, memory = (
             sum(getattr(table, name)[way] for table, way in chosen)
-            for name in ("vectors", "made", "served", "reduced", "memory")
+            for name in ("vectors", "made", "served", "apart", "memory")
         )
+        used = np.logical_or.reduce([table.sets[way] for table, way in chosen])
         pricing = self._model.pricing
         kernels = np.where((made > 0)[..., None], pricing.times(vectors), 0.0).sum(axis=2)
         kernels += (made > 0).any(axis=2)[..., None] * pricing.once
-        step = kernels.max(axis=1).sum(axis=1) + _links_ms(self._task, served, reduced).max(axis=1).sum(axis=1)
+        step = kernels.max(axis=1).sum(axis=1) + _links_ms(self._task, served, apart).max(axis=1).sum(axis=1)
+        step += used @ [sum(latencies(self._task.topology, kind)) for kind in SETS]
         allowed = (memory <= np.array(self._task.topology.memory_bytes)).all(axis=1) & self._related(chosen)
         return np.where(allowed, step, np.inf)
 
@@ -221,8 +237,11 @@ def _priced(task: Task, model: CostModel, of_tables: Sequence[Sequence[Way]]) ->
     for ways in of_tables:
         shape = len(ways), topology.devices
         vectors = np.zeros((*shape, max(calls, default=0) + 1, of_block.shape[1]))
-        made, served, memory = np.zeros(vectors.shape[:3]), np.zeros((*shape, 2)), np.zeros(shape, dtype=np.int64)
-        reduced = np.zeros((len(ways), 2))
+        made, served, memory = np.zeros(vectors.shape[:3]), np.zeros((*shape, 3)), np.zeros(shape, dtype=np.int64)
+        apart, sets = np.zeros((*shape, 2)), np.zeros((len(ways), len(SETS)), dtype=bool)
+        kinds = [outputs_of(task, way) for way in ways]
+        for place, (kind, way) in enumerate(zip(kinds, ways, strict=True)):
+            sets[place, SETS.index((kind, task.table_by_name[way[0].table].pooled))] = True
         for place, shard in ((place, shard) for place, way in enumerate(ways) for shard in way):
             block = number[shard.table, shard.row_count, shard.dim, len(shard.devices)]
             work, ranks = works[block], list(shard.devices)
@@ -232,26 +251,26 @@ def _priced(task: Task, model: CostModel, of_tables: Sequence[Sequence[Way]]) ->
             if len(ranks) == 1:
                 bags = work.samples * len(task.table_by_name[shard.table].poolings)
                 values = 4 * work.dim * (bags if work.pooled else work.lookups)
-                served[place, ranks] += (values, 8 * work.lookups)
+                near, far = {"rows": (0, 0), "host rows": (0, 1 / topology.devices_per_host)}.get(kinds[place], (1, 1))
+                served[place, ranks] += (near * values, far * values, 8 * work.lookups + 8 * bags * work.pooled)
+                apart[place, ranks] += values * reduction_ms(topology, kinds[place])
             else:
-                near, hosts, gradient = topology.devices_per_host, topology.hosts, 4 * work.rows * work.dim
-                reduced[place] += (2 * (near - 1) / near * gradient, 2 * (hosts - 1) / hosts * gradient / near)
-        result.append(Priced(list(ways), vectors, made, served, reduced, memory))
+                apart[place, ranks] += (0.0, 4 * work.rows * work.dim * all_reduce_ms(topology))
+        result.append(Priced(list(ways), vectors, made, served, apart, sets, memory))
     return result
 
 
-def _links_ms(task: Task, served: np.ndarray, reduced: np.ndarray) -> np.ndarray:
-    """`(plans, d, 2)` forward and backward ms of the links: the busier direction of the slower link class."""
+def _links_ms(task: Task, served: np.ndarray, apart: np.ndarray) -> np.ndarray:
+    """`(plans, d, 2)` forward and backward ms of the links, latencies aside: all-to-alls, and the other collectives after them."""
     topology = task.topology
     devices, near = topology.devices, topology.devices_per_host
-    host = served.reshape(len(served), topology.hosts, near, 2).sum(axis=2).repeat(near, axis=1)
+    host = served.reshape(len(served), topology.hosts, near, 3).sum(axis=2).repeat(near, axis=1)
     everywhere = served.sum(axis=1, keepdims=True)
     peers = np.array([near - 1, devices - near])
-    out = served[..., None, :] * peers[:, None] / devices  # (plans, d, links, values and ids)
+    out = served[..., None, :] * peers[:, None] / devices  # (plans, d, links, values by link and ids)
     into = np.stack([host - served, everywhere - host], axis=2) / devices
-    forward = np.maximum(out[..., 0] + into[..., 1], into[..., 0] + out[..., 1])
-    backward = np.maximum(out[..., 0], into[..., 0]) + reduced[:, None, :]
-    busy = np.stack([forward, backward], axis=3)  # (plans, d, links, passes)
-    latency, bandwidth = np.array(topology.link_latency_ms)[:, None], np.array(topology.link_bandwidth)[:, None]
-    times: np.ndarray = np.where(busy > 1e-6, latency + busy / bandwidth * 1e3, 0.0).max(axis=2)
+    values_out, values_in = (np.stack([part[..., 0, 0], part[..., 1, 1]], axis=-1) for part in (out, into))
+    forward = np.maximum(values_out + into[..., 2], values_in + out[..., 2])
+    busy = np.stack([forward, np.maximum(values_out, values_in)], axis=3)  # (plans, d, links, passes)
+    times: np.ndarray = (busy / np.array(topology.link_bandwidth)[:, None] * 1e3).max(axis=2) + apart
     return times

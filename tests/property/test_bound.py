@@ -277,7 +277,14 @@ def test_parts_on_many_devices_are_charged_for_their_links_and_no_more(kind, poo
     limits = sw.Constraints(
         {"t": sw.TableConstraint(sharding_types=(kind,)), "tiny": sw.TableConstraint(sharding_types=("table_wise",))}
     )
-    topology = sw.Topology(hosts, 4 // hosts, "h100", "80 GB", intra_bandwidth="1 GB/s", inter_bandwidth="1 GB/s")
+    topology = sw.Topology(
+        hosts,
+        4 // hosts,
+        "h100",
+        "80 GB",
+        intra_bandwidth="1 GB/s" if hosts == 1 else "4 GB/s",
+        inter_bandwidth="1 GB/s",
+    )
     task = Task(tables, topology, 8192, constraints=limits)
     model = PublishedModel("h100")
     step_ms = sw.plan(task, strategy="certified", cost_model=model).cost.step_ms

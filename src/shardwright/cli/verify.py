@@ -36,15 +36,40 @@ def run(
         float | None,
         option("--tolerance", metavar="SHARE", text="Fail if the measured time is further off than this, as in 0.2."),
     ] = None,
+    steps: Annotated[
+        bool,
+        typer.Option(
+            "--steps", help="Train steps with TorchRec, a process a device, or the ranks that torchrun started."
+        ),
+    ] = False,
+    against: Annotated[
+        str | None,
+        option(
+            "--against",
+            metavar="torchrec|FILE",
+            text="With --steps: take turns with the plan of TorchRec's planner, or with another plan of the task.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, option("--timeout", metavar="SECONDS", text="With --steps: longest time of the run. (default 300)")
+    ] = 300.0,
     as_json: AsJson = False,
 ) -> None:
     """Check a plan, measure every device's kernels on this machine, and compare with the prediction.
 
+    With --steps, TorchRec trains on the plan, and whole steps are measured, phase by phase.
+
     Example:
         shardwright verify plan.json --task task.yaml --tolerance 0.2
+        shardwright verify plan.json --steps --against torchrec
+        torchrun --nproc-per-node 8 -m shardwright verify plan.json --steps --device cuda
     """
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InvalidInput(f"--tolerance is {tolerance:g}, must be a finite number of at least 0, as in 0.2")
+    if steps and backend is not None:
+        raise InvalidInput("--backend: with --steps, TorchRec runs the kernels, by FBGEMM; leave one of the two out")
+    if against is not None and not steps:
+        raise InvalidInput("--against compares measured steps; add --steps")
     require("measure", "measuring")
     from shardwright.cli.compare import truth_line
     from shardwright.cli.model_notes import model_of, print_origin_notes
@@ -58,6 +83,9 @@ def run(
         check_same_task(checked, plan, Task.load(task), task)
     _check_comparable(checked, device, tolerance)
     print_origin_notes([checked], device)
+    if steps:
+        _steps(plan, checked, against, rounds, device, timeout, tolerance, as_json)
+        return
     with progress("measuring") as report:
         (measured,) = measure_plans([checked], rounds=rounds, device=device, backend=backend, progress=report)
     unlike = other_device(checked.task.topology.device, device)
@@ -71,7 +99,31 @@ def run(
     truth = [truth_line("plan", [measured], metadata)] if None not in (off, state) else []
     view = _view(checked, measured, unlike)
     emit({**document, "measured_on": measured_device(device)}, view, summary, *truth, as_json=as_json)
-    if document["within_tolerance"] is False:
+    _fail_beyond(tolerance, off)
+
+
+def _steps(
+    file: Path,
+    plan: Plan,
+    against: str | None,
+    rounds: int,
+    device: str,
+    timeout_s: float,
+    tolerance: float | None,
+    as_json: bool,
+) -> None:
+    from shardwright.cli.verify_steps import run_steps
+
+    unlike = other_device(plan.task.topology.device, device)
+    off = run_steps(
+        file, plan, against=against, rounds=rounds, device=device, timeout_s=timeout_s, unlike=unlike, as_json=as_json
+    )
+    _fail_beyond(tolerance, off)
+
+
+def _fail_beyond(tolerance: float | None, off: float | None) -> None:
+    """Exit with 1 if a relative difference is larger than the tolerance."""
+    if tolerance is not None and off is not None and abs(off) > tolerance:
         note(
             f"error: the measured time differs from the predicted one by {signed(off)}, more than the tolerance of {percent(tolerance)}"
         )

@@ -13,15 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.collectives import WAYS, Way, prices_of
 from shardwright.cost.features import WorkArrays
+from shardwright.cost.flows import GRADIENT_BYTES
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.sharding.memory import STATE_BYTES, gradient_size
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import shard_work
+from shardwright.sharding.work import ID_BYTES, LENGTH_BYTES, WEIGHT_BYTES, shard_work
 from shardwright.task.access import reuse_of_many
 from shardwright.task.table import DTYPE_BYTES
 from shardwright.task.task import Task
+from shardwright.task.topology import VALUE_BYTES
 
 _AT_ONCE = 16_384  # blocks encoded together: limits the encoder's memory
 
@@ -59,7 +62,7 @@ class BlockCosts:
         vectors: `(n, h + 2)` what it adds to that call's pre-activations of the cost model's hidden units, and to the linear parts of
             forward and backward time.
         bytes: `(n,)` memory.
-        served: `(n, 2)` bytes of values and of ids that a single holder sends and receives in a pass; 0 for replicas.
+        served: `(n, 2)` bytes of values and of ids that a single holder sends and receives in a pass by all-to-alls; 0 for replicas.
     """
 
     call: Ints
@@ -94,6 +97,8 @@ class Tables:
         self.dim = np.array([table.dim for table in tables], dtype=np.int64)
         self._pooling = np.array([table.pooling for table in tables])
         self._features = np.array([len(table.poolings) for table in tables], dtype=np.float64)
+        self._id_size = np.array([ID_BYTES + WEIGHT_BYTES * table.weighted for table in tables])
+        self._value_size = VALUE_BYTES[task.exchange.values]
         self._pooled = np.array([table.pooled for table in tables], dtype=np.float64)
         self._weight_size = np.array([DTYPE_BYTES[table.dtype] for table in tables], dtype=np.float64)
         self._gradient = np.array(
@@ -134,10 +139,11 @@ class Tables:
             chunk = blocks.part(part)
             works = self._works(chunk)
             np.matmul(self._encode(chunk, works), into, out=vectors[part])
-            memory[part] = _bytes(self._task.optimizer, works, self._gradient[chunk.table] * (chunk.replicas > 1))
+            gradient, id_size = self._gradient[chunk.table] * (chunk.replicas > 1), self._id_size[chunk.table]
+            memory[part] = _bytes(self._task, works, gradient, id_size)
             alone = chunk.replicas == 1
-            values = 4.0 * works.dim * works.outputs
-            served[part] = np.stack([values * alone, 8.0 * works.lookups * alone], axis=1)
+            ids = self._id_size[chunk.table] * works.lookups + LENGTH_BYTES * works.bags * works.pooled
+            served[part] = np.stack([self._value_size * works.dim * works.outputs * alone, ids * alone], axis=1)
         return BlockCosts(self.calls_of(blocks), vectors, memory, served)
 
     def _works(self, blocks: Blocks) -> WorkArrays:
@@ -182,14 +188,15 @@ class Tables:
         return self._model.encode([shard_work(task, shard) for shard in shards])
 
 
-def _bytes(optimizer: str, works: WorkArrays, gradient: Floats) -> Ints:
-    """Bytes that each block takes on a device, with `(n,)` bytes of gradient a weight; see `sharding.memory`."""
-    by_row, by_weight = STATE_BYTES[optimizer]
+def _bytes(task: Task, works: WorkArrays, gradient: Floats, id_size: Ints) -> Ints:
+    """Bytes that each block takes on a device, with `(n,)` bytes of gradient a weight and of ids a lookup; see `sharding.memory`."""
+    by_row, by_weight = STATE_BYTES[task.optimizer]
     weights = works.rows * works.dim
     outputs = 4 * works.dim * np.ceil(works.outputs)
     total = works.rows * (works.row_bytes + by_row) + by_weight * weights
     total += gradient * weights
-    found: Ints = (total + 8 * (np.ceil(works.lookups) + works.bags + 1) + 2 * outputs).astype(np.int64)
+    inputs = id_size * np.ceil(works.lookups) + 8 * (works.bags + 1)
+    found: Ints = (total + task.exchange.batches * inputs + 2 * outputs).astype(np.int64)
     return found
 
 
@@ -303,8 +310,37 @@ def priced_at_all(vectors: Floats, call: Ints, prices: Floats) -> Floats:
     return np.stack([priced(vectors, call, of_one) for of_one in prices])
 
 
-def reduced_bytes(task: Task, weights: Ints) -> Floats:
-    """`(n, 2)` bytes that each of the replicas on all devices sends inside its host and between hosts; see `cost.score`."""
-    per_host, hosts = task.topology.devices_per_host, task.topology.hosts
-    gradient = 4.0 * weights
-    return np.stack([2 * (per_host - 1) / per_host * gradient, 2 * (hosts - 1) / hosts * gradient / per_host], axis=1)
+class Spread(NamedTuple):
+    """What n ways to put a table on many devices at once add to the links of each of these devices.
+
+    Attributes:
+        served: `(n, 3)` bytes that all-to-alls serve: of values to near and to far devices, and of ids.
+        apart: `(n, 2)` ms of other collectives, forward and backward.
+    """
+
+    served: Floats
+    apart: Floats
+
+
+def spread_links(task: Task, ways: Sequence[Way], costs: BlockCosts, weights: Ints) -> Spread:
+    """What spreads add to the links of each device.
+
+    Args:
+        task: the task.
+        ways: the way of each spread.
+        costs: what the block on each device adds.
+        weights: `(n,)` weights of that block.
+    """
+    prices, way = prices_of(task), np.array([WAYS.index(one) for one in ways], dtype=np.int64)
+    served, values = costs.served[:, [0, 0, 1]], costs.served[:, 0]
+    served[way == WAYS.index("row_wise"), :2] = 0.0
+    inside = way == WAYS.index("table_row_wise")
+    served[inside, 0] = 0.0
+    served[inside, 1] /= task.topology.devices_per_host
+    apart = np.zeros((len(ways), 2))
+    for place, of_place in enumerate(("row_wise", "table_row_wise")):
+        dealt = way == WAYS.index(of_place)
+        apart[dealt] = values[dealt, None] * prices.dealt[place]
+    copied = way == WAYS.index("data_parallel")
+    apart[copied, 1] = GRADIENT_BYTES * weights[copied] * prices.replicas
+    return Spread(served, apart)

@@ -1,4 +1,4 @@
-"""Bytes that the blocks of a plan send over the links, by kind: ids, values, gradients, and the gradients of replicas.
+"""Bytes that the blocks of a plan send over the links, by kind: ids, values or sums, their gradients, and the gradients of replicas.
 
 The cluster has H hosts with P devices each, D = H P; each device has B / D samples. A block has R rows and C columns. Its holders are the
 devices S: p of them on each of h hosts. The samples of one device look up row r q_r times in expectation. The samples of n devices have
@@ -7,12 +7,15 @@ devices S: p of them on each of h hosts. The samples of one device look up row r
 
 *Lookups.* A device that holds the block asks itself. Another device asks the holders in its host in equal parts, or all holders in equal
 parts if its host has none. For each row it sends an id, 8 bytes, and gets the value, 4 C bytes; in the backward pass it sends the gradient,
-4 C bytes. *Through proxies*, a device in a host without a holder asks, inside its host, the device with the holder's local rank; this
-proxy asks the holder on behalf of the whole host. The rows that a device asks for depend on `Exchange.deduplicate`:
+4 C bytes (`Exchange.values` and `Exchange.gradients` make them narrower). Weights and the lengths of bags travel with ids. *Through
+proxies*, a device in a host without a holder asks, inside its host, the device with the holder's local rank; this proxy asks the holder on
+behalf of the whole host. The rows that a device asks for depend on `Exchange.deduplicate`:
 
     none      l(1) rows (a pooled table, whatever the exchange: l(1) ids, and one partial sum per sample and feature)
     device    u(1) rows; the gradients of a distinct row are summed before they are sent
     host      u(1) rows inside the host, from a holder or from a proxy; the proxy asks for u(P) rows between hosts
+
+Rows of a pooled table that are dealt to all devices, or to one host, are reduced by collectives: `cost.collectives`.
 
 All devices together ask for this many rows:
 
@@ -37,7 +40,7 @@ one device (*cold*), all devices of one host, one device of every host (*warm*),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -45,56 +48,63 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.collectives import Way, by_columns, prices_of, way_of
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, ShardWorks
+from shardwright.sharding.work import ID_BYTES, ShardWork, ShardWorks
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
+from shardwright.task.topology import VALUE_BYTES, Topology
 
 Phase: TypeAlias = Literal["forward", "backward"]
-Kind: TypeAlias = Literal["ids", "values", "gradients", "replicas"]
+Kind: TypeAlias = Literal["ids", "values", "sums", "gradients", "sum_gradients", "replicas"]
 
-VALUE_BYTES = 4
-ID_BYTES = 8
+GRADIENT_BYTES = 4
+"""Bytes of a weight's gradient that replicas exchange."""
 INTRA, INTER = 0, 1
 
 KINDS: tuple[tuple[Phase, Kind], ...] = (
     ("forward", "ids"),
     ("forward", "values"),
+    ("forward", "sums"),
     ("backward", "gradients"),
+    ("backward", "sum_gradients"),
     ("backward", "replicas"),
 )
-"""The traffic of a step: ids to the holders, values back, gradients of the values, and gradients that replicas all-reduce."""
+"""The traffic of a step: ids to the holders, values back by all-to-alls or sums by reduce-scatters, their gradients, and gradients that
+replicas all-reduce."""
+SHARED: frozenset[Kind] = frozenset({"ids", "values", "gradients"})
+"""Kinds of the all-to-alls, which share the links of a pass; the others are collectives of their own."""
 
 
 @dataclass
 class LinkTraffic:
-    """Bytes of one pass over the links of each device.
+    """Traffic of one kind, or of one pass.
 
     Attributes:
         sent: `(2, devices)` bytes sent inside the host, and between hosts.
         received: `(2, devices)` bytes received inside the host, and between hosts.
+        apart: `(devices,)` ms of collectives of their own. A pass has their bytes not among `sent` and `received`.
     """
 
     devices: int
     sent: Floats = field(init=False)
     received: Floats = field(init=False)
+    apart: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         self.sent = np.zeros((2, self.devices))
         self.received = np.zeros((2, self.devices))
+        self.apart = np.zeros(self.devices)
 
     def add(self, sent: Floats, received: Floats) -> None:
         """Add `(2, devices)` bytes sent and received."""
         self.sent += sent
         self.received += received
 
-    def milliseconds(self, topology: Topology) -> Floats:
-        """`(devices,)` ms that each device spends in the pass."""
-        busiest = np.maximum(self.sent, self.received)
-        bandwidth = np.array(topology.link_bandwidth)[:, None]
-        latency = np.array([topology.intra_latency_ms, topology.inter_latency_ms])[:, None]
-        time: Floats = np.where(busiest > 0, latency + busiest / bandwidth * 1e3, 0.0).max(axis=0)
-        return time
+    @property
+    def busiest(self) -> Floats:
+        """`(2, devices)` bytes of the busier direction."""
+        found: Floats = np.maximum(self.sent, self.received)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +222,7 @@ def touched_bytes(holders: HoldingDevices, topology: Topology, of: Callable[[Flo
 
 def row_bytes(dim: int) -> int:
     """Bytes of a touched row: its id and its gradient."""
-    return ID_BYTES + VALUE_BYTES * dim
+    return ID_BYTES + GRADIENT_BYTES * dim
 
 
 ByKind = dict[tuple[Phase, Kind], LinkTraffic]
@@ -235,12 +245,14 @@ def replica_exchange(task: Task, shard: Shard) -> Literal["whole", "touched"]:
 
 
 def add_lookups(task: Task, shards: Sequence[Shard], works: ShardWorks, flows: ByKind) -> None:
-    """Add the bytes of ids, values and gradients."""
+    """Add the bytes of ids, values or sums, and their gradients."""
     topology = task.topology
     cluster = (topology.hosts, topology.devices_per_host)
     alone: dict[bool, Floats] = {}
     shared: dict[tuple[tuple[int, ...], bool], Floats] = {}
     asked: dict[object, Floats] = {}
+    add_dealt(task, shards, works, flows)
+    dealt = shares_of_all_to_alls(task, shards)
     for shard in shards:
         proxies = task.exchange.deduplicate == "host" and not task.table_by_name[shard.table].pooled
         work = works.of(shard)
@@ -250,35 +262,81 @@ def add_lookups(task: Task, shards: Sequence[Shard], works: ShardWorks, flows: B
         if len(shard.devices) == 1:
             if proxies not in alone:
                 alone[proxies] = np.zeros((4, topology.devices))
-            alone[proxies][:, shard.devices[0]] += asked[key]
+            alone[proxies][:, shard.devices[0]] += asked[key] * dealt.get(id(shard), _ALL)
         elif len(shard.devices) < topology.devices:
             shared[shard.devices, proxies] = shared.get((shard.devices, proxies), 0.0) + asked[key]
+    narrower = VALUE_BYTES[task.exchange.gradients] / VALUE_BYTES[task.exchange.values]
     for proxies, bytes_ in alone.items():
         values, ids = (single_holders(*cluster, bytes_[kind], bytes_[kind + 2], proxies) for kind in (0, 1))
-        book_lookups(flows, values, ids)
+        book_lookups(flows, values, ids, narrower)
     for (devices, proxies), bytes_ in shared.items():
         holders = holders_of(*cluster, devices, proxies)
         by_link = bytes_.reshape(2, 2, 1)  # link, then values and ids
         values, ids = ((holders.asks * by_link[:, kind], holders.serves * by_link[:, kind]) for kind in (0, 1))
-        book_lookups(flows, values, ids)
+        book_lookups(flows, values, ids, narrower)
 
 
-def book_lookups(flows: ByKind, values: tuple[Floats, Floats], ids: tuple[Floats, Floats]) -> None:
-    """Add `(2, devices)` bytes of values, and of ids, that each device asks for and that each device serves."""
+def add_dealt(task: Task, shards: Iterable[Shard], works: ShardWorks, flows: ByKind) -> None:
+    """Add the sums of rows that are dealt to all devices or to one host, which collectives reduce."""
+    topology, prices = task.topology, prices_of(task)
+    devices, per_host = topology.devices, topology.devices_per_host
+    for way, blocks in _dealt(task, shards):
+        inside = way == "table_row_wise"
+        ranks = [block.devices[0] for block in blocks]
+        values = value_bytes(task, works.of(blocks[0]))
+        share = (per_host - 1) / per_host if inside else (devices - 1) / devices
+        sent = values * share * np.array([[per_host > 1], [topology.hosts > 1 and not inside]]) / [[1], [per_host]]
+        for (phase, kind), ms in zip(_OF_SUMS, prices.dealt[int(inside)], strict=True):
+            flow = flows[phase, kind]
+            flow.sent[:, ranks] += sent
+            flow.received[:, ranks] += sent
+            flow.apart[ranks] += values * ms
+
+
+def shares_of_all_to_alls(task: Task, shards: Iterable[Shard]) -> dict[int, Floats]:
+    """What is left for the all-to-alls of shards whose rows are dealt, by the shards' ids: `(4,)` factors of `asked_bytes`.
+
+    Sums of rows that are dealt to one host go to the other hosts from each of its devices in equal parts.
+    """
+    across = np.array([0.0, 1.0, 1.0 / task.topology.devices_per_host, 1.0])
+    left = {"row_wise": np.array([0.0, 1.0, 0.0, 1.0]), "table_row_wise": across}
+    return {id(block): left[way] for way, blocks in _dealt(task, shards) for block in blocks}
+
+
+def _dealt(task: Task, shards: Iterable[Shard]) -> list[tuple[Way, list[Shard]]]:
+    """The blocks with the same columns of tables whose rows are dealt, and how."""
+    several = (blocks for blocks in by_columns(shards).values() if len(blocks) > 1)
+    found = [(way_of(task, blocks), blocks) for blocks in several]
+    return [(way, blocks) for way, blocks in found if way in ("row_wise", "table_row_wise")]
+
+
+_ALL = np.ones(4)
+_OF_SUMS: tuple[tuple[Phase, Kind], ...] = (("forward", "sums"), ("backward", "sum_gradients"))
+
+
+def book_lookups(flows: ByKind, values: tuple[Floats, Floats], ids: tuple[Floats, Floats], narrower: float) -> None:
+    """Add `(2, devices)` bytes of values, and of ids, that each device asks for and that each device serves.
+
+    `narrower`: bytes of a gradient for each byte of a value.
+    """
     flows["forward", "ids"].add(*ids)
     flows["forward", "values"].add(values[1], values[0])
-    flows["backward", "gradients"].add(*values)
+    flows["backward", "gradients"].add(narrower * values[0], narrower * values[1])
+
+
+def value_bytes(task: Task, work: ShardWork) -> float:
+    """Bytes of the values that a holder of a block gives for its lookups."""
+    return VALUE_BYTES[task.exchange.values] * work.dim * work.outputs
 
 
 def asked_bytes(task: Task, work: ShardWork, holders: int) -> Floats:
     """`(4,)` bytes that one device asks of each holder of a block: values and ids inside its host, then values and ids between hosts."""
     devices, each = task.topology.devices, holders / task.topology.devices
     if work.pooled or task.exchange.deduplicate == "none":
-        values = VALUE_BYTES * work.dim * work.outputs * each
-        return np.array([values, ID_BYTES * work.lookups * each] * 2)
+        return np.array([value_bytes(task, work) * each, work.id_bytes * each] * 2)
     far = task.topology.devices_per_host if task.exchange.deduplicate == "host" else 1
     near_rows, far_rows = distinct_rows(work, np.array([1.0, far]) * work.lookups * holders / devices)
-    value = VALUE_BYTES * work.dim
+    value = VALUE_BYTES[task.exchange.values] * work.dim
     return np.array([value * near_rows, ID_BYTES * near_rows, value * far_rows, ID_BYTES * far_rows])
 
 
@@ -296,13 +354,14 @@ def add_replicas(task: Task, replicated: Sequence[Shard], works: ShardWorks, flo
             if _touched(task, shard, work):
                 touched.append(work)
             else:
-                gradient += float(VALUE_BYTES * work.rows * work.dim)
+                gradient += float(GRADIENT_BYTES * work.rows * work.dim)
         sent, received = whole_bytes(holders, gradient)
         if touched:
             more = touched_bytes(holders, topology, _row_bytes_of(task, touched, holders))
             sent, received = sent + more[0], received + more[1]
         flow.sent[:, holders.ranks] += sent
         flow.received[:, holders.ranks] += received
+    flow.apart = (flow.busiest.T / np.array(topology.bandwidth_of("all_reduce"))).max(axis=1) * 1e3
 
 
 def _row_bytes_of(task: Task, works: Sequence[ShardWork], holders: HoldingDevices) -> Callable[[Floats], Floats]:
@@ -326,7 +385,7 @@ def _touched(task: Task, shard: Shard, work: ShardWork) -> bool:
         return True
     topology = task.topology
     holders = holders_of(topology.hosts, topology.devices_per_host, shard.devices, False)
-    whole, _ = whole_bytes(holders, float(VALUE_BYTES * work.rows * work.dim))
+    whole, _ = whole_bytes(holders, float(GRADIENT_BYTES * work.rows * work.dim))
     touched, _ = touched_bytes(holders, topology, _row_bytes_of(task, [work], holders))
     link = INTER if holders.hosts > 1 else INTRA
     return bool(touched[link].sum() < whole[link].sum())

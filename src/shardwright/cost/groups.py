@@ -24,7 +24,7 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.flows import VALUE_BYTES
+from shardwright.cost.flows import GRADIENT_BYTES
 from shardwright.cost.model import AddedModel, CostModel, Pricing
 from shardwright.sharding.memory import STATE_BYTES
 from shardwright.sharding.work import ShardWork
@@ -106,7 +106,7 @@ class GroupedModel(AddedModel):
         sync = moved * all_reduce_ms_per_byte(groups.replica_shape, topology)
         cluster = all_reduce_ms_per_byte((groups.hosts, groups.devices_per_host), topology)
         within = all_reduce_ms_per_byte((topology.hosts, topology.devices_per_host), topology)
-        reduce = VALUE_BYTES * weights * max(cluster - within, 0.0)
+        reduce = GRADIENT_BYTES * weights * max(cluster - within, 0.0)
         alone = np.asarray(works.samples >= self.task.batch_size)[
             :, None
         ]  # not a replica: replicas share out the batch
@@ -117,10 +117,11 @@ class GroupedModel(AddedModel):
 def all_reduce_ms_per_byte(shape: Shape, topology: Topology) -> float:
     """Ms per byte of an all-reduce among replicas on `shape` (hosts, devices per host), without latency."""
     hosts, per_host = shape
-    intra, inter = topology.link_bandwidth
+    intra, inter = topology.bandwidth_of("all_reduce")
     return 1e3 * max(2 * (per_host - 1) / per_host / intra, 2 * (hosts - 1) / hosts / per_host / inter)
 
 
 def _latency_ms(shape: Shape, topology: Topology) -> float:
     hosts, per_host = shape
-    return max(topology.intra_latency_ms if per_host > 1 else 0.0, topology.inter_latency_ms if hosts > 1 else 0.0)
+    intra, inter = topology.latency_of("all_reduce")
+    return max(intra if per_host > 1 else 0.0, inter if hosts > 1 else 0.0)

@@ -1,32 +1,32 @@
 """The predicted cost of a plan: kernels by a cost model, links by the topology, memory by the memory account.
 
-`cost.flows` gives the bytes on the links. Links are full duplex, and both link classes work at the same time. So a
-collective takes on each device
+`cost.flows` gives the bytes on the links, `cost.collectives` the collectives. A pass takes on each device
 
-    max over {inside a host, between hosts} of  latency + max(bytes sent, bytes received) / bandwidth
+    the latencies of every set of collectives in use
+    + max over {inside a host, between hosts} of max(bytes sent, bytes received) / bandwidth       for the all-to-alls
+    + the time of reduce-scatters, all-gathers and all-reduces
 
-which is a maximum of functions that are linear in the blocks of the device.
+which is a maximum of functions that are linear in the blocks of the device, and constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwright.arrays import Floats
+from shardwright.cost.collectives import prices_of, sets_of, waits_of
 from shardwright.cost.flows import (
-    ID_BYTES,
-    KINDS,
-    VALUE_BYTES,
+    SHARED,
     ByKind,
     LinkTraffic,
-    add_lookups,
-    add_replicas,
     book_lookups,
     single_holders,
     traffic_by_kind,
+    value_bytes,
 )
 from shardwright.cost.groups import NoKernels, with_groups
 from shardwright.cost.model import CostModel
@@ -37,6 +37,7 @@ from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, ShardWorks, numbered_calls
 from shardwright.task.task import Task
+from shardwright.task.topology import VALUE_BYTES
 
 
 @dataclass(frozen=True)
@@ -44,54 +45,73 @@ class Traffic:
     """Traffic of a plan by pass.
 
     Attributes:
-        forward: ids to the holders, and values back.
-        backward: gradients of the values to the holders, and the all-reduce of replicated blocks.
+        forward: ids to the holders, and values or sums back.
+        backward: their gradients to the holders, and the all-reduce of replicated blocks.
+        waits: `(2,)` ms of latencies, forward and backward.
     """
 
     forward: LinkTraffic
     backward: LinkTraffic
+    waits: Floats
+
+    def milliseconds(self, task: Task) -> tuple[Floats, Floats]:
+        """`(devices,)` ms that each device spends in the forward and in the backward pass."""
+        bandwidth = np.array(task.topology.bandwidth_of("all_to_all"))[:, None]
+        forward, backward = (
+            (flow.busiest / bandwidth).max(axis=0) * 1e3 + flow.apart + wait
+            for flow, wait in zip((self.forward, self.backward), self.waits, strict=True)
+        )
+        return forward, backward
 
 
 def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:
     """Bytes that the shards of a plan send per step, by pass, device and link class."""
-    return _by_pass(task, traffic_by_kind(task, shards))
+    return _by_pass(task, traffic_by_kind(task, shards), sets_of(task, shards))
 
 
-def traffic_of(task: Task, held: Floats, replicated: Sequence[Shard]) -> Traffic:
+def traffic_of(task: Task, held: Floats, settled: ByKind, sets: Collection[int]) -> Traffic:
     """Like `traffic`, but from the bytes that single holders serve; without de-duplication.
 
     Args:
         task: the task.
-        held: `(2, devices)` bytes of values and of ids, as in `served_bytes`, of the blocks that a device holds alone.
-        replicated: the other shards.
+        held: `(2, devices)` bytes of values and of ids, as in `served_bytes`, of blocks that a device holds alone.
+        settled: traffic of the other shards.
+        sets: the sets of collectives in use.
     """
-    topology, works = task.topology, ShardWorks(task)
-    flows = {key: LinkTraffic(topology.devices) for key in KINDS}
+    topology = task.topology
+    flows = {key: copy.deepcopy(flow) for key, flow in settled.items()}
     if topology.devices > 1:
-        part = held / topology.devices  # for the samples of one device
         cluster = topology.hosts, topology.devices_per_host
-        book_lookups(flows, *(single_holders(*cluster, bytes_, bytes_, False) for bytes_ in part))
-        add_lookups(task, replicated, works, flows)
-        add_replicas(task, replicated, works, flows)
-    return _by_pass(task, flows)
+        narrower = VALUE_BYTES[task.exchange.gradients] / VALUE_BYTES[task.exchange.values]
+        values, ids = (single_holders(*cluster, bytes_, bytes_, False) for bytes_ in held / topology.devices)
+        book_lookups(flows, values, ids, narrower)
+    return _by_pass(task, flows, sets)
 
 
 def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Floats]:
     """`(devices,)` forward and `(devices,)` backward communication ms of a plan."""
-    flows = traffic(task, shards)
-    return flows.forward.milliseconds(task.topology), flows.backward.milliseconds(task.topology)
+    return traffic(task, shards).milliseconds(task)
 
 
-def served_bytes(work: ShardWork) -> tuple[float, float]:
+def served_bytes(task: Task, work: ShardWork) -> tuple[float, float]:
     """Bytes of values and of ids that one holder of a block serves, its own samples included; without de-duplication."""
-    return VALUE_BYTES * work.dim * work.outputs, ID_BYTES * work.lookups
+    return value_bytes(task, work), work.id_bytes
 
 
-def _by_pass(task: Task, flows: ByKind) -> Traffic:
-    passes = {phase: LinkTraffic(task.topology.devices) for phase in ("forward", "backward")}
-    for (phase, _), flow in flows.items():
-        passes[phase].add(flow.sent, flow.received)
-    return Traffic(passes["forward"], passes["backward"])
+def _by_pass(task: Task, flows: ByKind, sets: Collection[int]) -> Traffic:
+    return Traffic(*passes_of(task, flows), waits_of(prices_of(task), sets))
+
+
+def passes_of(task: Task, flows: ByKind) -> tuple[LinkTraffic, LinkTraffic]:
+    """Traffic of the forward and of the backward pass, from traffic by kind."""
+    forward, backward = (LinkTraffic(task.topology.devices) for _ in range(2))
+    for (phase, kind), flow in flows.items():
+        total = forward if phase == "forward" else backward
+        if kind in SHARED:
+            total.add(flow.sent, flow.received)
+        else:
+            total.apart += flow.apart
+    return forward, backward
 
 
 def score(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> PlanCost:

@@ -14,10 +14,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.collectives import prices_of, sets_of, waits_of
 from shardwright.cost.flows import LinkTraffic
 from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
-from shardwright.cost.score import Traffic, score, traffic
+from shardwright.cost.score import Traffic, communication_ms, score, traffic
 from shardwright.errors import InvalidPlan, ShardwrightError
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.costs import PHASES, PlanCost
@@ -134,14 +135,17 @@ class _Links:
     def without(self, table: str) -> Floats:
         """`(devices, 2)` forward and backward communication ms."""
         part = traffic(self._plan.task, self._plan.by_table[table])
-        passes = ((self._all.forward, part.forward), (self._all.backward, part.backward))
-        topology = self._plan.task.topology
-        return np.stack([_difference(whole, less).milliseconds(topology) for whole, less in passes], axis=1)
+        forward, backward = (
+            _difference(getattr(self._all, way), getattr(part, way)) for way in ("forward", "backward")
+        )
+        left = sets_of(self._plan.task, (shard for shard in self._plan.shards if shard.table != table))
+        rest = Traffic(forward, backward, waits_of(prices_of(self._plan.task), left))
+        return np.stack(rest.milliseconds(self._plan.task), axis=1)
 
 
 def _difference(whole: LinkTraffic, part: LinkTraffic) -> LinkTraffic:
     result = replace(whole)
-    for field in ("sent", "received"):
+    for field in ("sent", "received", "apart"):
         before, less = getattr(whole, field), getattr(part, field)
         left = before - less
         setattr(result, field, np.where(left > _NOISE * before, left, 0.0))
@@ -260,19 +264,31 @@ def _other_links(plan: Plan, base: float) -> Iterator[Change]:
     topology = plan.task.topology
     if topology.devices == 1:
         return
-    flows, (intra, inter) = traffic(plan.task, plan.shards), topology.link_bandwidth
-    now = _links_ms(flows, topology)
+    now = _links_ms(plan, topology)
     others: list[tuple[Kind, str, Topology]] = [
-        ("latency", "links without latency", replace(topology, intra_latency_ms=0.0, inter_latency_ms=0.0)),
-        ("links", "twice the bandwidth inside a host", replace(topology, intra_bandwidth=2 * intra)),
-        ("links", "twice the bandwidth between hosts", replace(topology, inter_bandwidth=2 * inter)),
+        ("latency", "links without latency", _scaled(topology, latency=0.0)),
+        ("links", "twice the bandwidth inside a host", _scaled(topology, intra=2.0)),
+        ("links", "twice the bandwidth between hosts", _scaled(topology, inter=2.0)),
     ]
     for kind, text, other in others:
-        yield Change(kind, text, (now - _links_ms(flows, other)) / base)
+        yield Change(kind, text, (now - _links_ms(plan, other)) / base)
 
 
-def _links_ms(flows: Traffic, topology: Topology) -> float:
-    return float(sum(flow.milliseconds(topology).max() for flow in (flows.forward, flows.backward)))
+def _scaled(topology: Topology, *, latency: float = 1.0, intra: float = 1.0, inter: float = 1.0) -> Topology:
+    """The topology with other links, measured ones included."""
+    found = replace(
+        topology,
+        intra_bandwidth=intra * topology.link_bandwidth[0],
+        inter_bandwidth=inter * topology.link_bandwidth[1],
+        intra_latency_ms=latency * topology.intra_latency_ms,
+        inter_latency_ms=latency * topology.inter_latency_ms,
+    )
+    return replace(found, links=topology.links.scaled(latency, (intra, inter))) if topology.links else found
+
+
+def _links_ms(plan: Plan, topology: Topology) -> float:
+    """Ms of the collectives on other links."""
+    return float(sum(ms.max() for ms in communication_ms(replace(plan.task, topology=topology), plan.shards)))
 
 
 def quoted(table: Table) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.cost.flows import Kind, LinkTraffic, traffic_by_kind
+from shardwright.cost.flows import SHARED, Kind, LinkTraffic, traffic_by_kind
 from shardwright.report.entry import Entry, not_comparable, phase_ms, renamed
 from shardwright.report.verdict import Bottleneck, bottlenecks, verdict
 from shardwright.report.whatif import what_if
@@ -253,15 +253,16 @@ def _link(kinds: Mapping[Kind, LinkTraffic], link: int, plan: Plan) -> dict[str,
     topology = plan.task.topology
     sent, received = (sum(getattr(flow, way)[link] for flow in kinds.values()) for way in ("sent", "received"))
     busiest = np.maximum(sent, received)
-    latency = (topology.intra_latency_ms, topology.inter_latency_ms)[link]
-    bandwidth = topology.link_bandwidth[link]
-    most = float(busiest.max())
+    bandwidth = topology.bandwidth_of("all_to_all")[link]
+    both = (sum(getattr(kinds[kind], way)[link] for kind in kinds if kind in SHARED) for way in ("sent", "received"))
+    shared = np.maximum(*both)
+    apart = sum(flow.apart for flow in kinds.values())
     return {
         "sent": short(float(np.sum(sent))),
         "kinds": {kind: short(float(flow.sent[link].sum())) for kind, flow in kinds.items()},
         "busiest": shorts(busiest),
         "bandwidth": bandwidth,
-        "ms": short(latency + most / bandwidth * 1e3 if most else 0.0),
+        "ms": short(float(np.max(shared / bandwidth * 1e3 + apart))) if busiest.any() else 0.0,
     }
 
 

@@ -22,9 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Floats
+from shardwright.cost.collectives import prices_of
 from shardwright.cost.flows import asked_bytes, traffic_by_kind
 from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.score import passes_of
 from shardwright.sharding.files import plan_to_dict
 from shardwright.sharding.memory import block_parts
 from shardwright.sharding.plan import Plan
@@ -88,10 +90,12 @@ def what_if(
             "halves": [_places(at, _halves(task, _size(number, one))) if _may_be_cut(one) else [] for one in every],
         },
         "copied": copied,
-        "reduced": _packed([_traffic(task, [shard])[1, :, :, 0] for shard in copies]),
+        "reduced": _packed([_reduced(task, [shard])[:, :, 0] for shard in copies]),
         "pricing": _pricing(model.pricing),
-        "fixed": _packed(_traffic(task, fixed)),
-        "links": [[task.topology.intra_latency_ms, task.topology.inter_latency_ms], list(task.topology.link_bandwidth)],
+        "fixed": _packed(_asked(task, fixed)),
+        "fixedReduced": _packed(_reduced(task, fixed)),
+        "collectives": _collectives(task),
+        "pooled": [table.pooled for table in task.tables],
         "proxies": [int(task.exchange.deduplicate == "host" and not table.pooled) for table in task.tables],
         "limits": {number[table]: asdict(limit) for table, limit in task.constraints.tables.items()},
         "colocate": [sorted(number[table] for table in group) for group in task.constraints.colocated_groups()],
@@ -173,12 +177,26 @@ def _to_copy(plan: Plan, worth: Sequence[float], most: int) -> list[int]:
     return sorted(copied + costliest) if devices > 1 else []  # a browser orders an object's keys like this
 
 
-def _traffic(task: Task, replicated: Sequence[Shard]) -> Floats:
-    """`(2, 2, 2, devices)` bytes of traffic of blocks on several devices, by pass, direction (sent, received) and link class."""
-    total = np.zeros((2, 2, 2, task.topology.devices))
-    for (phase, _), flow in traffic_by_kind(task, replicated).items():
-        total[int(phase == "backward")] += (flow.sent, flow.received)
-    return total
+def _asked(task: Task, shards: Sequence[Shard]) -> Floats:
+    """`(2, 2, 2, devices)` bytes of the all-to-alls of blocks on several devices, by pass, direction (sent, received) and link class."""
+    return np.array([[flow.sent, flow.received] for flow in passes_of(task, traffic_by_kind(task, shards))])
+
+
+def _reduced(task: Task, shards: Sequence[Shard]) -> Floats:
+    """`(2, 2, devices)` bytes of the gradients that blocks on several devices exchange, by direction and link class."""
+    flow = traffic_by_kind(task, shards)["backward", "replicas"]
+    return np.stack([flow.sent, flow.received])
+
+
+def _collectives(task: Task) -> dict[str, Any]:
+    """Prices of a byte, and latencies: as `cost.collectives` has them."""
+    prices = prices_of(task)
+    return {
+        "asked": [prices.forward.tolist(), prices.backward.tolist()],
+        "dealt": prices.dealt.tolist(),
+        "reduced": [1e3 / speed for speed in task.topology.bandwidth_of("all_reduce")],
+        "sets": prices.sets.tolist(),
+    }
 
 
 def _pricing(pricing: Pricing) -> dict[str, Any]:

@@ -76,6 +76,7 @@ import numpy as np
 
 from shardwright._engine import cheapest_widths
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.collectives import prices_of, set_of, waits_of
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.linear_programs import Program
 from shardwright.search.engine.catalog import Catalog, make_catalog
@@ -87,7 +88,10 @@ from shardwright.search.relaxation import (
     Relaxation,
     first_prices,
     least_calls,
-    ms_per_byte,
+    link_prices,
+    pass_ms,
+    peers_of,
+    piece_links,
     tangents,
 )
 from shardwright.sharding.costs import KERNELS, LINKS
@@ -139,7 +143,7 @@ class BoundProof:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
         self._replicated = _all_replicated(catalog, cost_model.pricing)
-        self._mix, self._latency = self._pricing.mix.sum(axis=0), np.array(self._task.topology.link_latency_ms)
+        self._mix = self._pricing.mix.sum(axis=0)
         self._others: dict[tuple[bytes, int], float] = {}
 
     def solve(self, phases: Floats = ALL_PHASES, deadline: float | None = None) -> Bound:
@@ -235,7 +239,7 @@ class BoundProof:
         choice = relaxation.cheapest(prices, made * devices, devices / (in_use or devices))
         others = least_calls(np.delete(made, relaxation.everywhere), relaxation.least_made)
         calls = made[choice.everywhere].sum() + others
-        shared, waits = float(choice.price.sum()) / devices, float((prices.links * self._latency).sum())
+        shared, waits = float(choice.price.sum()) / devices, relaxation.least_waits(phases[LINKS])
         return float(calls + self._pricing.once @ phases[KERNELS]) + shared + waits, choice
 
     def _intercepts(self, prices: Prices, phases: Floats) -> Floats:
@@ -248,11 +252,10 @@ class BoundProof:
 
         The phases that `own` `(4,)` counts are those of that device, the other phases those of the mean device.
         """
-        rest = 0.0 if own.all() else self._of_others(own)
+        rest = self._relaxation.least_waits(own[LINKS]) + (0.0 if own.all() else self._of_others(own))
         pieces, others = self._least_kernels_with(prices, own)
-        served = self._relaxation.least_served()
-        links = self._own_links(served, np.zeros_like(served), own)
-        of_others = [self._own_links(part[:, :2], part[:, 2:], own) for part in self._relaxation.other.part_links]
+        links = self._own_links(piece_links(self._relaxation.least_served()), own)
+        of_others = [self._own_links(part, own) for part in self._relaxation.other.part_links]
         return rest + pieces + links, rest + others + np.stack(of_others)
 
     def _least_kernels_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
@@ -298,18 +301,14 @@ class BoundProof:
             base = made - np.minimum(made, 0.0) + np.minimum(made, 0.0).sum() + discount.sum() + once
             yield base[forms.costs.call] + price, base[self._relaxation.other.call] + other_price
 
-    def _own_links(self, served: Floats, reduced: Floats, own: Floats) -> Floats:
-        """`(n,)` least ms that the holder of a part spends on links, in the passes that `own` counts.
+    def _own_links(self, links: Floats, own: Floats) -> Floats:
+        """`(n,)` least ms that the holder of a part spends on links, latencies aside, in the passes that `own` counts.
 
-        It serves `(n, 2)` bytes of values and ids, and sends `(n, 2)` bytes by link class to reduce gradients.
+        The part adds `(n, 5)` link terms.
         """
-        latency, each = self._latency, ms_per_byte(self._task.topology)
-        present = [link for link in range(2) if each[link] > 0]
-        if not present:
-            return np.zeros(len(served))
-        sent = reduced / np.array(self._task.topology.link_bandwidth) * 1e3
-        forward = np.max([latency[link] + np.max(served, axis=1) * each[link] for link in present], axis=0)
-        backward = np.max([latency[link] + served[:, 0] * each[link] + sent[:, link] for link in present], axis=0)
+        values, ids, apart, each = links[:, :2], links[:, 2:3], links[:, 3:], pass_ms(self._task)
+        forward = (np.maximum(values, ids) * each[0]).max(axis=1) + apart[:, 0]
+        backward = (values * each[1]).max(axis=1) + apart[:, 1]
         both: Floats = own[LINKS] @ np.stack([forward, backward])
         return both
 
@@ -324,13 +323,8 @@ def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
     sums = np.zeros((calls.size, spreads.costs.vectors.shape[1]))
     np.add.at(sums, call, spreads.costs.vectors[copies])
     kernels = pricing.times(sums).sum(axis=0) + pricing.once
-    reduced = spreads.reduced[copies].sum(axis=0)
-    links = np.where(
-        reduced > 0,
-        np.array(task.topology.link_latency_ms) + reduced / np.array(task.topology.link_bandwidth) * 1e3,
-        0.0,
-    )
-    return float(kernels.sum() + links.max())
+    waits = waits_of(prices_of(task), {set_of("data_parallel", table.pooled) for table in task.tables})
+    return float(kernels.sum() + spreads.links.apart[copies].sum() + waits.sum())
 
 
 _MOST_TABLES = 6
@@ -394,7 +388,7 @@ class Holders:
         self._made = intercepts.sum(axis=1)
         rest = np.delete(intercepts, relaxation.everywhere, axis=0)
         self._fixed = float(sum(least_calls(of_phase, 1.0) for of_phase in rest.T) + pricing.once.sum())
-        self._fixed += float((prices.links * np.array(relaxation.topology.link_latency_ms)).sum())
+        self._fixed += relaxation.least_waits(np.ones(2))
         for phase in range(4)[KERNELS]:
             below = np.where(relaxation.legal, np.minimum(self._pieces.ms[:, phase], 0.0), np.inf)
             least = np.zeros(relaxation.tables)
@@ -520,20 +514,18 @@ class Holders:
 
 
 def _loads(table: Ints, parts: Ints, kernels: Floats, links: Floats, relaxation: Relaxation, prices: Prices) -> Loads:
-    """Loads from `(2, n)` kernel ms, and `(n, 4)` bytes of values and ids served, and of gradients reduced inside and between hosts."""
-    topology = relaxation.topology
-    bandwidth = np.array(topology.link_bandwidth) / 1e3
-    forward, backward = prices.links @ ms_per_byte(topology)
-    reduced = links[:, 2:] @ (prices.links[1] / bandwidth)
-    present = ms_per_byte(topology) > 0
-    asked = float((prices.links[0] / bandwidth)[present].min()) / topology.devices if present.any() else 0.0
-    ms = np.stack([kernels[0], links[:, 0] * forward, links[:, 0] * backward + reduced, kernels[1]], axis=1)
-    return Loads(table, parts, ms, links[:, 1] * asked)
+    """Loads from `(2, n)` kernel ms and `(n, 5)` link terms of a part."""
+    task = relaxation.catalog.task
+    present = peers_of(relaxation.topology) > 0
+    asked = float((prices.links[0] * prices_of(task).forward)[present].min()) if present.any() else 0.0
+    forward, backward = link_prices(task, prices)
+    sent = np.delete(links, 2, axis=1) @ np.delete(np.stack([forward, backward]), 2, axis=1).T
+    ms = np.stack([kernels[0], *sent.T, kernels[1]], axis=1)
+    return Loads(table, parts, ms, links[:, 2] * asked / relaxation.topology.devices)
 
 
 def _piece_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
-    forms = relaxation.catalog.forms
-    links = np.hstack([relaxation.least_served(), np.zeros((forms.costs.call.size, 2))])
+    forms, links = relaxation.catalog.forms, piece_links(relaxation.least_served())
     ones = np.ones(forms.costs.call.size, dtype=np.int64)
     return _loads(forms.pieces.table, ones, relaxation.piece_prices(slopes), links, relaxation, prices)
 

@@ -47,6 +47,8 @@ from shardwright._engine import TICKS, best_by_links, greedy, grid_placements, l
 from shardwright._engine import Pieces as NativePieces
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, PieceCosts, check_finite
+from shardwright.cost.collectives import prices_of, set_of, sets_of, waits_of
+from shardwright.cost.flows import shares_of_all_to_alls
 from shardwright.cost.model import CostModel
 from shardwright.cost.neuroshard import CommunicationNetworks
 from shardwright.cost.score import served_bytes, traffic
@@ -89,7 +91,7 @@ class Encoder:
         call = np.array([calls.setdefault(call_of(work), len(calls)) for work in works], dtype=np.int64)
         groups = np.split(np.arange(len(flat)), begins[1:])
         memory = np.array([shard_bytes(task, block) for block in flat], dtype=np.int64)
-        served = np.array([served_bytes(work) for work in works]).reshape(-1, 2)
+        served = np.array([served_bytes(task, work) for work in works]).reshape(-1, 2)
         costs = BlockCosts(call, model.pricing.vectors(model.encode(works)), memory, served).of_groups(groups)
         check_finite(single_ticks(costs.added, model), model)
         return costs, np.add.reduceat(np.array([block.dim for block in flat], dtype=np.int64), begins)
@@ -126,7 +128,8 @@ class Pieces:
         once: `(2,)` ms that a device with a piece takes besides its calls.
         memory: `(d,)` bytes.
         links: `(6,)` see `engine.catalog.link_facts`.
-        reduced: `(d, 2)` bytes that fixed replicas send to reduce gradients, inside a host and between hosts.
+        apart: `(d, 2)` ms of fixed shards' collectives besides all-to-alls, forward and backward.
+        waits: `(1,)` ms of the latencies of all sets of collectives.
         sums: `(d, c, h + 2)` biases plus fixed shards by call; the next five are of fixed shards, too.
         counts: `(d, c)` shards in each call.
         fixed_served: `(d, 2)` bytes of values and of ids.
@@ -152,7 +155,8 @@ class Pieces:
     once: Floats
     memory: Ints
     links: Floats
-    reduced: Floats
+    apart: Floats
+    waits: Floats
     sums: Floats
     counts: Ints
     fixed_served: Floats
@@ -242,7 +246,8 @@ def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit:
     topology, devices = task.topology, task.topology.devices
     held = encoder.encode([[shard] for shard in units.fixed])[0] if units.fixed else None
     sums, counts = np.tile(pricing.base, (devices, len(calls), 1)), np.zeros((devices, len(calls)), dtype=np.int64)
-    served, columns, occupied = np.zeros((devices, 2)), np.zeros(devices, dtype=np.int64), np.zeros(devices, dtype=bool)
+    served, columns, occupied = np.zeros((devices, 3)), np.zeros(devices, dtype=np.int64), np.zeros(devices, dtype=bool)
+    shares = shares_of_all_to_alls(task, units.fixed)
     for index, shard in enumerate(units.fixed):
         assert held is not None
         ranks = list(shard.devices)
@@ -250,9 +255,14 @@ def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit:
         counts[ranks, held.added.call[index]] += 1
         columns[ranks] += shard.dim
         occupied[ranks] = True
-        if len(ranks) == 1:
-            served[ranks[0]] += held.served[index]
-    flows = traffic(task, [shard for shard in units.fixed if len(shard.devices) > 1])
+        if len(ranks) == 1:  # replicas lie on every device, so they look nothing up elsewhere
+            values, ids = held.served[index]
+            near, _, far, _ = shares.get(id(shard), (1.0, 1.0, 1.0, 1.0))
+            served[ranks[0]] += near * values, far * values, ids
+    flows = traffic(task, units.fixed)
+    sets = sets_of(task, units.fixed) | {
+        set_of("all_to_all", task.table_by_name[name].pooled) for one in units.free for name in one.tables
+    }
     return Pieces(
         units=units,
         encoder=encoder,
@@ -268,9 +278,9 @@ def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit:
         base=pricing.base,
         once=pricing.once,
         memory=np.array(topology.memory_bytes, dtype=np.int64),
-        links=link_facts(topology),
-        # Fixed replicas lie on every device, so they look nothing up elsewhere.
-        reduced=np.ascontiguousarray(flows.backward.sent.T),
+        links=link_facts(task),
+        apart=np.stack([flows.forward.apart, flows.backward.apart], axis=1),
+        waits=np.array([waits_of(prices_of(task), sets).sum()]),
         sums=sums,
         counts=counts,
         fixed_served=served,

@@ -18,12 +18,14 @@ import numpy as np
 
 from shardwright._engine import cheapest_widths, least_bottlenecks
 from shardwright.arrays import Floats, Ints
-from shardwright.cost.blocks import BlockCosts, Blocks, priced, priced_at_all, reduced_bytes
+from shardwright.cost.blocks import BlockCosts, Blocks, priced, priced_at_all, spread_links
+from shardwright.cost.collectives import WAYS, Way, prices_of, set_of
 from shardwright.cost.model import Pricing
 from shardwright.linear_programs import INFINITE, quiet_solver
 from shardwright.search.engine.catalog import Catalog, largest_memory
-from shardwright.search.units import row_block_sizes, row_counts, row_units
+from shardwright.search.units import row_counts, row_units
 from shardwright.sharding.costs import KERNELS, LINKS
+from shardwright.sharding.shard import equal_sizes
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -46,7 +48,7 @@ class Prices:
 
 def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASES) -> Prices:
     """Prices to begin with: half of every hidden unit, all link classes alike."""
-    present = (ms_per_byte(task.topology) > 0).astype(float)
+    present = (peers_of(task.topology) > 0).astype(float)
     links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[LINKS, None]
     return Prices(np.tile(np.append(phases[KERNELS] @ mix / 2, phases[KERNELS]), (calls, 1)), links)
 
@@ -97,13 +99,13 @@ class Relaxation:
     def __init__(self, catalog: Catalog) -> None:
         task, forms = catalog.task, catalog.forms
         self.catalog, self.legal = catalog, forms.legal.copy()
-        self.topology = task.topology
+        self.topology, self._waits = task.topology, Waits(catalog)
         self.low_rows, self.low = _row_pieces_with_fewest_rows(catalog)
         self.legal[self.low_rows] |= self.low.bytes <= largest_memory(task)[forms.pieces.table[self.low_rows]]
         self.other = _other_ways(catalog)
         self.other_legal = np.ones(self.other.table.size, dtype=bool)
         copies = self.other.parts == task.topology.devices
-        copies &= self.other.links[:, :2].sum(axis=1) == 0
+        copies &= self.other.links[:, :3].sum(axis=1) == 0
         self.everywhere = np.setdiff1d(
             self.other.call[copies], np.concatenate([forms.costs.call, self.other.call[~copies]])
         )
@@ -153,7 +155,7 @@ class Relaxation:
             price[self.low_rows] = np.minimum(price[self.low_rows], self._priced(self.low, prices, weight))
         price[~self.legal] = np.inf
         of_form, uses = cheapest_widths(forms.first, price)
-        of_other = self.other.priced(prices, self.topology, np.where(self.copied, 1.0, weight))
+        of_other = self.other.priced(self.catalog.task, prices, np.where(self.copied, 1.0, weight))
         of_other[~self.other_legal] = np.inf
         best, worth, form, other = self.settled(of_form, of_other, made)
         in_use = np.zeros(forms.table.size, dtype=bool)
@@ -197,16 +199,15 @@ class Relaxation:
             groups: how many groups there are.
 
         Returns:
-            `(groups, calls, h + 2)` vectors by fused call, and `(groups, 4)` bytes of values and ids served, and reduced inside a host and
-            between hosts.
+            `(groups, calls, h + 2)` vectors by fused call, and `(groups, 5)` link terms; see `link_prices`.
         """
         costs, others, rows = self.catalog.forms.costs, self.other, choice.rows
         tables = self.catalog.forms.pieces.table[rows]
-        vectors, links = np.zeros((groups, self.calls, costs.vectors.shape[1])), np.zeros((groups, 4))
+        vectors, links = np.zeros((groups, self.calls, costs.vectors.shape[1])), np.zeros((groups, 5))
         of_row, of_other = group[tables], group[others.table[choice.others]]
         np.add.at(vectors, (of_row, costs.call[rows]), costs.vectors[rows] * choice.uses[:, None])
         np.add.at(vectors, (of_other, others.call[choice.others]), others.vectors[choice.others])
-        np.add.at(links[:, :2], of_row, costs.served[rows] * choice.uses[:, None])
+        np.add.at(links, of_row, piece_links(costs.served[rows]) * choice.uses[:, None])
         np.add.at(links, of_other, others.links[choice.others])
         return vectors, links
 
@@ -244,8 +245,49 @@ class Relaxation:
 
     def _priced(self, costs: BlockCosts, prices: Prices, weight: float) -> Floats:
         found: Floats = priced(costs.vectors, costs.call, prices.vector) * weight
-        found += costs.served @ served_price(self.topology, prices)
+        near, far, ids = served_price(self.catalog.task, prices)
+        found += costs.served @ [near + far, ids]
         return found
+
+    def least_waits(self, phases: Floats) -> float:
+        """Least ms of latencies that a plan pays in the passes that `(2,)` phases count, if it does not replicate everything."""
+        return self._waits.least(phases)
+
+
+class Waits:
+    """The sets of collectives that tables may need.
+
+    Args:
+        catalog: the ways of all tables.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        tables, forms = catalog.task.tables, catalog.forms
+        needs: list[set[int]] = [set() for _ in tables]
+        for table in np.unique(forms.pieces.table[forms.legal]).tolist():
+            needs[table].add(set_of("all_to_all", tables[table].pooled))
+        for table, way in zip(catalog.spreads.table.tolist(), catalog.spreads.ways, strict=True):
+            needs[table].add(set_of(way, tables[table].pooled))
+        # Row blocks that a search leaves out, such as those on other hosts, count too.
+        for table, limits in ((index, catalog.task.constraints.of(table.name)) for index, table in enumerate(tables)):
+            if limits.allows("row_wise") or limits.allows("table_row_wise"):
+                needs[table] |= {
+                    set_of(way, tables[table].pooled) for way in (WAYS[:3] if tables[table].pooled else WAYS[:1])
+                }
+        self._needs = {frozenset(found): tables[index].pooled for index, found in enumerate(needs) if found}
+        self._sets = prices_of(catalog.task).sets
+
+    def least(self, phases: Floats) -> float:
+        """Least ms in the passes that `(2,)` phases count, if not everything is replicated."""
+        price = self._sets @ phases
+        total, exchanged = 0.0, np.inf
+        for pooled in (True, False):
+            needs = [found for found, kind in self._needs.items() if kind is pooled]
+            forced = {one for found in needs if len(found) == 1 for one in found}
+            others = [price[list(found)].min() for found in needs if not found & forced]
+            total += float(price[list(forced)].sum() + max(others, default=0.0))
+            exchanged = min([exchanged, *(price[one] for found in needs for one in found if one % len(WAYS) < 3)])
+        return max(total, float(exchanged) if np.isfinite(exchanged) else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,9 +299,9 @@ class OtherWays:
         parts: `(k,)` devices that hold a part.
         call: `(k,)` the kind of fused call that serves each part.
         vectors: `(k, h + 2)` sums of vectors over all devices.
-        links: `(k, 4)` bytes of values and ids served, and reduced inside a host and between hosts, over all devices.
+        links: `(k, 5)` link terms over all devices; see `link_prices`.
         part_vectors: `(2, k, h + 2)` what one part adds, of the larger ones and of the smaller ones.
-        part_links: `(2, k, 4)` likewise.
+        part_links: `(2, k, 5)` likewise.
     """
 
     table: Ints
@@ -270,12 +312,10 @@ class OtherWays:
     part_vectors: Floats
     part_links: Floats
 
-    def priced(self, prices: Prices, topology: Topology, weight: Floats) -> Floats:
+    def priced(self, task: Task, prices: Prices, weight: Floats) -> Floats:
         """`(k,)` ms of kernels, times a `(k,)` weight, and of links."""
         kernels = priced(self.vectors, self.call, prices.vector) * weight
-        reduced = prices.links[1] / np.array(topology.link_bandwidth) * 1e3
-        links = self.links[:, :2] @ served_price(topology, prices) + self.links[:, 2:] @ reduced
-        total: Floats = kernels + links
+        total: Floats = kernels + self.links @ link_prices(task, prices).sum(axis=0)
         return total
 
 
@@ -285,20 +325,40 @@ def least_calls(intercepts: Floats, calls: float) -> float:
     return float((made * np.where(made < 0, 1.0, share)).sum())
 
 
-def served_price(topology: Topology, prices: Prices) -> Floats:
-    """`(2,)` ms times devices that a byte of values, and of ids, adds to the mean device's links.
+def link_prices(task: Task, prices: Prices) -> Floats:
+    """`(2, 5)` ms times devices, forward and backward, of what the ways add to the links: *link terms*.
 
-    All devices together send `peers / D` of the bytes of values and ids in the forward pass, and of the values in the backward pass.
+    These are bytes of values that all-to-alls serve to near and to far devices, bytes of ids, and ms of other collectives, forward and
+    backward. All devices together send `peers / D` of the bytes that are served.
     """
-    forward, backward = prices.links @ ms_per_byte(topology)
-    return np.array([forward + backward, forward])
+    near, far = (prices.links * pass_ms(task)).T
+    apart = prices.links.sum(axis=1)
+    ids = np.array([near[0] + far[0], 0.0])
+    return np.stack([near, far, ids, apart * [1.0, 0.0], apart * [0.0, 1.0]], axis=1)
 
 
-def ms_per_byte(topology: Topology) -> Floats:
-    """`(2,)` ms that a served byte adds to the links of all devices together, by link class."""
-    peers = np.array([topology.devices_per_host - 1, topology.devices - topology.devices_per_host])
-    result: Floats = peers / topology.devices / np.array(topology.link_bandwidth) * 1e3
-    return result
+def served_price(task: Task, prices: Prices) -> Floats:
+    """`(3,)` ms times devices of a byte of values that all-to-alls serve to near and to far devices, and of a byte of ids."""
+    found: Floats = link_prices(task, prices)[:, :3].sum(axis=0)
+    return found
+
+
+def piece_links(served: Floats) -> Floats:
+    """`(n, 5)` link terms of pieces that serve `(n, 2)` bytes of values and of ids."""
+    return np.hstack([served[:, [0, 0, 1]], np.zeros_like(served)])
+
+
+def peers_of(topology: Topology) -> Floats:
+    """`(2,)` the other devices of a host, and the devices of other hosts, as shares of all devices."""
+    near, devices = topology.devices_per_host, topology.devices
+    return np.array([near - 1, devices - near]) / devices
+
+
+def pass_ms(task: Task) -> Floats:
+    """`(2, 2)` ms that a served byte of values adds to the links of all devices together, by pass and link class."""
+    prices = prices_of(task)
+    found: Floats = np.stack([prices.forward, prices.backward]) * peers_of(task.topology)
+    return found
 
 
 def _first_at(best: Floats, table: Ints, price: Floats) -> Ints:
@@ -320,18 +380,18 @@ def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
 
 def _other_ways(catalog: Catalog) -> OtherWays:
     task, tables, spreads = catalog.task, catalog.tables, catalog.spreads
-    cuts = np.array(_equal_row_blocks(catalog), dtype=np.int64).reshape(-1, 5)
+    found = _equal_row_blocks(catalog)
+    cuts = np.array([cut for cut, _ in found], dtype=np.int64).reshape(-1, 5)
     table, sizes, counts = cuts[:, 0], cuts[:, 1::2].T, cuts[:, 2::2].T[..., None]
     of_size = [tables.costs(Blocks(table, rows, tables.dim[table], np.ones_like(table))) for rows in sizes]
     fits = of_size[0].bytes <= largest_memory(task)[table]
     vectors = np.stack([costs.vectors for costs in of_size])[:, fits]
-    links = np.stack([np.hstack([costs.served, np.zeros_like(costs.served)]) for costs in of_size])[:, fits]
+    of_links = [spread_links(task, [way for _, way in found], costs, np.zeros_like(table)) for costs in of_size]
+    links = np.stack([np.hstack(parts) for parts in of_links])[:, fits]
     counts = counts[:, fits]
     copies = np.flatnonzero(spreads.replicated)
     devices = task.topology.devices
-    reduced = reduced_bytes(task, spreads.blocks.rows[copies] * spreads.blocks.dim[copies])
-    copied = np.hstack([np.zeros((copies.size, 2)), reduced])
-    of_copies = spreads.costs.vectors[copies]
+    copied, of_copies = np.hstack(spreads.links)[copies], spreads.costs.vectors[copies]
     return OtherWays(
         np.concatenate([table[fits], spreads.table[copies]]),
         np.concatenate([counts.sum(axis=0)[:, 0], np.full(copies.size, devices)]),
@@ -343,17 +403,31 @@ def _other_ways(catalog: Catalog) -> OtherWays:
     )
 
 
-def _equal_row_blocks(catalog: Catalog) -> list[tuple[int, int, int, int, int]]:
-    """Table, then rows and number of the larger blocks, and of the smaller ones."""
+def _equal_row_blocks(catalog: Catalog) -> list[tuple[tuple[int, int, int, int, int], Way]]:
+    """Table, rows and number of the larger blocks and of the smaller ones; and how their outputs reach the devices."""
     task = catalog.task
     gridded = set(catalog.forms.table[catalog.forms.rows].tolist())
-    found: list[tuple[int, int, int, int, int]] = []
+    found: list[tuple[tuple[int, int, int, int, int], Way]] = []
     for index, table in enumerate(task.tables):
         equal_rows = task.constraints.of(table.name).equal_rows
         for count in _block_counts(task, index):
-            if index not in gridded or row_units(table.rows) % count:
-                found += [(index, *sizes) for sizes in row_block_sizes(table.rows, count, equal_rows)]
+            for way in row_ways(task.topology, count, table.pooled):
+                dealt = way != "all_to_all"
+                if not dealt and index in gridded and row_units(table.rows) % count == 0:
+                    continue
+                for sizes in equal_sizes(table.rows, count, as_torchrec=equal_rows or dealt):
+                    all_hold = sizes[1] + sizes[3] == count
+                    found.append(((index, *sizes), way if all_hold else "all_to_all"))
     return found
+
+
+def row_ways(topology: Topology, count: int, pooled: bool) -> tuple[Way, ...]:
+    """How the outputs of `count` equal row blocks may reach the devices; see `cost.collectives`."""
+    if not pooled:
+        return ("all_to_all",)
+    if count == topology.devices:
+        return ("row_wise",)
+    return ("table_row_wise", "all_to_all") if count == topology.devices_per_host else ("all_to_all",)
 
 
 def _block_counts(task: Task, index: int) -> list[int]:
@@ -387,7 +461,8 @@ class MasterProgram:
         self._kinds, self._everywhere = relaxation.calls, relaxation.everywhere
         self._mix = phases[KERNELS] @ pricing.mix
         self._units: Ints = np.flatnonzero(self._mix > 0)
-        self._links = np.flatnonzero(ms_per_byte(self._topology) > 0)
+        self._links = np.flatnonzero(peers_of(self._topology) > 0)
+        self._pass_ms = pass_ms(relaxation.catalog.task)[:, self._links]
         hidden = self._kinds * self._units.size
         # Rows: hidden units by call, forward and backward links, least calls, replicas by call and group, one mixture a group.
         self._of_links = hidden
@@ -396,7 +471,6 @@ class MasterProgram:
         self._of_groups = self._of_replicas + self._everywhere.size * self.groups
         self._solver = quiet_solver()
         upper = np.zeros(self._of_groups + self.groups)
-        upper[self._of_links : self._of_calls] = np.tile(-np.array(self._topology.link_latency_ms)[self._links], 2)
         upper[self._of_calls] = -relaxation.least_made
         upper[self._of_groups :] = 1.0
         lower = np.where(np.arange(upper.size) < self._of_groups, -INFINITE, 1.0)
@@ -426,11 +500,14 @@ class MasterProgram:
 
     def add(self, vectors: Floats, links: Floats) -> None:
         """Add a column for each group of tables, from what it adds to all devices together; see `Relaxation.sums`."""
-        devices, topology = self._topology.devices, self._topology
-        vectors, (served, reduced) = vectors / devices, np.split(links / devices, 2, axis=1)
-        each, bandwidth = ms_per_byte(topology)[self._links], np.array(topology.link_bandwidth)[self._links]
-        forward = served.sum(axis=1)[:, None] * each
-        backward = served[:, :1] * each + reduced[:, self._links] / bandwidth * 1e3
+        devices = self._topology.devices
+        vectors, links = vectors / devices, links / devices
+        values, apart = (
+            links[:, self._links],
+            links[:, 3:, None],
+        )  # near and far values are in the order of the link classes
+        forward = (values + links[:, 2:3]) * self._pass_ms[0] + apart[:, 0]
+        backward = values * self._pass_ms[1] + apart[:, 1]
         matrix = np.zeros((self.groups, self._of_groups + self.groups))
         hidden = vectors[:, :, self._units] * self._mix[self._units]
         matrix[:, : self._of_links] = hidden.reshape(self.groups, -1)

@@ -18,7 +18,6 @@ from shardwright.search.units import PLACEABLE
 from shardwright.sharding.costs import SearchEnd
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
-from shardwright.task.topology import AS_TORCHREC
 from shardwright.task.units import real, whole
 
 
@@ -109,7 +108,7 @@ def check_number(strategy: Strategy, option: str, least: float, below: float = m
 
 def why_not_counted(task: Task) -> str | None:
     """Why a strategy that counts the bytes of the plain exchange, and places whole tables, cannot plan the task; None if it can."""
-    if task.exchange != AS_TORCHREC and not all(table.pooled for table in task.tables):
+    if not task.exchange.as_torchrec and not all(table.pooled for table in task.tables):
         return (
             f"its sequence tables are exchanged with deduplicate '{task.exchange.deduplicate}' and replica_gradients "
             f"'{task.exchange.replica_gradients}', and this strategy counts every lookup and whole gradients; use strategy flexshard"

@@ -120,21 +120,6 @@ def row_counts(task: Task, table: Table, limits: TableConstraint) -> list[int]:
     return sorted(count for count in counts if 2 <= count <= most)
 
 
-def row_block_sizes(rows: int, count: int, equal_rows: bool) -> list[tuple[int, int, int, int]]:
-    """How to cut rows into `count` equal blocks: rows and number of the larger blocks, then of the smaller ones.
-
-    Blocks differ by one row at most. Under `equal_rows` there is TorchRec's cut too: blocks of as many rows as the largest must have, a
-    last one with the rest, and empty ones.
-    """
-    down, longer = divmod(rows, count)
-    found = [(down + 1, longer, down, count - longer) if longer else (down, count, down, 0)]
-    if equal_rows:
-        most = -(-rows // count)
-        full, rest = divmod(rows, most)
-        found += [(most, full, rest or most, int(rest > 0))] if full != found[0][1] else []
-    return found
-
-
 def _roomiest(topology: Topology, devices: Ints, count: int) -> Ints:
     """`count` of the devices: the roomiest of each host, then the second of each, and so on."""
     by_memory = devices[np.argsort(-np.array(topology.memory_bytes)[devices], kind="stable")]

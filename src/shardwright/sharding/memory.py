@@ -26,7 +26,7 @@ import numpy as np
 
 from shardwright.arrays import Ints
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, ShardWorks, shard_work
+from shardwright.sharding.work import WEIGHT_BYTES, ShardWork, ShardWorks, shard_work
 from shardwright.task.table import DTYPE_BYTES
 from shardwright.task.task import Task
 
@@ -43,7 +43,8 @@ class MemoryAccount:
     Attributes:
         weights: embedding weights.
         optimizer: optimizer state.
-        buffers: ids, offsets, activations and their gradients of one batch; for replicas also the gradient of the block.
+        buffers: ids and offsets of the batches in the pipeline, activations and their gradients of one; for replicas also the block's
+            gradient.
     """
 
     weights: Ints
@@ -62,11 +63,12 @@ def optimizer_bytes(optimizer: str, rows: int, dim: int) -> int:
     return (by_row + by_weight * dim) * rows
 
 
-def buffer_bytes(work: ShardWork) -> int:
-    """Bytes of the input and output buffers of a shard on one device, for one batch."""
-    inputs = _INDEX_BYTES * (math.ceil(work.lookups) + work.bags + 1)
+def buffer_bytes(work: ShardWork, batches: int = 1) -> int:
+    """Bytes of a shard's buffers on one device: inputs of as many batches as a pipeline holds, outputs and their gradients of one."""
+    lookups = math.ceil(work.lookups)
+    inputs = _INDEX_BYTES * (lookups + work.bags + 1) + WEIGHT_BYTES * work.weighted * lookups
     outputs = _ACTIVATION_BYTES * work.dim * math.ceil(work.outputs)
-    return inputs + 2 * outputs
+    return batches * inputs + 2 * outputs
 
 
 def gradient_size(task: Task, pooled: bool, dtype: str) -> int:
@@ -107,4 +109,5 @@ def memory_account(task: Task, shards: Iterable[Shard]) -> MemoryAccount:
 def block_parts(task: Task, work: ShardWork, replicas: int) -> tuple[int, int, int]:
     """Bytes of weights, optimizer state and buffers that a shard with this work takes on each of its devices."""
     state = optimizer_bytes(task.optimizer, work.rows, work.dim)
-    return work.weight_bytes, state, buffer_bytes(work) + gradient_bytes(task, work, replicas)
+    buffers = buffer_bytes(work, task.exchange.batches)
+    return work.weight_bytes, state, buffers + gradient_bytes(task, work, replicas)

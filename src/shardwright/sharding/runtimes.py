@@ -21,7 +21,7 @@ from shardwright.sharding.shard import Shard
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.topology import AS_TORCHREC, Topology
+from shardwright.task.topology import Topology
 
 if TYPE_CHECKING:
     from shardwright.sharding.plan import Plan
@@ -214,4 +214,4 @@ def _limited(table: Table, limits: TableConstraint, runtime: str) -> TableConstr
 
 
 def _exchanges_otherwise(task: Task) -> bool:
-    return task.exchange != AS_TORCHREC and not all(table.pooled for table in task.tables)
+    return not task.exchange.as_torchrec and not all(table.pooled for table in task.tables)

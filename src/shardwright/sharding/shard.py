@@ -150,6 +150,24 @@ def even_cuts(length: int, parts: int) -> list[int]:
     return [part * length // parts for part in range(parts + 1)]
 
 
+def equal_sizes(rows: int, count: int, *, as_torchrec: bool = True) -> list[tuple[int, int, int, int]]:
+    """How to cut rows into `count` equal blocks: rows and number of the larger blocks, then of the smaller ones.
+
+    Blocks differ by one row at most. TorchRec's cut is another if `count` does not divide the rows: blocks of as many rows as the largest
+    must have, a last one with the rest, and empty ones.
+
+    Args:
+        rows: rows of the table.
+        count: number of blocks.
+        as_torchrec: whether TorchRec's cut is wanted too.
+    """
+    down, longer = divmod(rows, count)
+    found = [(down + 1, longer, down, count - longer) if longer else (down, count, down, 0)]
+    most = -(-rows // count)
+    full, rest = divmod(rows, most)
+    return [*found, (most, full, rest or most, int(rest > 0))] if as_torchrec and full != found[0][1] else found
+
+
 @dataclass(frozen=True, eq=False)
 class RowLayout:
     """The order of one table's rows across its row ranges.

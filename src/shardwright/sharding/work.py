@@ -17,6 +17,9 @@ from shardwright.task.access import AccessProfile, reuse_of_many
 from shardwright.task.table import DTYPE_BYTES, Dtype, Table, row_bytes
 from shardwright.task.task import Task
 
+ID_BYTES, WEIGHT_BYTES, LENGTH_BYTES = 8, 4, 8
+"""Bytes of a lookup's id and of its weight, and of a bag's length."""
+
 
 @dataclass(frozen=True)
 class ShardWork:
@@ -33,6 +36,7 @@ class ShardWork:
         row_share: share that the block's rows are of the table's, or of the tier's, if they are drawn from all of its rows alike; else 1.
             It tells a cost model what the block was cut from, and does not change the work.
         feature_shares: share of the lookups by each feature that looks up in the table; features have bags and outputs of their own.
+        weighted: whether every lookup has a weight.
     """
 
     rows: int
@@ -44,11 +48,17 @@ class ShardWork:
     dtype: Dtype = "fp32"
     row_share: float = field(default=1.0, compare=False)
     feature_shares: tuple[float, ...] = (1.0,)
+    weighted: bool = False
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the block's weights."""
         return self.rows * row_bytes(self.dtype, self.dim)
+
+    @property
+    def id_bytes(self) -> float:
+        """Mean bytes of a step's ids with their weights, and of the lengths of bags whose rows are summed."""
+        return (ID_BYTES + WEIGHT_BYTES * self.weighted) * self.lookups + LENGTH_BYTES * self.bags * self.pooled
 
     @property
     def pooling(self) -> float:
@@ -78,7 +88,16 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
     samples = max(1, -(-task.batch_size // len(shard.devices)))
     lookups = table.pooling * share * task.batch_size / len(shard.devices)
     return ShardWork(
-        shard.row_count, shard.dim, samples, lookups, table.pooled, access, table.dtype, row_share, table.feature_shares
+        shard.row_count,
+        shard.dim,
+        samples,
+        lookups,
+        table.pooled,
+        access,
+        table.dtype,
+        row_share,
+        table.feature_shares,
+        table.weighted,
     )
 
 

@@ -38,6 +38,7 @@ class _TableFile(Struct, forbid_unknown_fields=True):
     pooled: bool = True
     access: str | dict[str, Any] = "uniform"
     dtype: str = "fp32"
+    weighted: bool = False
 
 
 class _AccessFile(Struct, forbid_unknown_fields=True):
@@ -55,7 +56,13 @@ def table_from_dict(document: object, place: Place) -> Table:
     content = convert(document, _TableFile, place)
     with place.naming():
         table = Table(
-            content.name, content.rows, content.dim, content.pooling, content.pooled, dtype=cast(Dtype, content.dtype)
+            content.name,
+            content.rows,
+            content.dim,
+            content.pooling,
+            content.pooled,
+            dtype=cast(Dtype, content.dtype),
+            weighted=content.weighted,
         )
     if content.access == "uniform":
         return table
@@ -76,6 +83,8 @@ def table_to_dict(table: Table) -> dict[str, Any]:
         document["access"] = access
     if table.dtype != "fp32":
         document["dtype"] = table.dtype
+    if table.weighted:
+        document["weighted"] = True
     return document
 
 

@@ -50,6 +50,16 @@ class Links:
         found: tuple[LinkSpeed | None, LinkSpeed | None] = getattr(self, collective)
         return found
 
+    def scaled(self, latency: float, bandwidth: tuple[float, float]) -> Links:
+        """The links with all latencies, and the bandwidths inside a host and between hosts, times factors."""
+
+        def other(speed: LinkSpeed | None, factor: float) -> LinkSpeed | None:
+            return speed and LinkSpeed(latency * speed.latency_ms, factor * speed.bandwidth)
+
+        intra, inter = bandwidth
+        pairs = ((name, self.of(name)) for name in COLLECTIVES)
+        return Links(**{name: (other(near, intra), other(far, inter)) for name, (near, far) in pairs})
+
 
 def links_from_dict(content: object, what: str = "topology: links") -> Links:
     """The links in plain data: {all_to_all: {intra: {latency_ms: 0.03, bandwidth: 335 GB/s}, inter: …}, …}.

@@ -41,6 +41,7 @@ class Table:
         dtype: type of the weights; int8 weights have a scale and a bias per row.
         poolings: mean lookups per sample by each feature, made from `pooling`. A new `pooling` in `replace` scales those of all features,
             unless it is a list.
+        weighted: whether every lookup has a weight, which travels with its id.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Table:
     access: AccessProfile = UNIFORM
     dtype: Dtype = "fp32"
     poolings: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
+    weighted: bool = dataclasses.field(default=False, kw_only=True)
 
     if TYPE_CHECKING:  # `pooling` is read as a number only
 
@@ -65,6 +67,7 @@ class Table:
             dtype: Dtype = "fp32",
             *,
             poolings: tuple[float, ...] = (),
+            weighted: bool = False,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -73,7 +76,8 @@ class Table:
         self._check_shape()
         object.__setattr__(self, "poolings", self._by_feature())
         object.__setattr__(self, "pooling", sum(self.poolings))
-        object.__setattr__(self, "pooled", checked_flag(self.pooled, f"table '{self.name}': pooled"))
+        for flag in ("pooled", "weighted"):
+            object.__setattr__(self, flag, checked_flag(getattr(self, flag), f"table '{self.name}': {flag}"))
         if self.dtype not in DTYPE_BYTES:
             raise InvalidInput(f"table '{self.name}': dtype is {self.dtype!r}, must be one of {', '.join(DTYPE_BYTES)}")
         self._fit_access()

@@ -217,8 +217,17 @@ def usual_links(device: str) -> dict[str, float] | None:
 
 Deduplication: TypeAlias = Literal["none", "device", "host"]
 ReplicaGradients: TypeAlias = Literal["whole", "touched", "cheaper"]
+WireType: TypeAlias = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+VALUE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "fp8": 1}
+"""Bytes of a value on the wire, by type."""
 
+Pipeline: TypeAlias = Literal["none", "sparse_dist", "prefetch"]
+
+_BATCHES: dict[str, int] = {"none": 1, "sparse_dist": 2, "prefetch": 3}
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "pipeline": get_args(Pipeline),
+    "values": get_args(WireType),
+    "gradients": get_args(WireType),
     "deduplicate": get_args(Deduplication),
     "replica_gradients": get_args(ReplicaGradients),
 }
@@ -226,7 +235,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Exchange:
-    """How ranks exchange rows that several samples of a step look up, and gradients of replicas. Applies to sequence tables only.
+    """What travels between ranks: types, batches under way, and how ranks exchange repeated rows and gradients of sequence tables.
 
     Attributes:
         deduplicate: "none": every looked-up row travels, as in TorchRec and in FlexShard's description. "device": a device asks
@@ -234,10 +243,17 @@ class Exchange:
             crosses the link between two hosts once a step.
         replica_gradients: how the replicas of a block agree on its gradient. "whole": they reduce all of it. "touched": they reduce
             only the rows that a sample of the step looked up. "cheaper": whichever of the two takes fewer expected bytes for the block.
+        values: type of the looked-up values on the wire, as TorchRec's `qcomm_codecs_registry` or `output_dtype` sets it.
+        gradients: type of their gradients on the wire.
+        pipeline: the training pipeline, by the batches whose ids a device holds at a time: "none" one, "sparse_dist" two as TorchRec's
+            `TrainPipelineSparseDist`, "prefetch" three as its `PrefetchTrainPipelineSparseDist`.
     """
 
     deduplicate: Deduplication = "none"
     replica_gradients: ReplicaGradients = "whole"
+    values: WireType = "fp32"
+    gradients: WireType = "fp32"
+    pipeline: Pipeline = "none"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -245,6 +261,18 @@ class Exchange:
             if value not in known:
                 raise InvalidInput(f"exchange: {field.name} is {value!r}, must be one of {', '.join(known)}")
 
+    def __repr__(self) -> str:
+        changed = (
+            f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if getattr(self, one.name) != one.default
+        )
+        return f"Exchange({', '.join(changed)})"
 
-AS_TORCHREC = Exchange()
-"""TorchRec's exchange: every looked-up row travels, and whole gradients are reduced."""
+    @property
+    def batches(self) -> int:
+        """Batches whose ids a device holds at a time."""
+        return _BATCHES[self.pipeline]
+
+    @property
+    def as_torchrec(self) -> bool:
+        """Whether rows and gradients travel as in TorchRec: every looked-up row, and whole gradients, in any types."""
+        return self.deduplicate == "none" and self.replica_gradients == "whole"

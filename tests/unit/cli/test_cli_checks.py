@@ -155,8 +155,7 @@ def first_changed(**fields):
         (
             changed(exchange=sw.task.Exchange("host", "touched")),
             [
-                "exchange is Exchange(deduplicate='none', replica_gradients='whole') in the plan, "
-                "Exchange(deduplicate='host', replica_gradients='touched') in the task"
+                "exchange is Exchange() in the plan, Exchange(deduplicate='host', replica_gradients='touched') in the task"
             ],
         ),
         (changed(tables=[OTHER, ONE, *TASK.tables[2:]]), []),

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.cost.flows import INTER, INTRA, KINDS, replica_exchange, traffic_by_kind
-from shardwright.cost.score import traffic
+from shardwright.cost.score import communication_ms, traffic
 from shardwright.sharding import Shard
 from shardwright.sharding.shard import dealt_ranges
 from shardwright.task import AccessProfile, Exchange, Table, Task, Topology
+from tests.oracles.communication import communication_ms as plain_ms
 from tests.oracles.communication import traffic as plain
 from tests.oracles.routing import Meter, step
 from tests.strategies import plans, tasks
@@ -100,7 +101,9 @@ def test_hot_rows_are_exchanged_whole_and_rare_ones_where_touched():
 @pytest.mark.parametrize("name", PLANS)
 def test_cheaper_sends_no_more_than_either(name):
     sent = {
-        way: traffic(replace(TASK, exchange=Exchange("device", way)), PLANS[name]).backward.sent.sum(axis=1)
+        way: traffic_by_kind(replace(TASK, exchange=Exchange("device", way)), PLANS[name])[
+            "backward", "replicas"
+        ].sent.sum(axis=1)
         for way in ("whole", "touched", "cheaper")
     }
     blocks = len(PLANS[name]) if name != "three tiers" else 0  # of several blocks each may choose another way
@@ -131,19 +134,22 @@ def test_expectations_do_not_depend_on_how_a_table_is_cut():
     task = replace(TASK, exchange=Exchange("host", "touched"))
     one, many = (traffic(task, dealt((0, 120), sets)) for sets in ([EVERY], [EVERY, EVERY, EVERY]))
     np.testing.assert_allclose(one.backward.sent, many.backward.sent, rtol=1e-9)
+    np.testing.assert_allclose(one.backward.apart, many.backward.apart, rtol=1e-9)
 
 
 @pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_the_default_exchange_changes_no_byte(data):
+def test_collectives_take_what_an_oracle_says(data):
     task = data.draw(tasks(max_tables=3))
     shards = data.draw(plans(task))
     new, old = traffic(task, shards), plain(task, shards)
     for phase in ("forward", "backward"):
-        for way in ("sent", "received"):
+        for way in ("sent", "received", "apart"):
             found, expected = (getattr(getattr(flows, phase), way) for flows in (new, old))
-            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * expected.max(initial=1.0))
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * expected.max(initial=0.0))
+    for found, expected in zip(communication_ms(task, shards), plain_ms(task, shards), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 @pytest.mark.slow

@@ -311,7 +311,10 @@ def test_row_blocks_on_a_grid_add_up():
     task = Task([table], Topology(devices_per_host=3), BATCH, constraints=Constraints({"t": only("row_wise")}))
     grid, *equal = ways_of(task, table, 1, True)
     assert {piece.shard.row_count for piece in grid.pieces} >= {64, 65, 128, 129, 515, 965, 966}
-    assert [{piece.shard.row_count for piece in way.pieces} for way in equal] == [{343, 344}]
+    assert [{piece.shard.row_count for piece in way.pieces} for way in equal] == [
+        {343, 344},
+        {342, 344},
+    ]  # or as TorchRec cuts
     plan = exact(replace(task, topology=Topology(devices_per_host=3, memory=["1 GB", "1 GB", "40 KB"])))
     assert sum(shard.row_count for shard in plan.shards) == 1030
 

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
-from shardwright.search.units import row_block_devices, row_block_sizes, row_place, take_apart
+from shardwright.search.units import row_block_devices, row_place, take_apart
 from shardwright.sharding.checking import check_tiling
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.runtimes import row_blocks
+from shardwright.sharding.shard import equal_sizes
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 
@@ -195,7 +196,7 @@ def test_row_blocks_lie_where_their_sharding_types_let_them(kinds, hosts, ranks,
 @given(st.integers(2, 5000), st.integers(2, 64))
 def test_equal_row_blocks_add_up_and_torchrecs_cut_is_one_of_them(rows, count):
     count = min(count, rows)
-    plain, *others = row_block_sizes(rows, count, True)
+    plain, *others = equal_sizes(rows, count)
     for more, longer, less, shorter in (plain, *others):
         assert more * longer + less * shorter == rows
         assert more >= less

@@ -77,3 +77,17 @@ def test_row_blocks_share_lookups_but_not_outputs():
 def test_column_blocks_each_keep_row_wise_state():
     account = memory_account(task_of(), [Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (1,))])
     assert account.optimizer.tolist() == [40, 40]
+
+
+@pytest.mark.parametrize(("pipeline", "more"), [("none", 0), ("sparse_dist", 1), ("prefetch", 2)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_pipeline_holds_the_ids_of_several_batches(pipeline, more, weighted):
+    table = Table("t", 1000, 8, 3.0, weighted=weighted)
+    one, several = (
+        Task([table], Topology(devices_per_host=2, memory="1 GB"), 64, exchange=Exchange(pipeline=name))
+        for name in ("none", pipeline)
+    )
+    shard = Shard.whole(table, 0)
+    inputs = (12 if weighted else 8) * 3 * 64 + 8 * 65
+    assert shard_bytes(several, shard) - shard_bytes(one, shard) == more * inputs
+    assert shard_bytes(one, shard) == 1000 * 8 * 4 + 4 * 1000 + inputs + 2 * 4 * 8 * 64

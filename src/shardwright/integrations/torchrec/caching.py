@@ -114,7 +114,7 @@ def cached_within(problem: TorchRecProblem, fill: float, *, whole: bool = False)
     """
     task, forced = problem.task, demanded(problem, whole=whole)
     budget = fill * sum(task.topology.memory_bytes) - sum(
-        buffer_bytes(shard_work(task, Shard.whole(table, 0))) for table in task.tables
+        buffer_bytes(shard_work(task, Shard.whole(table, 0)), task.exchange.batches) for table in task.tables
     )
     free: list[_Cachable] = []
     for table in task.tables:

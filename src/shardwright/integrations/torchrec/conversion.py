@@ -107,13 +107,30 @@ def sharding_plan_of(
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
     per_host, ranks = problem.topology.local_world_size, range(problem.task.topology.devices)
     where = [str(placement(problem.compute_device, rank, per_host)) for rank in ranks]  # as TorchRec writes placements
-    patterns = patterns_of(plan, problem)
+    patterns = _in_fewer_types(patterns_of(plan, problem), problem, kernels or {})
     for name, place in problem.places.items():
         pattern = patterns[name]
         chosen = (kernels or {}).get(name) or KernelChoice(place.kernels[pattern.kind][0])
         of_module = modules.setdefault(place.path, EmbeddingModuleShardingPlan())
         of_module[place.name] = _parameter_sharding(pattern, place, chosen, where, problem)
     return ShardingPlan(dict(modules))
+
+
+def _in_fewer_types(
+    patterns: Mapping[str, Pattern], problem: TorchRecProblem, kernels: Mapping[str, KernelChoice]
+) -> dict[str, Pattern]:
+    """Whole tables as one column block if their module has column blocks: another sharding type would call collectives of its own."""
+    pooled = {name for name in patterns if problem.task.table_by_name[name].pooled}
+    kinds = {(problem.places[name].path, pattern.kind) for name, pattern in patterns.items() if name in pooled}
+    found = dict(patterns)
+    for name in pooled:
+        place, whole = problem.places[name], ShardingType.TABLE_WISE.value
+        for kind in _IN_COLUMNS:
+            runs = name in kernels or place.kernels.get(kind, ())[:1] == place.kernels.get(whole, ())[:1]
+            fits = name not in kernels or kernels[name].kernel in place.kernels.get(kind, ())
+            if found[name].kind == whole and (place.path, kind) in kinds and runs and fits:
+                found[name] = replace(found[name], kind=kind)
+    return found
 
 
 def plan_of(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Plan:

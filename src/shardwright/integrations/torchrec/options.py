@@ -89,12 +89,12 @@ def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: Cost
     pricing, latents = cost_model.pricing, cost_model.encode(works)
     launch = pricing.price(np.zeros((1, latents.shape[1])))
     kernels = np.maximum(pricing.price(latents) - launch, 0.0)
-    devices = problem.task.topology.devices
-    slowest = problem.task.topology.link_bandwidth[1 if problem.task.topology.hosts > 1 else 0]
-    away = (devices - 1) / devices / slowest * 1e3
+    topology = problem.task.topology
+    slowest = topology.bandwidth_of("all_to_all")[topology.hosts > 1]
+    away = (topology.devices - 1) / topology.devices / slowest * 1e3
     result = []
     for work, (forward, backward) in zip(works, kernels.tolist(), strict=True):
-        values, ids = served_bytes(work)
+        values, ids = served_bytes(problem.task, work)
         result.append(
             Perf(fwd_compute=forward, fwd_comms=(values + ids) * away, bwd_compute=backward, bwd_comms=values * away)
         )
@@ -106,7 +106,7 @@ def _load(
 ) -> tuple[Storage, Perf]:
     """Storage and times of a shard. If its kernel keeps rows off the device, its device cache and the time to fetch rows count."""
     held = work.weight_bytes + optimizer_bytes(problem.task.optimizer, work.rows, work.dim)
-    buffers = buffer_bytes(work) + gradient_bytes(problem.task, work, len(shard.devices))
+    buffers = buffer_bytes(work, problem.task.exchange.batches) + gradient_bytes(problem.task, work, len(shard.devices))
     if problem.compute_device == "cpu":
         return Storage(hbm=0, ddr=held + buffers), times
     if table.compute_kernel not in OFF_DEVICE:

@@ -12,6 +12,8 @@ from torch import nn
 from torchrec.distributed.planner.constants import BATCH_SIZE
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.types import CommOp
+from torchrec.modules.embedding_configs import data_type_to_dtype
 
 from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.choices import kernels_by_type, limits_of, narrowest_columns
@@ -22,7 +24,7 @@ from shardwright.integrations.torchrec.topology import KnownLinks, topology_of
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.table import MAX_ELEMENTS, Dtype, Table
 from shardwright.task.task import OPTIMIZERS, Optimizer, Task
-from shardwright.task.topology import Topology
+from shardwright.task.topology import VALUE_BYTES, Exchange, Topology, WireType
 
 NO_TABLE = "the model has no table that one of the sharders may shard; pass the sharders of its modules"
 _BY_STATE: tuple[tuple[str, Optimizer], ...] = (
@@ -182,7 +184,12 @@ def problem_of_tables(
         tables.append(_table(name, table, given, batch_size, known, unit))
     limits = _limits(places, tables, ours)
     task = Task(
-        tables, ours, batch_size * ours.devices, optimizer=optimizer_of(found), constraints=Constraints(tables=limits)
+        tables,
+        ours,
+        batch_size * ours.devices,
+        optimizer=optimizer_of(found),
+        constraints=Constraints(tables=limits),
+        exchange=exchange_of(found, constraints),
     )
     return TorchRecProblem(task, places, topology, reserved, batch_size)
 
@@ -247,7 +254,34 @@ def _table(
 ) -> Table:
     rows, dim = int(found.tensor.shape[0]) // unit, int(found.tensor.shape[1])
     pooling, access = statistics_of(found.name, rows, found.features, given, batch_size, known)
-    return Table(name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype))
+    weighted = bool(getattr(found.module, "is_weighted", bool)())
+    return Table(name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype), weighted=weighted)
+
+
+_WIRE: dict[torch.dtype, WireType] = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.uint8: "int8"}
+
+
+def exchange_of(
+    found: Sequence[ShardableTable], constraints: Mapping[str, ParameterConstraints] | None = None
+) -> Exchange:
+    """The types on the wire: those of the sharders' codecs, else those of outputs; the widest if tables differ."""
+    values, gradients = zip(*(_wire_types(table, (constraints or {}).get(table.name)) for table in found), strict=True)
+    return Exchange(
+        values=max(values, key=VALUE_BYTES.__getitem__), gradients=max(gradients, key=VALUE_BYTES.__getitem__)
+    )
+
+
+def _wire_types(table: ShardableTable, given: ParameterConstraints | None) -> tuple[WireType, WireType]:
+    """Types of values and of gradients; those of the all-to-all and the reduce-scatter are alike but for fp8, which sums do not take."""
+    operation = CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL if table.pooled else CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL
+    codecs = (getattr(table.sharder, "qcomm_codecs_registry", None) or {}).get(operation.name)
+    if codecs is None:
+        output = given.output_dtype if given else None
+        plain = _WIRE.get(data_type_to_dtype(output), "fp32") if output is not None else "fp32"
+        return plain, plain
+    types = (getattr(codec, "quantized_dtype", torch.float32) for codec in (codecs.forward, codecs.backward))
+    values, gradients = (_WIRE.get(dtype, "fp32") for dtype in types)
+    return values, gradients
 
 
 def _dtype(dtype: torch.dtype) -> Dtype:

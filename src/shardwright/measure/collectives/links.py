@@ -4,9 +4,10 @@ Bytes that a device sends inside its host and to other hosts, of a buffer of V b
 
 - all-to-all with equal splits: V (P - 1) / D and V (D - P) / D.
 - reduce-scatter and all-gather of V: V (D - 1) / D, and if H > 1 also V (D - 1) / D / P to other hosts: the rings of a host's P devices
-  share the crossing. An all-reduce is both, one after the other.
+  share the crossing.
+- all-reduce: 2 V (P - 1) / P and 2 V (H - 1) / H / P.
 
-So they are counted whatever the library does inside: gloo's reduce-scatter is an all-reduce, and looks like slow links.
+So `cost.collectives` prices them, whatever the library does inside: gloo's reduce-scatter is an all-reduce, and looks like slow links.
 """
 
 from __future__ import annotations
@@ -57,8 +58,11 @@ class Rung:
         whole = _elements(self.size, devices) * _VALUE_BYTES
         if self.collective == "all_to_all":
             return whole * (near - 1) / devices, whole * (devices - near) / devices
-        ring = whole * (devices - 1) / devices * (2 if self.collective == "all_reduce" else 1)
-        return (ring if near > 1 else 0.0), (ring / near if devices > near else 0.0)
+        hosts = devices // near
+        if self.collective == "all_reduce":
+            return 2 * whole * (near - 1) / near, 2 * whole * (hosts - 1) / hosts / near
+        ring = whole * (devices - 1) / devices
+        return (ring if near > 1 else 0.0), (ring / near if hosts > 1 else 0.0)
 
 
 def _elements(size: int, devices: int) -> int:

@@ -10,7 +10,7 @@ function doubles(text) {
 
 class Prices {
   constructor(plan) {
-    const { kinds, pricing, fixed, links, proxies, copied } = plan.whatIf;
+    const { kinds, pricing, fixed, fixedReduced, collectives, proxies, pooled, copied } = plan.whatIf;
     this.plan = plan;
     this.devices = plan.devices;
     this.near = plan.task.perHost;
@@ -19,8 +19,10 @@ class Prices {
     this.head = { ...pricing, hidden: doubles(pricing.hidden), bias: doubles(pricing.bias), hidden_bias: doubles(pricing.hidden_bias),
       mix: doubles(pricing.mix), linear: doubles(pricing.linear), once: doubles(pricing.once) };
     this.fixed = doubles(fixed);
-    [this.latency, this.bandwidth] = links;
+    this.fixedReduced = doubles(fixedReduced);
+    this.collectives = collectives;
     this.proxies = proxies;
+    this.pooled = pooled;
     this.copied = new Map(Object.entries(copied).map(([table, kind]) => [Number(table), kind]));
     const reduced = doubles(plan.whatIf.reduced); // by each copy on all devices: sent inside and between hosts, received likewise
     this.reduced = new Map([...this.copied.keys()].map((table, at) => [table, reduced.slice(4 * at, 4 * at + 4)]));
@@ -61,30 +63,65 @@ class Prices {
   }
 
   // What travels for all pieces together: of single ones the bytes that the samples of one device, or through proxies of one host, ask of
-  // each device (values and ids, near and far, without proxies and with), of copies on all devices the gradients that each of them sums.
+  // each device (values and ids, near and far, without proxies and with), of copies on all devices the gradients that each of them sums,
+  // ms of rows that collectives reduce, forward and backward, and the latencies of all sets of collectives.
   traffic(pieces) {
-    const found = { asked: [0, 1].map(() => range(4).map(() => new Float64Array(this.devices))), reduced: new Float64Array(4) };
+    const { devices, near, collectives } = this;
+    const found = { asked: [0, 1].map(() => range(4).map(() => new Float64Array(devices))), reduced: new Float64Array(4),
+      apart: [0, 1].map(() => new Float64Array(devices)), waits: [0, 0] };
+    const blocks = new Map(); // of the same columns of a table
     for (const piece of pieces) {
-      if (piece.devices.length === 1) this.ask(found.asked, piece.kind, piece.devices[0]);
-      else if (this.isCopied(piece)) this.reduced.get(piece.table).forEach((size, way) => { found.reduced[way] += size; });
+      const key = `${piece.table} ${piece.columns.join()}`;
+      blocks.set(key, [...(blocks.get(key) || []), piece]);
+      if (this.isCopied(piece)) this.reduced.get(piece.table).forEach((size, way) => { found.reduced[way] += size; });
     }
+    const sets = new Set();
+    for (const same of blocks.values()) {
+      const dealt = this.dealt(same);
+      const offset = this.pooled[same[0].table] ? 0 : 4;
+      if (same.some((piece) => piece.devices.length > 1)) sets.add(offset + 3);
+      if (devices > 1 && same.some((piece) => piece.devices.length < devices)) sets.add(offset + dealt);
+      for (const piece of same.filter((one) => one.devices.length === 1)) {
+        const [device] = piece.devices;
+        this.ask(found.asked, piece.kind, device, [[1, 1, 1, 1], [0, 1, 0, 1], [0, 1, 1 / near, 1]][dealt]);
+        if (!dealt) continue;
+        const values = this.kinds.asked[4 * piece.kind] * devices;
+        found.apart.forEach((ms, pass) => { ms[device] += values * collectives.dealt[dealt - 1][pass]; });
+      }
+    }
+    for (const set of sets) collectives.sets[set].forEach((ms, pass) => { found.waits[pass] += ms; });
     return found;
+  }
+
+  // As `cost.collectives.way_of`: 1 where the rows of a pooled table are dealt to all devices, 2 where to one host, else 0.
+  dealt(blocks) {
+    const [{ table }] = blocks;
+    const count = blocks.length;
+    const ranks = new Set(blocks.map((piece) => piece.devices[0]));
+    const rows = this.plan.task.tables.rows[table];
+    if (count < 2 || ranks.size < count || !this.pooled[table] || this.plan.byHotness.has(table) || blocks.some((piece) => piece.devices.length > 1)) return 0;
+    const sizes = blocks.map((piece) => piece.rows[1] - piece.rows[0]).sort((one, other) => one - other);
+    const most = Math.ceil(rows / count);
+    const equal = sizes[count - 1] - sizes[0] <= 1 || (sizes[count - 1] === most && sizes[1] === most);
+    if (sum(sizes) !== rows || !equal) return 0;
+    if (count === this.devices) return 1;
+    return count === this.near && new Set([...ranks].map((device) => Math.floor(device / this.near))).size === 1 ? 2 : 0;
   }
 
   isCopied(piece) { return piece.devices.length > 1 && this.copied.get(piece.table) === piece.kind; }
 
-  ask(asked, kind, device) {
+  ask(asked, kind, device, shares) {
     const way = asked[this.proxies[this.kinds.size[kind][0]]];
-    for (let part = 0; part < 4; part++) way[part][device] += this.kinds.asked[4 * kind + part];
+    for (let part = 0; part < 4; part++) way[part][device] += this.kinds.asked[4 * kind + part] * shares[part];
   }
 
   // Forward and backward ms of the collectives of every device.
-  links({ asked, reduced }) {
-    const { devices, fixed } = this;
+  links({ asked, reduced, apart, waits }) {
+    const { devices, fixed, fixedReduced, collectives } = this;
     if (devices === 1) return [[0], [0]];
     const [forward, backward] = [0, 1].map((pass) => [0, 1].map((way) => [0, 1].map((link) => fixed.slice(((pass * 2 + way) * 2 + link) * devices, ((pass * 2 + way) * 2 + link + 1) * devices))));
     const [SENT, RECEIVED] = [0, 1];
-    [SENT, RECEIVED].forEach((way) => backward[way].forEach((sizes, link) => sizes.forEach((_, device) => { sizes[device] += reduced[2 * way + link]; })));
+    const narrower = collectives.asked[1][0] / collectives.asked[0][0];
     asked.forEach(([values, ids, farValues, farIds], proxies) => {
       if (!this.proxies.includes(proxies)) return;
       const [valuesAsked, valuesServed] = this.shared(values, farValues, proxies);
@@ -93,21 +130,15 @@ class Prices {
         for (let device = 0; device < devices; device++) {
           forward[SENT][link][device] += idsAsked[link][device] + valuesServed[link][device];
           forward[RECEIVED][link][device] += idsServed[link][device] + valuesAsked[link][device];
-          backward[SENT][link][device] += valuesAsked[link][device];
-          backward[RECEIVED][link][device] += valuesServed[link][device];
+          backward[SENT][link][device] += narrower * valuesAsked[link][device];
+          backward[RECEIVED][link][device] += narrower * valuesServed[link][device];
         }
       }
     });
-    return [forward, backward].map(([sent, received]) => {
-      const times = new Array(devices).fill(0);
-      for (let link = 0; link < 2; link++) {
-        for (let device = 0; device < devices; device++) {
-          const busiest = Math.max(sent[link][device], received[link][device]);
-          if (busiest > 0) times[device] = Math.max(times[device], this.latency[link] + (busiest / this.bandwidth[link]) * 1e3);
-        }
-      }
-      return times;
-    });
+    const exchanged = range(devices).map((device) => most([0, 1].map((link) => collectives.reduced[link] *
+      most([SENT, RECEIVED].map((way) => reduced[2 * way + link] + fixedReduced[(2 * way + link) * devices + device])))));
+    return [forward, backward].map(([sent, received], pass) => range(devices).map((device) => waits[pass] + apart[pass][device] + (pass ? exchanged[device] : 0) +
+      most([0, 1].map((link) => Math.max(sent[link][device], received[link][device]) * collectives.asked[0][link]))));
   }
 
   // As `cost.flows.single_holders`: bytes that each device asks for and that it serves, inside its host and between hosts.
@@ -165,14 +196,11 @@ class Prices {
     const held = range(this.devices).map((device) => now.held[device]);
     for (const device of piece.devices) held[device] = others.filter((one) => one.devices.includes(device)).map((one) => one.kind);
     const left = held.map((kinds, device) => (piece.devices.includes(device) ? this.kernels(kinds) : [now.phases[0][device], now.phases[3][device]]));
-    const { asked, reduced } = this.traffic(others);
     return range(this.devices).map((device) => {
       if (piece.devices.join() === String(device)) return now.step;
-      const more = asked.map((way) => way.map((part) => part.slice()));
-      this.ask(more, kind, device);
       const there = this.kernels([...held[device], kind]);
       const kernels = [0, 1].map((pass) => left.map((times, at) => (at === device ? there : times)[pass]));
-      return this.summed({ phases: [kernels[0], ...this.links({ asked: more, reduced }), kernels[1]] }).step;
+      return this.summed({ phases: [kernels[0], ...this.links(this.traffic([...others, { ...piece, devices: [device], kind }])), kernels[1]] }).step;
     });
   }
 }

@@ -1,20 +1,21 @@
 // Traffic by class of link, tiers of tables whose rows lie by hotness, and predicted beside measured times.
 
-const KIND_OF_TRAFFIC = { ids: "ids", values: "values", gradients: "gradients", replicas: "sums of replicas' gradients" };
+const KIND_OF_TRAFFIC = { ids: "ids and lengths", values: "values", sums: "partial sums", gradients: "gradients", sum_gradients: "gradients of sums", replicas: "sums of replicas' gradients" };
 
 function trafficSection(plan) {
   const top = most(plan.traffic.map((link) => link.ms)) || 1;
   const rows = plan.traffic.map((link) => {
     const phase = link.pass === "forward" ? 1 : 2;
     const peak = most(link.busiest);
+    const kinds = Object.entries(link.kinds).filter(([, size]) => size);
     const rank = link.busiest.indexOf(peak);
     return el("article", { class: "card" }, el("h3", {}, swatch("phase-" + phase), `${link.pass}, ${link.link}`),
       el("p", { class: "middling" }, bytes(link.sent), el("span", { class: "quiet" }, " sent in all")), bar(link.ms / top, "phase-" + phase),
-      el("p", { class: "small" }, Object.entries(link.kinds).map(([kind, size]) => `${KIND_OF_TRAFFIC[kind]} ${bytes(size)}`).join(" · ")),
-      el("p", { class: "small" }, peak ? `Busiest: ${plan.where(rank)}, ${bytes(peak)} one way, ${ms(link.ms)} at ${bytes(link.bandwidth)}/s with the latency.` : "Nothing is sent."),
+      el("p", { class: "small" }, kinds.map(([kind, size]) => `${KIND_OF_TRAFFIC[kind]} ${bytes(size)}`).join(" · ")),
+      el("p", { class: "small" }, peak ? `Busiest: ${plan.where(rank)}, ${bytes(peak)} one way, all collectives take ${ms(link.ms)} without latencies; all-to-alls run at ${bytes(link.bandwidth)}/s.` : "Nothing is sent."),
       strip(link.busiest, rank, "phase-" + phase));
   });
-  return section("traffic", "Traffic by class of link", "Bytes of one step: ids and values forward, gradients backward, and the gradients that replicas sum. The longer bar takes longer; both classes of link work at the same time.",
+  return section("traffic", "Traffic by class of link", "Bytes of one step: ids, and values or partial sums forward, their gradients backward, and the gradients that replicas sum. The longer bar takes longer; both classes of link work at the same time.",
     el("div", { class: "cards" }, rows));
 }
 

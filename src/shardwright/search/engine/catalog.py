@@ -12,6 +12,7 @@ blocks of a unit each if a table must have equal columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,13 +22,13 @@ import numpy as np
 
 from shardwright._engine import Problem
 from shardwright.arrays import Bools, Floats, Ints
-from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Tables, reduced_bytes
+from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Spread, Tables, spread_links
+from shardwright.cost.collectives import Way, dealt_way, prices_of, set_of
 from shardwright.cost.model import CostModel
 from shardwright.search.units import allowed_devices, column_units, rivals_of, row_block_devices, row_place, row_units
 from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
 
 _HOSTS = 8  # hosts that a table of equal row blocks chooses between: enough to balance, few enough for 1,000 devices
 
@@ -83,7 +84,8 @@ class Spreads:
         replicated: `(s,)` whether every device holds all of it, rather than a row block.
         blocks: the block that each of its devices holds; for row blocks the largest.
         costs: what that block adds to its device.
-        reduced: `(s, 2)` bytes that each of its devices sends to reduce gradients, inside a host and between hosts.
+        ways: how the outputs of each reach the devices.
+        links: what each adds to the links of its devices.
     """
 
     table: Ints
@@ -91,7 +93,8 @@ class Spreads:
     replicated: Bools
     blocks: Blocks
     costs: BlockCosts
-    reduced: Floats
+    ways: tuple[Way, ...]
+    links: Spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,15 +210,21 @@ def _spreads(task: Task, tables: Tables) -> Spreads:
     memory = np.array(task.topology.memory_bytes, dtype=np.int64)
     room = {id(devices): memory[devices].min() for devices in (everyone, *shared.values())}
     costs = tables.costs(blocks)
-    fits = costs.bytes <= np.array([room[id(devices)] for _, devices, _ in found], dtype=np.int64)
-    return Spreads(
-        table[fits],
-        tuple(devices for (_, devices, _), fit in zip(found, fits, strict=True) if fit),
-        replicated[fits],
-        Blocks(blocks.table[fits], blocks.rows[fits], blocks.dim[fits], blocks.replicas[fits]),
-        BlockCosts(costs.call[fits], costs.vectors[fits], costs.bytes[fits], costs.served[fits]),
-        reduced_bytes(task, blocks.rows[fits] * blocks.dim[fits]) * replicated[fits, None],
-    )
+    fits = np.flatnonzero(costs.bytes <= np.array([room[id(devices)] for _, devices, _ in found], dtype=np.int64))
+    found, blocks = [found[index] for index in fits], blocks.part(fits)
+    costs = BlockCosts(costs.call[fits], costs.vectors[fits], costs.bytes[fits], costs.served[fits])
+    ways = tuple(_way(task, index, devices, copies) for index, devices, copies in found)
+    links = spread_links(task, ways, costs, blocks.rows * blocks.dim)
+    return Spreads(table[fits], tuple(devices for _, devices, _ in found), replicated[fits], blocks, costs, ways, links)
+
+
+def _way(task: Task, table: int, devices: Ints, copies: bool) -> Way:
+    """How the outputs of a spread reach the devices; see `cost.collectives.way_of`."""
+    if copies:
+        return "data_parallel"
+    if not task.tables[table].pooled:
+        return "all_to_all"
+    return dealt_way(task.topology, devices.tolist())
 
 
 def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, bool]]:
@@ -358,6 +367,8 @@ class EngineArrays(NamedTuple):
         vectors: see above.
         bytes: `(r,)` memory of a piece.
         served: `(r, 2)` bytes of values and of ids that its holder serves.
+        sets: `(items,)` the sets of collectives that an item in pieces needs, a bit each; see `cost.collectives`.
+        set_ms: ms of the latencies of each set.
         legal: `(r,)` whether a piece is allowed.
         price: `(r,)` rough ms that a piece adds to its device.
         most: `(items,)` most pieces of an item.
@@ -370,8 +381,9 @@ class EngineArrays(NamedTuple):
         spread_call: see above.
         spread_vectors: see above.
         spread_bytes: `(spreads,)` memory on each of its devices.
-        spread_served: `(spreads, 2)` as `served`, for each of its devices.
-        spread_reduced: `(spreads, 2)` bytes each device sends to reduce gradients, inside a host and between hosts.
+        spread_served: `(spreads, 3)` bytes of values to near and to far devices and of ids that each of its devices serves by all-to-alls.
+        spread_apart: `(spreads, 2)` ms of each device's other collectives, forward and backward.
+        spread_sets: `(spreads,)` as `sets`.
         mix: `(2, h)`.
         gates: `(1,)` number of gates, see `cost.model`.
         base: `(h + 2,)` the sums of a call with nothing in it.
@@ -389,6 +401,8 @@ class EngineArrays(NamedTuple):
     vectors: Floats
     bytes: Ints
     served: Floats
+    sets: Ints
+    set_ms: Floats
     legal: Bools
     price: Floats
     most: Ints
@@ -402,7 +416,8 @@ class EngineArrays(NamedTuple):
     spread_vectors: Floats
     spread_bytes: Ints
     spread_served: Floats
-    spread_reduced: Floats
+    spread_apart: Floats
+    spread_sets: Ints
     mix: Floats
     gates: Ints
     base: Floats
@@ -501,7 +516,7 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         catalog: the ways to make every table.
         cost_model: its head prices devices.
         vector_price: `(calls, h + 2)` rough ms a unit of each sum.
-        links_price: `(2,)` rough ms a byte of values and of ids.
+        links_price: `(3,)` rough ms a byte of values to near and to far devices, and of ids.
     """
     task = catalog.task
     members = members_of(task)
@@ -527,8 +542,10 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         vectors=own.added.vectors,
         bytes=own.bytes,
         served=np.ascontiguousarray(own.served),
+        sets=_bits(task, [[("all_to_all", table) for table in tables] for tables in members]),
+        set_ms=prices_of(task).sets.sum(axis=1),
         legal=legal,
-        price=own.added.priced(vector_price) + own.served @ links_price,
+        price=own.added.priced(vector_price) + own.served @ [links_price[:2].sum(), links_price[2]],
         most=np.array([most_pieces(task, tables) for tables in members], dtype=np.int64),
         allowed=_allowed(task, members),
         rivals=rivals_of(task, [[task.tables[index].name for index in group] for group in members]),
@@ -539,24 +556,32 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         spread_call=spread_added.call,
         spread_vectors=spread_added.vectors,
         spread_bytes=summed(spreads.costs.bytes.astype(np.float64)).astype(np.int64),
-        spread_served=summed(spreads.costs.served),
-        spread_reduced=summed(spreads.reduced),
+        spread_served=summed(spreads.links.served),
+        spread_apart=summed(spreads.links.apart),
+        spread_sets=_bits(
+            task, [[(spreads.ways[index], int(spreads.table[index])) for index in group] for group in shared]
+        ),
         mix=np.ascontiguousarray(cost_model.pricing.mix),
         gates=np.array([cost_model.pricing.gates]),
         base=cost_model.pricing.base,
         once=cost_model.pricing.once,
         memory=np.array(task.topology.memory_bytes, dtype=np.int64),
-        links=link_facts(task.topology),
+        links=link_facts(task),
     )
     replicated = spreads.replicated[[int(group[0]) for group in shared]]
     return Assembly(arrays, catalog, members, forms, spread_devices, replicated)
 
 
-def link_facts(topology: Topology) -> Floats:
-    """`(6,)` devices, devices a host, ms a byte inside and between hosts, latency in ms inside and between hosts."""
-    intra, inter = topology.link_bandwidth
-    speeds = 1e3 / intra, 1e3 / inter
-    return np.array([topology.devices, topology.devices_per_host, *speeds, *topology.link_latency_ms])
+def link_facts(task: Task) -> Floats:
+    """`(6,)` devices, devices a host, ms a byte that all-to-alls send inside and between hosts: forward, then backward."""
+    topology, prices = task.topology, prices_of(task)
+    return np.array([topology.devices, topology.devices_per_host, *prices.forward, *prices.backward])
+
+
+def _bits(task: Task, needs: Sequence[Sequence[tuple[Way, int]]]) -> Ints:
+    """`(n,)` the sets of collectives that n things need, a bit each, given the ways of their tables."""
+    sets = [{set_of(way, task.tables[table].pooled) for way, table in ways} for ways in needs]
+    return np.array([sum(1 << one for one in found) for found in sets], dtype=np.int64)
 
 
 def _rings(item: Ints) -> Ints:

@@ -17,7 +17,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import Bound, BoundProof
 from shardwright.search.engine.catalog import NOTHING, Assembly, Catalog, assemble, make_catalog
 from shardwright.search.engine.plans import resumed, shards_of, spread_fits
-from shardwright.search.relaxation import Prices, first_prices, ms_per_byte, served_price, tangents
+from shardwright.search.relaxation import Prices, first_prices, link_prices, piece_links, served_price, tangents
 from shardwright.search.units import remedy_for
 from shardwright.sharding.diff import Carried, carry
 from shardwright.sharding.plan import Plan
@@ -122,43 +122,42 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
     if bound is not None and not np.isfinite(bound.ms):
         raise InfeasibleTask(_no_way(task, bound))
     prices = bound.prices if bound else _prices_of_whole_tables(catalog, cost_model)
-    assembly = assemble(catalog, cost_model, prices.vector, served_price(task.topology, prices))
-    reduced = assembly.arrays.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
+    assembly = assemble(catalog, cost_model, prices.vector, served_price(task, prices))
     whole = assembly.arrays.price[assembly.whole]
     rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
     return Prepared(
         assembly,
-        *_peak_shares(assembly, cost_model.pricing, prices, reduced),
-        _spread_prices(assembly, prices, reduced),
+        *_peak_shares(assembly, cost_model.pricing, prices),
+        _spread_prices(assembly, prices),
         bound.ms if bound and bound.ms > 0 else rough,
         proof,
         bound,
     )
 
 
-def _spread_prices(assembly: Assembly, prices: Prices, reduced: Floats) -> Floats:
+def _spread_prices(assembly: Assembly, prices: Prices) -> Floats:
     arrays = assembly.arrays
+    apart = arrays.spread_apart @ prices.links.sum(axis=1)
     devices = np.array([ranks.size for ranks in assembly.spread_devices], dtype=np.float64)
     kernels = assembly.spread_added.priced(prices.vector)
-    each = kernels + arrays.spread_served @ served_price(assembly.task.topology, prices) + reduced
+    each = kernels + arrays.spread_served @ served_price(assembly.task, prices) + apart
     total: Floats = devices * each
     return total
 
 
-def _peak_shares(assembly: Assembly, pricing: Pricing, prices: Prices, reduced: Floats) -> tuple[Floats, Floats]:
-    """Shares of pieces and spreads, if every table takes its cheapest form; `reduced`: `(spreads,)` ms to reduce gradients."""
+def _peak_shares(assembly: Assembly, pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
+    """Shares of pieces and spreads, if every table takes its cheapest form."""
     arrays, topology, (by_kernel, _) = assembly.arrays, assembly.task.topology, tangents(pricing, prices)
-    forward, backward = prices.links @ ms_per_byte(topology)
+    of_links = link_prices(assembly.task, prices)
 
-    def by_phase(added: Added, served: Floats, reduced: Floats | float) -> list[Floats]:
-        kernels = [added.priced(of_phase) for of_phase in by_kernel]
-        return [*kernels, served.sum(axis=1) * forward, served[:, 0] * backward + reduced]
+    def by_phase(added: Added, links: Floats) -> list[Floats]:
+        return [*(added.priced(of_phase) for of_phase in by_kernel), *(links @ of_links.T).T]
 
     _, uses = cheapest_widths(arrays.first, np.where(arrays.legal, arrays.price, np.inf))
     in_columns = int(arrays.first[arrays.most.size])
     pieces, spreads = np.zeros(uses.size), np.zeros(arrays.spread_bytes.size)
-    of_pieces = by_phase(Added(arrays.part, arrays.call, arrays.vectors), arrays.served, 0.0)
-    of_spreads = by_phase(assembly.spread_added, arrays.spread_served, reduced)
+    of_pieces = by_phase(Added(arrays.part, arrays.call, arrays.vectors), piece_links(arrays.served))
+    of_spreads = by_phase(assembly.spread_added, np.hstack([arrays.spread_served, arrays.spread_apart]))
     for ms, spread_ms in zip(of_pieces, of_spreads, strict=True):
         goal = float(ms[:in_columns] @ uses[:in_columns]) / topology.devices
         if goal > 0:

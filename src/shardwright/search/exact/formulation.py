@@ -9,9 +9,9 @@ every piece adds time to it: an empty call is then never the slowest.
 Gates. A gate adds extra · z if some piece of the call opens it, else nothing. This is not convex, so each gate of a call has a binary w,
 1 if such a piece is taken: extra ms ≥ extra · z - most · (1 - w), and ≥ 0, where `most` is the most that extra · z can be.
 
-Links. On each device, a collective takes the longer of its links' times: latency + bytes / bandwidth if bytes are sent. In the backward
-pass, some device sends over each link class that exists; in the forward pass too, as soon as one table is not replicated. So the maximum
-over devices is the latency plus the maximum of bytes / bandwidth, linear in the pieces.
+Links. On each device a pass takes what its all-to-alls take over the slower link class in the busier direction, and what its other
+collectives take: linear in the pieces. Besides, every device pays the latencies of the sets of collectives in use: a variable for each set,
+at least 1 if a table is made in a way that needs it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import numpy as np
 
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import check_finite
+from shardwright.cost.collectives import prices_of, set_of
+from shardwright.cost.flows import traffic_by_kind, value_bytes
 from shardwright.cost.model import CostModel, Pricing
-from shardwright.cost.score import Traffic, score, traffic
+from shardwright.cost.score import passes_of, score
 from shardwright.linear_programs import Program
 from shardwright.search.exact.placement import (
     PlacementVariables,
@@ -134,25 +136,45 @@ def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) ->
 
 def add_links(program: Program, task: Task, placement: PlacementVariables, times: Ints, unit_ms: float) -> None:
     """Add rows for the forward and backward collectives of every device."""
-    topology = task.topology
+    topology, prices = task.topology, prices_of(task)
     if topology.devices == 1:
         return
-    flows = []
-    for piece in placement.pieces:
-        program.check_time()
-        flows.append(_passes(traffic(task, [piece.shard])))
-    sent = np.array(flows)  # (pieces, passes, ways, links, devices)
-    waits = np.array(topology.link_latency_ms) / unit_ms
-    milliseconds = 1e3 / np.array(topology.link_bandwidth) / unit_ms
-    waiting = _add_waiting(program, placement)
+    each, apart = _link_ms(program, task, placement)
+    each, apart = each / unit_ms, apart / unit_ms
+    used, waits = _add_sets(program, placement), prices.sets / unit_ms
     for phase, link in np.ndindex(2, 2):
         if _peers(topology)[link] == 0:
             continue
         for way, rank in np.ndindex(2, topology.devices):
-            each = sent[:, phase, way, link, rank] * milliseconds[link]
-            some = np.flatnonzero(each)
-            columns = [*placement.taken[some], times[rank, LINKS][phase], waiting[phase]]
-            program.row(columns, [*-each[some], 1.0, -waits[link]], low=0.0)
+            of_pieces = each[:, phase, way, link, rank] + apart[:, phase, rank]
+            some = np.flatnonzero(of_pieces)
+            columns = [*placement.taken[some], times[rank, LINKS][phase], *used.values()]
+            values = [*-of_pieces[some], 1.0, *(-waits[one, phase] for one in used)]
+            program.row(columns, values, low=0.0)
+
+
+def _link_ms(program: Program, task: Task, placement: PlacementVariables) -> tuple[Floats, Floats]:
+    """`(pieces, passes, ways, links, devices)` ms of all-to-alls, sent and received, and `(pieces, passes, devices)` ms of the others."""
+    topology, prices = task.topology, prices_of(task)
+    bandwidth = np.array(topology.bandwidth_of("all_to_all"))[:, None] / 1e3
+    each, apart = [], []
+    for way in placement.ways:
+        for piece in way.pieces:
+            program.check_time()
+            flows = traffic_by_kind(task, [piece.shard])
+            left = {"row_wise": [0.0, 0.0], "table_row_wise": [0.0, 1.0 / topology.devices_per_host]}.get(way.outputs)
+            if left is not None:
+                for key in (("forward", "values"), ("backward", "gradients")):
+                    flows[key].sent *= np.array(left)[:, None]
+                    flows[key].received *= np.array(left)[:, None]
+            found = passes_of(task, flows)
+            each.append([[flow.sent / bandwidth, flow.received / bandwidth] for flow in found])
+            others = np.stack([flow.apart for flow in found])
+            if left is not None:
+                values = value_bytes(task, shard_work(task, piece.shard))
+                others[:, piece.shard.devices[0]] += values * prices.dealt[int(way.outputs == "table_row_wise")]
+            apart.append(others)
+    return np.array(each), np.array(apart)
 
 
 def _in_units(pricing: Pricing, unit_ms: float) -> Pricing:
@@ -233,22 +255,17 @@ def _add_gate(program: Program, placement: PlacementVariables, held: Ints, units
     return extra
 
 
-def _add_waiting(program: Program, placement: PlacementVariables) -> tuple[int, int]:
-    """Add variables that are 1 if a pass sends something: forward if some table is not replicated, backward always."""
-    replicated = {
-        way.table.name: way.kind == "replica" for way in placement.ways
-    }  # a replica is the last of a table's ways
-    rest = [variable for variable, way in zip(placement.chosen, placement.ways, strict=True) if way.kind == "replica"]
-    (forward,) = program.variables([1.0], low=0.0 if all(replicated.values()) else 1.0, integer=True)
-    (backward,) = program.variables([1.0], low=1.0)
-    for variable in rest:
-        program.row([forward, variable], 1.0, low=1.0)
-    return int(forward), int(backward)
-
-
-def _passes(flows: Traffic) -> Floats:
-    """`(passes, ways, links, devices)` bytes sent and received."""
-    return np.array([[flow.sent, flow.received] for flow in (flows.forward, flows.backward)])
+def _add_sets(program: Program, placement: PlacementVariables) -> dict[int, int]:
+    """Add a variable for each set of collectives, which is 1 if a table is made in a way that needs it."""
+    used: dict[int, int] = {}
+    needs: dict[tuple[int, str], list[int]] = {}
+    for variable, way in zip(placement.chosen.tolist(), placement.ways, strict=True):
+        needs.setdefault((set_of(way.outputs, way.table.pooled), way.table.name), []).append(variable)
+    for (one, _), chosen in needs.items():
+        if one not in used:
+            used[one] = int(program.variables([1.0])[0])
+        program.row([used[one], *chosen], [1.0, *-np.ones(len(chosen))], low=0.0)
+    return used
 
 
 def _peers(topology: Topology) -> tuple[int, int]:

@@ -15,23 +15,25 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.collectives import Way as Outputs
+from shardwright.cost.collectives import dealt_way
 from shardwright.linear_programs import Program
 from shardwright.search.units import (
     ROW_UNITS,
     allowed_devices,
     equal_blocks,
     row_block_devices,
-    row_block_sizes,
     row_counts,
     row_place,
     row_units,
     unit_width,
 )
 from shardwright.sharding.memory import shard_bytes
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import Shard, equal_sizes
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
+from shardwright.task.topology import Topology
 
 Kind: TypeAlias = Literal["columns", "rows", "replica"]
 
@@ -77,12 +79,14 @@ class Way:
         kind: what is cut.
         pieces: blocks it offers.
         rules: which numbers of them make the table.
+        outputs: how the outputs of its pieces reach the devices.
     """
 
     table: Table
     kind: Kind
     pieces: tuple[Piece, ...]
     rules: tuple[Rule, ...]
+    outputs: Outputs = "all_to_all"
 
     def shards(self, taken: Sequence[int]) -> list[Shard]:
         """The shards of the table, pieces side by side in order of their devices.
@@ -110,40 +114,90 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
             chosen = row_block_devices(table, limits, topology, np.array(among, dtype=np.int64))
             if chosen is not None:
                 across = by_host if among is ranks and topology.hosts > 1 else ()
-                yield from _equal(table, limits, chosen.size, among, across)
+                yield from _equal(topology, table, limits, chosen.size, among, across)
         return
     place = row_place(limits, topology, np.array(ranks, dtype=np.int64))
     gridded = row_units(table.rows) == ROW_UNITS
-    counts = [count for count in row_counts(task, table, limits) if not gridded or ROW_UNITS % count]
     for among in by_host if place == "one host" else [ranks] if place else []:
         across = by_host if place == "several hosts" else ()
         if gridded and len(among) > 1:
-            yield _on_grid(table, among, min(len(among), limits.max_shards or ROW_UNITS), across)
-        for count in counts:
-            yield from _equal(table, limits, count, among, across)
+            yield _on_grid(topology, table, among, min(len(among), limits.max_shards or ROW_UNITS), across)
+        for count in row_counts(task, table, limits):
+            on_grid = gridded and ROW_UNITS % count == 0
+            yield from _equal(topology, table, limits, count, among, across, dealt_only=on_grid)
 
 
 def _equal(
-    table: Table, limits: TableConstraint, count: int, ranks: Sequence[int], across: Sequence[Sequence[int]]
+    topology: Topology,
+    table: Table,
+    limits: TableConstraint,
+    count: int,
+    ranks: Sequence[int],
+    across: Sequence[Sequence[int]],
+    *,
+    dealt_only: bool = False,
 ) -> Iterator[Way]:
-    """`count` row blocks of equal size on different devices of `ranks`, not all of them on one host of `across`."""
+    """`count` row blocks of equal size on different devices of `ranks`, not all of them on one host of `across`.
+
+    Rows that are dealt to all devices, or to one host, are ways of their own.
+    """
     if len(ranks) < count or count < 2:
         return
-    for rows, number, fewer_rows, others in row_block_sizes(table.rows, count, limits.equal_rows):
-        needed = {rows: number, fewer_rows: others} if others else {rows: number}
-        pieces = [_block(table, size, rank) for rank in ranks for size in needed]
-        rules = _one_each(pieces, ranks)
-        for size, blocks in needed.items():
-            of_size = [i for i, piece in enumerate(pieces) if piece.shard.row_count == size]
-            rules.append(_among(of_size, blocks, blocks))
-        rules += _not_all_on_one(pieces, [1] * len(pieces), number + others, across)
-        yield Way(table, "rows", tuple(pieces), tuple(rules))
+    dealt = [place for place in _dealt_places(topology, table, ranks) if len(place) == count]
+    for place in dealt:
+        if not any(set(place) <= set(host) for host in across):
+            for cut in equal_sizes(table.rows, count):
+                if cut[1] + cut[3] == count:
+                    yield _equal_blocks(table, cut, place, (), dealt_way(topology, place))
+    for cut in () if dealt_only else equal_sizes(table.rows, count, as_torchrec=limits.equal_rows):
+        apart = dealt if cut[1] + cut[3] == count else []
+        if list(ranks) not in apart:
+            yield _equal_blocks(table, cut, ranks, [*across, *apart], "all_to_all")
 
 
-def _on_grid(table: Table, ranks: Sequence[int], most: int, across: Sequence[Sequence[int]]) -> Way:
+def _equal_blocks(
+    table: Table,
+    cut: tuple[int, int, int, int],
+    ranks: Sequence[int],
+    across: Sequence[Sequence[int]],
+    outputs: Outputs,
+) -> Way:
+    """Blocks of a cut (see `equal_sizes`) on different devices of `ranks`, not all of them on one host of `across`."""
+    rows, number, fewer_rows, others = cut
+    needed = {rows: number, fewer_rows: others} if others else {rows: number}
+    pieces = [_block(table, size, rank) for rank in ranks for size in needed]
+    rules = _one_each(pieces, ranks)
+    for size, blocks in needed.items():
+        of_size = [i for i, piece in enumerate(pieces) if piece.shard.row_count == size]
+        rules.append(_among(of_size, blocks, blocks))
+    rules += _not_all_on_one(pieces, [1] * len(pieces), number + others, across)
+    return Way(table, "rows", tuple(pieces), tuple(rules), outputs)
+
+
+def _dealt_places(topology: Topology, table: Table, ranks: Sequence[int]) -> list[list[int]]:
+    """All devices, and those of each host, among `ranks`: where a pooled table's equal row blocks are reduced by collectives."""
+    near = topology.devices_per_host
+    hosts = [list(range(host * near, (host + 1) * near)) for host in range(topology.hosts)]
+    places = [list(range(topology.devices)), *(hosts if topology.hosts > 1 and near > 1 else ())]
+    return [place for place in places if table.pooled and 1 < len(place) <= table.rows and set(place) <= set(ranks)]
+
+
+def _not_dealt(table: Table, pieces: Sequence[Piece], dealt: Sequence[Sequence[int]]) -> list[Rule]:
+    """Not all devices of a place have equal blocks: that is a way of its own."""
+    rules = []
+    for place in dealt:
+        sizes = {size for cut in equal_sizes(table.rows, len(place), as_torchrec=False) for size in (cut[0], cut[2])}
+        equal = [
+            i for i, piece in enumerate(pieces) if piece.shard.devices[0] in place and piece.shard.row_count in sizes
+        ]
+        rules += [_among(equal, 0, len(place) - 1)] if equal else []
+    return rules
+
+
+def _on_grid(topology: Topology, table: Table, ranks: Sequence[int], most: int, across: Sequence[Sequence[int]]) -> Way:
     """Up to `most` row blocks of whole sixteenths of the table, each rounded down or up to rows so that they add up.
 
-    They do not all lie on one host of `across`.
+    They do not all lie on one host of `across`, and are not rows dealt to all devices or to one host.
     """
     pieces, units, rounding = [], [], []
     for rank in ranks:
@@ -160,6 +214,7 @@ def _on_grid(table: Table, ranks: Sequence[int], most: int, across: Sequence[Seq
         Rule(everything, (1,) * len(pieces), 2, most),
         *_one_each(pieces, ranks),
         *_not_all_on_one(pieces, units, ROW_UNITS, across),
+        *_not_dealt(table, pieces, _dealt_places(topology, table, ranks)),
     ]
     return Way(table, "rows", tuple(pieces), tuple(rules))
 
@@ -208,7 +263,7 @@ def ways_of(task: Task, table: Table, units: int, merging_pays: bool) -> list[Wa
     devices = task.topology.devices
     if limits.allows("data_parallel") and len(ranks) == devices > 1:
         replica = Piece(Shard.whole(table, *ranks), 1.0)
-        ways.append(Way(table, "replica", (replica,), (Rule((0,), (1,), 1, 1),)))
+        ways.append(Way(table, "replica", (replica,), (Rule((0,), (1,), 1, 1),), "data_parallel"))
     return [way for way in ways if way is not None]
 
 

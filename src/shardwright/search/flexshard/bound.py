@@ -4,9 +4,10 @@
 *way* to hold a row, `cost.flows` gives the bytes that all devices together send, linear in the rows. A way is k copies on h hosts.
 The four extremes are enough (see there); with "cheaper" gradients, each of them twice.
 
-*The relaxed problem* covers all tables together. Let x be the rows of each segment held in each way. Minimise T_f + T_b, where T_f ≥
-wait_l + ms_l(x) for both link classes l, T_b likewise, and bytes(x) ≤ the memory of all devices: a linear program. Its Lagrangian at
-prices λ of the link classes (which sum to 1 in each pass) and μ of a byte falls apart into segments:
+*The relaxed problem* covers all tables together. Let x be the rows of each segment held in each way. Minimise T_f + T_b + T_r: the forward
+all-to-alls, the backward ones and the exchange of replicas. Here T_f ≥ wait_l + ms_l(x) for both link classes l, the others likewise, and
+bytes(x) ≤ the memory of all devices: a linear program. Its Lagrangian at prices λ of the link classes (which sum to 1 for each collective)
+and μ of a byte falls apart into segments:
 
     L(λ, μ) = Σ_l λ_l wait_l - μ memory + Σ over segments of min over ways of (λ · ms + μ bytes)
 
@@ -30,16 +31,17 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
-from shardwright.cost.flows import ID_BYTES, VALUE_BYTES
+from shardwright.cost.collectives import prices_of, set_of
+from shardwright.cost.flows import GRADIENT_BYTES
 from shardwright.cost.model import CostModel
 from shardwright.linear_programs import Program
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.memory import gradient_size, optimizer_bytes
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import shard_work
+from shardwright.sharding.work import ID_BYTES, shard_work
 from shardwright.task.table import Table, row_bytes
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
+from shardwright.task.topology import VALUE_BYTES
 
 Tier: TypeAlias = Literal["hot", "warm", "host", "cold"]
 
@@ -70,8 +72,8 @@ class Rates:
         ways: the ways.
         table: `(n,)` table of each segment; those of a table lie side by side, hottest first.
         rows: `(n,)` rows of each segment.
-        ms: `(w, n, 4)` ms that a segment held this way adds to the mean device's links: forward inside and between hosts, backward
-            likewise.
+        ms: `(w, n, 6)` ms that a segment held this way adds to the mean device's links: forward inside and between hosts, backward
+            likewise, and the exchange of replicas likewise.
         bytes: `(w, n)` memory that it takes on all devices together.
         each: `(w, n)` memory that it takes on every single device.
     """
@@ -126,7 +128,7 @@ def rates_of(task: Task, tables: Sequence[Table], tiers: Sequence[Tier] = ("cold
     gradient = rows * np.array([gradient_memory(task, table) for table in tables])[index]
     copy = [memory + gradient if way.copies > 1 else memory for way in ways]
     asks = _Asks.of(task, rows, lookups * share / rows)
-    ms = np.stack([_link_ms(task.topology, asks, way, dim) for way in ways])
+    ms = np.stack([_link_ms(task, asks, way, dim) for way in ways])
     per_device = {"hot": 1.0, "warm": 1 / task.topology.devices_per_host}
     return Rates(
         tuple(tables), ways, index, rows, ms,
@@ -166,27 +168,31 @@ class _Asks:
         return cls(each, host if proxies else each, proxies, rows, device, host, everyone)
 
 
-def _link_ms(topology: Topology, asks: _Asks, way: RowWay, dim: Floats) -> Floats:
-    """`(n, 4)` ms of the mean device; see `cost.flows`."""
+def _link_ms(task: Task, asks: _Asks, way: RowWay, dim: Floats) -> Floats:
+    """`(n, 6)` ms of the mean device; see `cost.flows`."""
+    topology, prices = task.topology, prices_of(task)
     hosts, per_host, (h, k) = topology.hosts, topology.devices_per_host, (way.hosts, way.copies)
-    value = VALUE_BYTES * dim
+    value, gradient = VALUE_BYTES[task.exchange.values] * dim, GRADIENT_BYTES * dim
     inside = (h * per_host - k + (hosts - h) * (per_host - 1) * asks.proxies) * asks.each
     between = (hosts - h) * (1 if asks.proxies else per_host) * asks.far
     if way.touched:
-        row = ID_BYTES + value
+        row = ID_BYTES + gradient
         agree = (k - h) * row * (asks.device + asks.all), (h - 1) * row * (asks.host + asks.all)
     else:
-        agree = 2 * (k - h) * value * asks.rows, 2 * (h - 1) * value * asks.rows
+        agree = 2 * (k - h) * gradient * asks.rows, 2 * (h - 1) * gradient * asks.rows
     flows = [
         (value + ID_BYTES) * inside,
         (value + ID_BYTES) * between,
-        value * inside + agree[0],
-        value * between + agree[1],
+        value * inside,
+        value * between,
+        *agree,
     ]
-    each = np.tile(1e3 / np.array(topology.link_bandwidth) / topology.devices, 2)
+    reduced = 1e3 / np.array(topology.bandwidth_of("all_reduce"))
+    each: Floats = np.concatenate([prices.forward, prices.backward, reduced]) / topology.devices
     return np.stack(flows, axis=1) * each
 
 
+_LINKS = 6  # terms of the links: three collectives, two link classes each
 _ROUNDS = 60
 _EXACT = 1e-4  # share of the optimum: how close the mixture and the bound have to come
 _FIRST_PRICES = 2.0 ** np.arange(
@@ -201,7 +207,7 @@ class Limits:
     Attributes:
         memory: bytes of all devices together.
         each: bytes that every single device has for what lies on all of them; None if the total is limit enough.
-        waits: `(4,)` ms that each link class takes besides: latency, and the traffic of other tables.
+        waits: `(6,)` ms that each link class takes besides: latency, and the traffic of other tables.
     """
 
     memory: float
@@ -226,7 +232,7 @@ class Mixture:
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """A way for every segment: `(n,)` chosen ways; `(6,)` sums of ms on the links, of memory in all and on every device."""
+    """A way for every segment: `(n,)` chosen ways; `(8,)` sums of ms on the links, of memory in all and on every device."""
 
     chosen: Ints
     sums: Floats
@@ -249,15 +255,15 @@ class TierRelaxation:
         """The best mixture under the limits; None if even the way of fewest bytes breaks them."""
         if not self._answers:
             self._first()
-        if self._answers[0].sums[4] > limits.memory:
+        if self._answers[0].sums[_LINKS] > limits.memory:
             return None
         self._scan(limits)
         bound, ms = -np.inf, np.inf
         for _ in range(_ROUNDS):
             ms, weights, prices = _programme([answer.sums for answer in self._answers], limits)
             answer = self._cheapest(prices)
-            paid = float(prices[4]) * limits.memory + float(prices[5]) * (limits.each or 0.0)
-            bound = max(bound, float(answer.sums @ prices + prices[:4] @ limits.waits - paid))
+            paid = float(prices[_LINKS]) * limits.memory + float(prices[_LINKS + 1]) * (limits.each or 0.0)
+            bound = max(bound, float(answer.sums @ prices + prices[:_LINKS] @ limits.waits - paid))
             if ms - bound <= _EXACT * max(ms, 0.0):
                 break
             self._answers.append(answer)
@@ -276,8 +282,8 @@ class TierRelaxation:
     def _scan(self, limits: Limits) -> None:
         """Add answers at a few prices of a byte; the best price lies between these."""
         cold = self._answers[0].sums
-        times = (cold[:4] + limits.waits).reshape(2, 2)
-        slowest, free = times.max(axis=1, keepdims=True), limits.memory - float(cold[4])
+        times = (cold[:_LINKS] + limits.waits).reshape(-1, 2)
+        slowest, free = times.max(axis=1, keepdims=True), limits.memory - float(cold[_LINKS])
         if len(self._answers) > 1 or free <= 0:
             return
         links = (times == slowest) / (times == slowest).sum(axis=1, keepdims=True)
@@ -294,24 +300,24 @@ class TierRelaxation:
 
 
 def _programme(sums: list[Floats], limits: Limits) -> tuple[float, Floats, Floats]:
-    """The best mixture of some answers: its ms, `(answers,)` weights, and `(6,)` prices of link classes and bytes."""
+    """The best mixture of some answers: its ms, `(answers,)` weights, and `(8,)` prices of link classes and bytes."""
     columns = np.array(sums).T
-    unit = float(columns[:4, 0].max() + limits.waits.max()) or 1.0  # the solver's tolerances are absolute
+    unit = float(columns[:_LINKS, 0].max() + limits.waits.max()) or 1.0  # the solver's tolerances are absolute
     scale = np.array([limits.memory or 1.0, limits.each or 1.0])
     program = Program()
     weights = program.variables(np.full(len(sums), np.inf))
-    passes = program.variables(np.full(2, np.inf), low=-np.inf, cost=1.0)
+    passes = program.variables(np.full(_LINKS // 2, np.inf), low=-np.inf, cost=1.0)
     program.row(weights, 1.0, 1.0, 1.0)
     for link, wait in enumerate(limits.waits):
         program.row([*weights, passes[link // 2]], [*columns[link] / unit, -1.0], high=-wait / unit)
-    program.row(weights, columns[4] / scale[0], high=1.0)
-    program.row(weights, columns[5] / scale[1], high=1.0 if limits.each is not None else np.inf)
+    program.row(weights, columns[_LINKS] / scale[0], high=1.0)
+    program.row(weights, columns[_LINKS + 1] / scale[1], high=1.0 if limits.each is not None else np.inf)
     found = program.relaxed()
     if found.values is None or found.duals is None:
-        return np.inf, np.zeros(len(sums)), np.concatenate([np.full(4, 0.5), 1.0 / scale])
+        return np.inf, np.zeros(len(sums)), np.concatenate([np.full(_LINKS, 0.5), 1.0 / scale])
     marginals = np.maximum(-found.duals[1:], 0.0)
-    prices = np.concatenate([marginals[:4], marginals[4:] * unit / scale])
-    prices[:4] /= np.repeat(np.maximum(marginals[:4].reshape(2, 2).sum(axis=1), 1e-300), 2)
+    prices = np.concatenate([marginals[:_LINKS], marginals[_LINKS:] * unit / scale])
+    prices[:_LINKS] /= np.repeat(np.maximum(marginals[:_LINKS].reshape(-1, 2).sum(axis=1), 1e-300), 2)
     return found.objective * unit, found.values[weights], prices
 
 
@@ -388,25 +394,18 @@ def _least_besides(task: Task, table: Table) -> float:
 
 
 def _least_waits(task: Task, rows: float, memory: float) -> Floats:
-    """`(4,)` ms of latency that can be charged to each link class.
+    """`(6,)` ms of latency that can be charged to each collective, alike for both link classes.
 
-    Gradients always use the links: between hosts if there are several, else inside. Rows are asked for unless all lie on all devices, and
-    between hosts unless all lie on all hosts. A link that may be idle is charged the other link's latency if that is less: one of the two
-    is certain.
+    Rows are asked for unless all lie on all devices. If they may, either all-to-alls or the exchange of replicas are certain.
 
     Args:
         task: the task.
         rows: bytes of all rows that samples look up.
         memory: bytes that all devices together have for rows.
     """
-    topology = task.topology
-    intra, inter = topology.intra_latency_ms, topology.inter_latency_ms
-    if topology.hosts == 1:
-        all_local = rows * topology.devices <= memory
-        return np.array([0.0 if all_local else intra, 0.0, intra, 0.0])
-    least = min(intra, inter) if topology.devices_per_host > 1 else inter
-    if rows * topology.devices <= memory:
-        forward = [0.0, 0.0]
-    else:
-        forward = [least, inter if rows * topology.hosts > memory else least]
-    return np.array([*forward, least, inter])
+    sets = prices_of(task).sets
+    forward, backward = sets[set_of("all_to_all", False)]
+    if rows * task.topology.devices <= memory:
+        reduced = sets[set_of("data_parallel", False)].sum()
+        return np.array([0.0, 0.0, 0.0, 0.0, *[min(float(reduced), float(forward + backward))] * 2])
+    return np.array([forward, forward, backward, backward, 0.0, 0.0])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.collectives import prices_of, set_of, sets_of, waits_of
 from shardwright.cost.score import communication_ms, traffic
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard.bound import Limits, Mixture, Rates, TierRelaxation, gradient_memory, row_memory
@@ -115,8 +116,10 @@ class Deal:
         lookups = table.pooling * share * task.batch_size / replicas
         samples = max(1, -(-task.batch_size // replicas))
         shares = table.feature_shares
-        work = ShardWork(rows, table.dim, samples, lookups, False, table.access, table.dtype, feature_shares=shares)
-        return buffer_bytes(work)
+        work = ShardWork(
+            rows, table.dim, samples, lookups, False, table.access, table.dtype, 1.0, shares, table.weighted
+        )
+        return buffer_bytes(work, task.exchange.batches)
 
 
 def deals(task: Task, tables: Sequence[Table], boundaries: Ints, levels: Sequence[Level]) -> Iterator[Deal]:
@@ -284,11 +287,12 @@ class Dealer:
     def _reserve(self) -> float:
         """Bytes of a device's buffers with a block of each tier and level of each table, and what blocks are uneven by."""
         topology, batch, total = self._task.topology, self._task.batch_size, self._uneven()
+        batches = self._task.exchange.batches
         copies = {"cold": 1 / self._levels, "warm": topology.hosts, "hot": topology.devices}
         samples = sum(batch / copies[tier] for tier in self._tiers) + 2 * len(self._tiers)
         for table in self._tables:
             lookups = table.pooling * batch / topology.devices + len(self._tiers)
-            total += 8 * samples * len(table.poolings) + (8 + 8 * table.dim) * lookups
+            total += 8 * batches * samples * len(table.poolings) + (8 * batches + 8 * table.dim) * lookups
         return total
 
     def _uneven(self) -> float:
@@ -298,11 +302,12 @@ class Dealer:
 
 
 def _waits(task: Task, others: Sequence[Shard]) -> Floats:
-    """`(4,)` ms by pass and link class: latency, plus the slowest device's time for what other shards send."""
-    topology = task.topology
-    latency = np.array([topology.intra_latency_ms, topology.inter_latency_ms])
-    present = np.array([topology.devices_per_host > 1, topology.hosts > 1])
-    flows = traffic(task, others)
-    busiest = [np.maximum(flow.sent, flow.received).max(axis=1) for flow in (flows.forward, flows.backward)]
-    bandwidth = np.array(topology.link_bandwidth)
-    return np.concatenate([latency * present + bytes_ / bandwidth * 1e3 for bytes_ in busiest])
+    """`(6,)` ms by collective and link class: latency, plus the slowest device's time for what other shards send."""
+    flows, prices = traffic(task, others), prices_of(task)
+    sets = sets_of(task, others) | {set_of("all_to_all", False)}
+    waits, bandwidth = waits_of(prices, sets), np.array(task.topology.bandwidth_of("all_to_all"))
+    found = [
+        wait + flow.busiest.max(axis=1) / bandwidth * 1e3 + flow.apart.max()
+        for flow, wait in zip((flows.forward, flows.backward), waits, strict=True)
+    ]
+    return np.concatenate([*found, np.zeros(2)])

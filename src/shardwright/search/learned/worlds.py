@@ -9,12 +9,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from shardwright.cost.collectives import set_of, sets_of
+from shardwright.cost.flows import ByKind, traffic_by_kind
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import communication_ms, served_bytes, traffic_of
 from shardwright.errors import ShardwrightError
 from shardwright.search.learned.arrays import Bools, Floats, Ints, PlacementArrays
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import numbered_calls, shard_work
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class SimulatedWorld:
         if arrays not in self._known:
             self._known[arrays] = _encode(arrays, self.cost_model)
         known = self._known[arrays]
-        sums, present, held = known.fixed.copy(), known.fixed_calls.copy(), known.fixed_held.copy()
+        sums, present, held = known.fixed.copy(), known.fixed_calls.copy(), np.zeros((2, arrays.devices))
         if (assignment < 0).any():
             raise ValueError("a unit lies nowhere: its device is negative")
         device = assignment[arrays.unit_of]
@@ -94,8 +95,7 @@ class SimulatedWorld:
             raise ShardwrightError(
                 f"cost model {self.cost_model.name} predicted NaN; it must predict finite times: train it again"
             )
-        flows, topology = traffic_of(arrays.task, held, known.replicated), arrays.task.topology
-        links = flows.forward.milliseconds(topology), flows.backward.milliseconds(topology)
+        links = traffic_of(arrays.task, held, known.settled, known.sets).milliseconds(arrays.task)
         return np.stack([compute[:, 0], *links, compute[:, 1]], axis=1)
 
 
@@ -109,8 +109,8 @@ class _Encoded:
         served: `(n, 2)` bytes of values and of ids that each unit serves.
         fixed: `(d, calls, latent)` summed encodings of the settled shards.
         fixed_calls: `(d, calls)` whether settled shards use the call on the device.
-        fixed_held: `(2, d)` bytes that settled shards on a single device serve.
-        replicated: settled shards that lie on more than one device.
+        settled: traffic of the settled shards.
+        sets: the sets of collectives that units and settled shards need.
     """
 
     blocks: Floats
@@ -118,30 +118,31 @@ class _Encoded:
     served: Floats
     fixed: Floats
     fixed_calls: Bools
-    fixed_held: Floats
-    replicated: tuple[Shard, ...]
+    settled: ByKind
+    sets: set[int]
 
 
 def _encode(arrays: PlacementArrays, cost_model: CostModel) -> _Encoded:
     blocks = [block for unit in arrays.units.free for block in unit.blocks]
     works = [shard_work(arrays.task, shard) for shard in (*blocks, *arrays.units.fixed)]
-    encoded, bytes_ = cost_model.encode(works), np.array([served_bytes(work) for work in works]).reshape(-1, 2)
+    of_units = works[: len(blocks)]
+    encoded = cost_model.encode(works)
+    bytes_ = np.array([served_bytes(arrays.task, work) for work in of_units]).reshape(-1, 2)
     call, served = np.array(numbered_calls(works), dtype=np.int64), np.zeros((len(arrays), 2))
     fixed = np.zeros((arrays.devices, int(call.max(initial=-1)) + 1, encoded.shape[1]))
     fixed_calls = np.zeros(fixed.shape[:2], dtype=bool)
     for on, kind, latent in zip(arrays.fixed_on, call[len(blocks) :], encoded[len(blocks) :], strict=True):
         fixed[on, kind] += latent
         fixed_calls[on, kind] = True
-    np.add.at(served, arrays.unit_of, bytes_[: len(blocks)])
-    alone = arrays.fixed_on.sum(axis=1) == 1
+    np.add.at(served, arrays.unit_of, bytes_)
     return _Encoded(
         encoded[: len(blocks)],
         call[: len(blocks)],
         served,
         fixed,
         fixed_calls,
-        (arrays.fixed_on[alone].T @ bytes_[len(blocks) :][alone]).T,
-        tuple(shard for shard in arrays.units.fixed if len(shard.devices) > 1),
+        traffic_by_kind(arrays.task, arrays.units.fixed),
+        sets_of(arrays.task, arrays.units.fixed) | {set_of("all_to_all", work.pooled) for work in of_units},
     )
 
 

@@ -66,6 +66,18 @@ def test_column_blocks_and_whole_tables_keep_their_ranks():
     assert (whole.sharding_type, whole.ranks) == ("table_wise", [2])
 
 
+def test_whole_tables_beside_column_blocks_are_one_column_block():
+    """Two sharding types of a module would call two sets of collectives."""
+    found = problem_of(bags([(100, 64), (200, 64), (300, 64)]), SHARDERS, topology(2), 8)
+    cut = [sw.Shard("t0", (0, 100), (0, 32), (0,)), sw.Shard("t0", (0, 100), (32, 64), (1,))]
+    whole = [sw.Shard.whole(found.task.tables[at], at - 1) for at in (1, 2)]
+    tables = tables_of(sharding_plan_of(sw.Plan(found.task, cut + whole), found))
+    assert {table.sharding_type for table in tables.values()} == {"column_wise"}
+    assert [ranks_of(tables["", name]) for name in ("t1", "t2")] == [[0], [1]]
+    alone = tables_of(sharding_plan_of(sw.Plan(found.task, [sw.Shard.whole(found.task.tables[0], 1), *whole]), found))
+    assert {table.sharding_type for table in alone.values()} == {"table_wise"}
+
+
 def test_replicas_on_all_ranks_are_data_parallel_and_dense():
     table = converted([sw.Shard("t0", (0, ROWS), (0, DIM), (0, 1, 2, 3))])
     assert (table.sharding_type, table.compute_kernel, table.sharding_spec) == ("data_parallel", "dense", None)

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.types import CustomTopologyData, ParameterConstraints
 from torchrec.distributed.sharding_plan import get_default_sharders
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
@@ -22,7 +24,7 @@ from shardwright.integrations.torchrec import problem_of, with_profiles
 from shardwright.integrations.torchrec.topology import default_cost_model
 from shardwright.sharding import shard_work
 
-from .made import GB, SHARDERS, AllTypesSharder, Model, bags, planner, sequences, tables_of, topology
+from .made import GB, META, SHARDERS, AllTypesSharder, Model, bags, planner, sequences, tables_of, topology
 
 pytestmark = pytest.mark.torchrec
 
@@ -279,3 +281,33 @@ def test_columns_are_of_one_width_that_the_other_sequences_of_a_module_can_be_cu
     assert (allowed(8).min_columns, allowed(8).column_multiple) == (4, 4)
     of_sequence = allowed(8, pooled=False)
     assert (of_sequence.min_columns, of_sequence.column_multiple) == (12, 12)
+
+
+def test_types_on_the_wire_are_those_of_the_sharders_codecs():
+    config = QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)
+    sharders = [EmbeddingBagCollectionSharder(qcomm_codecs_registry=get_qcomm_codecs_registry(config))]
+    exchange = problem_of(bags([(100, 8)]), sharders, topology(2)).task.exchange
+    assert (exchange.values, exchange.gradients) == ("fp16", "bf16")
+    plain = problem_of(bags([(100, 8)]), [EmbeddingBagCollectionSharder()], topology(2)).task.exchange
+    assert (plain.values, plain.gradients) == ("fp32", "fp32")
+
+
+def test_outputs_of_fewer_bytes_travel_as_they_are():
+    given = {
+        "t0": ParameterConstraints(output_dtype=DataType.FP16),
+        "t1": ParameterConstraints(output_dtype=DataType.FP16),
+    }
+    model, sharders = bags([(100, 8), (50, 8)]), [EmbeddingBagCollectionSharder()]
+    assert problem_of(model, sharders, topology(2), constraints=given).task.exchange.values == "fp16"
+    del given["t1"]  # one exchange for all: the widest
+    assert problem_of(model, sharders, topology(2), constraints=given).task.exchange.values == "fp32"
+
+
+def test_weighted_modules_have_weighted_tables():
+    configs = bags([(100, 8)]).embedding_bag_configs()
+    model = nn.Module()
+    model.weighted = EmbeddingBagCollection(tables=configs, is_weighted=True, device=META)
+    model.plain = bags([(60, 8)], prefix="p")
+    tables = problem_of(model, [EmbeddingBagCollectionSharder()], topology(2)).task.table_by_name
+    assert tables["t0"].weighted
+    assert not tables["p0"].weighted

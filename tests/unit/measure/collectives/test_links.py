@@ -23,7 +23,9 @@ MIB = 2**20
         (ONE_HOST, "reduce_scatter", True, (3 / 4, 0)),
         (TWO_HOSTS, "all_gather", False, (7 / 8, 7 / 8 / 4)),
         (SINGLES, "all_gather", False, (0, 3 / 4)),
-        (TWO_HOSTS, "all_reduce", False, (7 / 4, 7 / 4 / 4)),
+        (TWO_HOSTS, "all_reduce", False, (2 * 3 / 4, 2 * 1 / 2 / 4)),
+        (SINGLES, "all_reduce", False, (0, 2 * 3 / 4)),
+        (ONE_HOST, "all_reduce", True, (2 * 3 / 4, 0)),
     ],
 )
 def test_bytes_by_link_class(cluster: Cluster, collective: Any, within: bool, sent: tuple[float, float]) -> None:

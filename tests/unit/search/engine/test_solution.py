@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from shardwright._engine import Problem, Solution, Stop
 from shardwright.cost import score
 from shardwright.cost.blocks import Added
+from shardwright.cost.score import traffic
 from shardwright.search.engine.catalog import NO_HOME, EngineArrays
 from shardwright.testing.tasks import conformance_tasks, task_of
-from tests.oracles.engine import all_changes, times_of
+from tests.oracles.engine import all_changes, times_of, waits_of
 from tests.unit.search.engine.searches import MODEL, placed, session_of
 
 TASKS = conformance_tasks()
@@ -24,8 +25,14 @@ def assert_agrees(prepared, solution, rel=1e-9):
     phases = np.array(
         [[d.forward_ms, d.forward_communication_ms, d.backward_communication_ms, d.backward_ms] for d in cost.devices]
     )
+    phases[:, 1:3] -= traffic(
+        prepared.task, prepared.shards(solution)
+    ).waits  # every device's: the search adds them to the step
     np.testing.assert_allclose(solution.times, phases, rtol=rel, atol=1e-12)
     np.testing.assert_allclose(times_of(prepared.assembly.arrays, solution), phases, rtol=rel, atol=1e-12)
+    assert solution.step_ms() == pytest.approx(cost.step_ms, rel=rel)
+    waits = waits_of(prepared.assembly.arrays, solution)
+    assert solution.step_ms() == pytest.approx(solution.times.max(axis=0).sum() + waits, rel=rel)
 
 
 def assert_counted(prepared, solution):
@@ -169,13 +176,14 @@ def random_arrays(rng, gates: int = 0) -> EngineArrays:
     return EngineArrays(
         first=np.arange(ITEMS + 1), item=items, next_form=items, equal=np.zeros(ITEMS, dtype=bool),
         part=added.part, call=added.call, vectors=added.vectors, bytes=rng.integers(1, 9, ITEMS),
-        served=rng.random((ITEMS, 2)) * 1e6, legal=np.ones(ITEMS, dtype=bool), price=rng.random(ITEMS),
+        served=rng.random((ITEMS, 2)) * 1e6, sets=rng.integers(0, 4, ITEMS), set_ms=rng.random(2),
+        legal=np.ones(ITEMS, dtype=bool), price=rng.random(ITEMS),
         most=np.ones(ITEMS, dtype=np.int64), allowed=np.zeros((0, 0), dtype=bool), rivals=np.zeros((0, 0), dtype=bool),
         spread_first=np.zeros(ITEMS + 1, dtype=np.int64), spread_range=none.reshape(0, 2), spread_device=none,
         spread_part=np.zeros(1, dtype=np.int64), spread_call=none, spread_vectors=np.zeros((0, HIDDEN + 2)),
-        spread_bytes=none, spread_served=np.zeros((0, 2)), spread_reduced=np.zeros((0, 2)),
+        spread_bytes=none, spread_served=np.zeros((0, 3)), spread_apart=np.zeros((0, 2)), spread_sets=none,
         mix=mix, gates=np.array([gates]), base=base, once=rng.random(2),
-        memory=np.full(DEVICES, 50), links=np.array([DEVICES, 2.0, 1e-7, 1e-6, 0.01, 0.02]),
+        memory=np.full(DEVICES, 50), links=np.array([DEVICES, 2.0, 1e-7, 1e-6, 1e-7, 2e-6]),
     )  # fmt: skip
 
 
@@ -220,13 +228,14 @@ BAD = {
     "vectors must be a contiguous": lambda a: {"vectors": np.asfortranarray(a.vectors)},
     "served must be a contiguous": lambda a: {"served": a.served.tolist()},
     "there must be at least one device": lambda _: {"memory": np.zeros(0, dtype=np.int64)},
-    "there must be at least one item": lambda a: {
+    "there must be at least one item": lambda a: {"sets": np.zeros(0, dtype=np.int64),
         "most": np.zeros(0, dtype=np.int64), "spread_first": np.zeros(1, dtype=np.int64)},
     "call has -1": lambda a: {"call": a.call * 0 - 1},
     "item has 8": lambda a: {"item": a.item + 1},
     "next_form has 9": lambda a: {"next_form": a.next_form * 0 + 9},
     "first must": lambda a: {"first": a.first[::-1].copy()},
     "part must": lambda a: {"part": a.part * 0},
+    "sets has 64": lambda a: {"sets": np.full(ITEMS, 64)},
     "links must": lambda a: {"links": a.links + 1},
     "gates must have three hidden units each": lambda a: {"gates": a.gates + 4},
     "home_form, home_unit_ms and home_spread_ms must": lambda _: {"home_first": np.zeros(ITEMS + 1, dtype=np.int64)},

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from shardwright.cost.flows import traffic_by_kind
 from shardwright.cost.score import traffic
 from shardwright.search.flexshard.bound import Limits, TierRelaxation, rates_of, ways_of
 from shardwright.sharding import Shard, memory_account, shard_work
@@ -41,9 +42,9 @@ def test_a_tier_costs_what_its_plan_sends(tier, exchange):
     task = task_of(0.8, 1.2, exchange=exchange, rows=4000)
     rates, shards = rates_of(task, task.tables, ("cold", "hot", "warm", "host")), held_in(task, tier)
     (way,) = rates.of_tier(tier)
-    flows = traffic(task, shards)
+    flows, replicas = traffic(task, shards), traffic_by_kind(task, shards)["backward", "replicas"]
     per_byte = 1e3 / np.array(task.topology.link_bandwidth)
-    sent = np.concatenate([flow.sent.mean(axis=1) * per_byte for flow in (flows.forward, flows.backward)])
+    sent = np.concatenate([flow.sent.mean(axis=1) * per_byte for flow in (flows.forward, flows.backward, replicas)])
     found = rates.ms[way].sum(axis=0)
     if tier == "host" and exchange.replica_gradients == "touched":
         assert (found <= sent * (1 + 1e-9)).all()
@@ -70,17 +71,17 @@ def test_a_tier_takes_the_memory_of_its_rows(tier):
 def written_out(rates, limits):
     """Rows of every segment in every way, and two times."""
     ways, count = rates.bytes.shape
-    ms = (rates.ms / rates.rows[None, :, None]).reshape(ways * count, 4).T
+    ms = (rates.ms / rates.rows[None, :, None]).reshape(ways * count, 6).T
     per_row = [(terms / rates.rows).ravel() for terms in (rates.bytes, rates.each)]
-    times = -np.repeat(np.eye(2), 2, axis=0)
-    above = [np.hstack([ms, times]), np.append(per_row[0], [0, 0])[None]]
+    times = -np.repeat(np.eye(3), 2, axis=0)
+    above = [np.hstack([ms, times]), np.append(per_row[0], np.zeros(3))[None]]
     most = [*-limits.waits, limits.memory]
     if limits.each is not None:
-        above.append(np.append(per_row[1], [0, 0])[None])
+        above.append(np.append(per_row[1], np.zeros(3))[None])
         most.append(limits.each)
-    held = np.hstack([np.tile(np.eye(count), ways), np.zeros((count, 2))])
-    cost = np.append(np.zeros(ways * count), [1.0, 1.0])
-    bounds = [(0, None)] * (ways * count) + [(None, None)] * 2
+    held = np.hstack([np.tile(np.eye(count), ways), np.zeros((count, 3))])
+    cost = np.append(np.zeros(ways * count), np.ones(3))
+    bounds = [(0, None)] * (ways * count) + [(None, None)] * 3
     return linprog(
         cost, A_ub=np.vstack(above), b_ub=most, A_eq=held, b_eq=rates.rows, bounds=bounds, method="highs"
     ).fun
@@ -93,7 +94,7 @@ def test_the_mixture_is_the_best_there_is(exchange, factor, each):
     task = task_of(0.7, 1.2, exchange=exchange)
     rates = rates_of(task, task.tables, ("cold", "hot", "warm", "host"))
     memory = factor * float(rates.bytes[0].sum())
-    limits = Limits(memory, each, np.array([0.01, 0.02, 0.0, 0.3]))
+    limits = Limits(memory, each, np.array([0.01, 0.02, 0.0, 0.3, 0.1, 0.05]))
     found, best = TierRelaxation(rates).solve(limits), written_out(rates, limits)
     assert found.bound_ms <= best * (1 + 1e-7)
     assert found.ms == pytest.approx(best, rel=1e-3)
@@ -105,7 +106,7 @@ def test_the_mixture_is_the_best_there_is(exchange, factor, each):
 def test_too_little_memory_has_no_mixture():
     task = task_of(1.0)
     rates = rates_of(task, task.tables)
-    assert TierRelaxation(rates).solve(Limits(float(rates.bytes[0].sum()) - 1, None, np.zeros(4))) is None
+    assert TierRelaxation(rates).solve(Limits(float(rates.bytes[0].sum()) - 1, None, np.zeros(6))) is None
 
 
 def test_places_that_are_the_same_are_one_way():

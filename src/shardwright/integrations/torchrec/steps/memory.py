@@ -11,7 +11,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from .sharded import ShardedModel
+from shardwright.integrations.torchrec.steps.sharded import ShardedModel
 
 _WEIGHTS = ("weights_",)
 _STATE = ("momentum1_", "momentum2_")

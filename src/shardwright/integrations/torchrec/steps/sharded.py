@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +17,7 @@ from torchrec.distributed.types import ShardedModule, ShardingPlan
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
-from shardwright.errors import InvalidPlan
-from shardwright.integrations.torchrec.conversion import check_complete, sharding_plan_of
+from shardwright.integrations.torchrec.conversion import sharding_plan_of
 from shardwright.integrations.torchrec.models import (
     EPSILON,
     LEARNING_RATE,
@@ -30,7 +28,6 @@ from shardwright.integrations.torchrec.models import (
     sharders_for,
     torchrec_topology,
 )
-from shardwright.integrations.torchrec.plan_files import load_sharding_plan
 from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of
 from shardwright.measure.collectives.rank import Member
 from shardwright.search.torchrec import SHARDING_TYPES
@@ -129,26 +126,17 @@ class ShardedModel:
                 yield from lookup.modules()
 
 
-def planned(plan: Plan, kind: str, saved: Path | None = None) -> ShardingPlan:
+def planned(plan: Plan, kind: str) -> ShardingPlan:
     """Return TorchRec's sharding plan for the modules of a task.
 
     Args:
         plan: the plan.
         kind: "cpu" or "cuda".
-        saved: a saved TorchRec plan of the same task, to use instead of the plan's shards.
 
     Raises:
-        InvalidPlan: TorchRec cannot run the plan, or the saved plan is for other tables.
-        InvalidInput: the saved plan cannot be read.
+        InvalidPlan: TorchRec cannot run the plan.
     """
-    problem = running_problem(plan.task, kind)
-    if saved is None:
-        sharding_plan = sharding_plan_of(plan, problem)
-    else:
-        sharding_plan = load_sharding_plan(saved)
-        check_complete(sharding_plan, problem)
-    _check_widths(sharding_plan, problem)
-    return sharding_plan
+    return sharding_plan_of(plan, running_problem(plan.task, kind))
 
 
 def load_weights(weights: Mapping[str, torch.Tensor], model: DistributedModelParallel) -> None:
@@ -165,19 +153,6 @@ def load_weights(weights: Mapping[str, torch.Tensor], model: DistributedModelPar
         for shard in target.local_shards():
             (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
             shard.tensor.copy_(weights[name][row : row + rows, column : column + columns])
-
-
-def _check_widths(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> None:
-    """Check that all column blocks of an `EmbeddingCollection` have one width: TorchRec takes the first width for all, and crashes."""
-    for path, of_module in sharding_plan.plan.items():
-        pooled = {place.found.pooled for place in problem.places.values() if place.path == path}
-        blocks = [part for part in of_module.values() if part.sharding_type == "column_wise"]
-        widths = {metadata.shard_sizes[1] for part in blocks for metadata in part.sharding_spec.shards}
-        if pooled == {False} and len(widths) > 1:
-            raise InvalidPlan(
-                f"sequence tables of '{path}': their column blocks are {', '.join(map(str, sorted(widths)))} wide; TorchRec runs column "
-                "blocks of one width only among the tables of an EmbeddingCollection: cut them alike, or shard them otherwise"
-            )
 
 
 def _dense_optimizer(task: Task, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:

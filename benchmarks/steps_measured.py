@@ -1,0 +1,224 @@
+"""Whole steps of TorchRec on plans of many strategies, over hosts with slow links: measured beside predicted.
+
+    python -m benchmarks.steps_measured --rows steps.jsonl
+
+Hosts are network namespaces (`benchmarks/hosts`), which need root: 2 and 4 hosts of one device, and 2 hosts of 2 devices, with links of 100
+Mbit/s to 1 Gbit/s. Ranks train by `DistributedModelParallel` over gloo, pinned to cores by their numbers, all starting each step together.
+First of all, collectives are timed in each bed: their lines are the links of the predictions.
+
+Each plan on a bed appends one row to the file of --rows, with all that a prediction needs. A stopped run goes on where it was;
+--page makes the page anew from the rows alone, with the cost function and cost model of the day. --quick takes some minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import shardwright as sw
+from benchmarks import results_table
+from benchmarks.hosts import HostBed, why_not
+from benchmarks.steps_page import links_of, write_page
+from shardwright.cost.choice import resolve_cost_model
+from shardwright.errors import InfeasibleTask, InvalidPlan, MeasurementFailed
+from shardwright.files import write_atomically
+from shardwright.integrations.torchrec.steps.sharded import planned
+from shardwright.search.torchrec import TorchRec
+from shardwright.sharding import Plan, Shard
+from shardwright.sharding.files import plan_to_dict
+from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
+
+BEDS = ((2, 1), (4, 1), (2, 2))
+RATES = ("100mbit", "300mbit", "1gbit")
+SAMPLES = 512  # of a rank in a step
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+
+FEW = {"rounds": 3, "steps": 7, "warm_up": 2, "profiled": 4}
+
+_SIZES = (2 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20)  # bytes of a timed collective's buffer
+_SEARCH_S = 10.0
+_SMALL = 2_000  # rows of tables that lie on every device in the plan "replicas"
+_TIMEOUT_S = 560.0
+
+POOLED = (
+    Table("item", 100_000, 64, 6.0),
+    Table("user", 200_000, 32, 1.0),
+    Table("shop", 20_000, 32, 4.0),
+    Table("brand", 5_000, 16, 3.0),
+    Table("query", 50_000, 16, 10.0),
+    Table("city", 1_500, 16, 1.0),
+    Table("day", 400, 8, 1.0),
+    Table("device", 100, 8, 1.0),
+)
+SEQUENCES = (
+    Table("clicks", 100_000, 16, 8.0, pooled=False),
+    Table("orders", 50_000, 16, 3.0, pooled=False),
+    Table("views", 30_000, 8, 5.0, pooled=False),
+    Table("likes", 5_000, 8, 2.0, pooled=False),
+)
+MODELS = {"pooled": POOLED, "mixed": (*POOLED[1:], *SEQUENCES[1:3]), "sequence": SEQUENCES}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a bed.
+
+    Attributes:
+        hosts: hosts of the bed.
+        per_host: devices of a host.
+        rate: limit of every host's link.
+        model: name of the tables, of `MODELS`.
+        huge_pages: whether the ranks' malloc asks for huge pages, which no training does by itself.
+    """
+
+    hosts: int
+    per_host: int
+    rate: str
+    model: str
+    huge_pages: bool = False
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What tells the case from others in its rows."""
+        return {
+            "bed": f"{self.hosts}x{self.per_host}",
+            "rate": self.rate,
+            "model": self.model,
+            "huge_pages": self.huge_pages,
+        }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parsed(arguments)
+    rows = Rows(options.rows)
+    if not options.page:
+        if reason := why_not():
+            print(f"skipped: {reason}", file=sys.stderr)
+            return
+        for case in cases(options.quick):
+            if not rows.of(case):
+                _try(case, rows, options)
+    model = None if options.model is None else resolve_cost_model(options.model, sw.Task(POOLED, Topology(), SAMPLES))
+    print(write_page(rows.read(), model, results_table.command_of("steps_measured", arguments)).read_text())
+
+
+def cases(quick: bool) -> list[Case]:
+    """The cases, so that a run that is stopped early has some of every bed."""
+    if quick:
+        return [Case(2, 1, "300mbit", "mixed")]
+    every = [Case(*bed, rate, model) for model in MODELS for rate in RATES for bed in BEDS]
+    return every + [Case(*bed, "1gbit", "pooled", huge_pages=True) for bed in BEDS]
+
+
+def _try(case: Case, rows: Rows, options: argparse.Namespace) -> None:
+    """Measure a case; one that fails is told, and left to a later run."""
+    try:
+        measure(case, rows, options)
+    except MeasurementFailed as error:
+        print(f"{case.key}: {error}", file=sys.stderr)
+
+
+def measure(case: Case, rows: Rows, options: argparse.Namespace) -> None:
+    """Time a bed's collectives, plan for them, and measure all plans in turns; adds the rows."""
+    started = time.monotonic()
+    with HostBed(case.hosts, case.per_host, case.rate) as bed:
+        times = rows.links(case) or _asked(bed, {"sizes": _SIZES, "runs": 9}, False)["times"]
+        topology = links_of(times, Topology(case.hosts, case.per_host, "cpu", "200 MB"))
+        named = plans(Task(MODELS[case.model], topology, SAMPLES * topology.devices), options.model)
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / f"{number}.json" for number in range(len(named))]
+            for (plan, _), file in zip(named, files, strict=True):
+                plan.save(file)
+            found = _asked(bed, {"plans": list(map(str, files)), "rounds": FEW}, case.huge_pages)["reports"]
+    shared = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "times": times}
+    rows.add(
+        [
+            {**case.key, "plan": name, "also": also, "document": plan_to_dict(plan), "reports": reports, **shared}
+            for (plan, (name, *also)), reports in zip(named, found, strict=True)
+        ]
+    )
+    print(f"{case.key}: {len(named)} plans in {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+
+def plans(task: Task, model: Path | None) -> list[tuple[Plan, list[str]]]:
+    """Plans of a task that TorchRec can run, each with the names of the strategies that made it."""
+    small = {
+        table.name: TableConstraint(("data_parallel",))
+        for table in task.tables
+        if table.pooled and table.rows <= _SMALL
+    }
+    wanted: list[tuple[str, Task, Any]] = [(name, task, name) for name in ("auto", "torchrec", "size", "greedy")]
+    wanted.append(("torchrec, no statistics", task, TorchRec(statistics=False)))
+    if small:
+        wanted.append(("replicas", replace(task, constraints=Constraints(small)), "auto"))
+    wanted += [(name, task, name) for name in ("row_wise", "column_wise", "table_row_wise")]
+    found: dict[frozenset[Shard], tuple[Plan, list[str]]] = {}
+    for name, asked, strategy in wanted:
+        try:
+            plan = sw.plan(asked, strategy=strategy, cost_model=model, time_limit=_SEARCH_S, runs_on="torchrec")
+            planned(plan, "cpu")
+        except (InfeasibleTask, InvalidPlan) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        found.setdefault(frozenset(plan.shards), (plan, []))[1].append(name)
+    return list(found.values())
+
+
+def _asked(bed: HostBed, request: dict[str, Any], huge_pages: bool) -> dict[str, Any]:
+    """Run the rank program on a bed; return what rank 0 printed."""
+    command = [sys.executable, "-m", "benchmarks.steps_rank", json.dumps(request)]
+    environment = {"GLIBC_TUNABLES": HUGE_PAGES if huge_pages else ""}
+    reply: dict[str, Any] = json.loads(
+        bed.run(command, timeout_s=_TIMEOUT_S, environment=environment)[0].splitlines()[-1]
+    )
+    return reply
+
+
+class Rows:
+    """The rows of a file, one JSON document a line.
+
+    Args:
+        path: the file; made by the first row.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """All rows, without one that a kill left unfinished."""
+        text = self._path.read_text() if self._path.exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Append the rows of a case, all at once."""
+        text = "".join(json.dumps(row) + "\n" for row in [*self.read(), *rows])
+        write_atomically(self._path, text)
+
+    def of(self, case: Case) -> list[dict[str, Any]]:
+        """The rows of a case."""
+        return [row for row in self.read() if all(row[name] == value for name, value in case.key.items())]
+
+    def links(self, case: Case) -> list[list[Any]] | None:
+        """Times of the collectives on the case's bed, from an earlier row of the same bed; None without one."""
+        same = [row for row in self.read() if (row["bed"], row["rate"]) == (case.key["bed"], case.rate)]
+        return same[-1]["times"] if same else None
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps_measured", description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, required=True, help="file of the measured rows")
+    parser.add_argument("--model", type=Path, help="cost model of the kernels; by default that of this machine")
+    parser.add_argument("--page", action="store_true", help="measure nothing, make the page of the rows")
+    parser.add_argument("--quick", action="store_true", help="one case, some minutes")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

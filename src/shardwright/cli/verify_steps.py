@@ -1,0 +1,190 @@
+"""`shardwright verify --steps`: train some steps on a plan with TorchRec, and lay what they take beside the prediction."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.cli.checks import check_same_task
+from shardwright.cli.output import emit, ms, percent, signed, table
+from shardwright.errors import InfeasibleTask
+from shardwright.task.units import format_bytes
+
+if TYPE_CHECKING:
+    import rich.table
+
+    from shardwright.integrations.torchrec.steps.run import Steps
+    from shardwright.measure.collectives.torchrun import PlaceInGroup
+    from shardwright.sharding import Plan
+
+TORCHREC = "torchrec"
+_CAPTION = (
+    "ms of the slowest rank, medians over the rounds · phases: each run to its end, ids and values in the forward communication · "
+    "step: at full speed; predicted, it is the sum of the phases"
+)
+
+
+def run_steps(
+    file: Path,
+    plan: Plan,
+    *,
+    against: str | None,
+    rounds: int,
+    device: str,
+    timeout_s: float,
+    unlike: str | None,
+    as_json: bool,
+) -> float | None:
+    """Measure whole steps of a plan and print them.
+
+    Args:
+        file: file of the plan.
+        plan: the plan.
+        against: "torchrec", or the file of another plan of the task, to measure in turns with the first.
+        rounds: rounds that measure every plan once.
+        device: "cpu" or "cuda".
+        timeout_s: longest time of the rounds.
+        unlike: why predictions cannot be compared with this machine's times; None if they can.
+        as_json: whether to print one JSON document.
+
+    Returns:
+        Measured / predicted step of the plan − 1; None where they cannot be compared, and on ranks other than the first.
+
+    Raises:
+        InvalidInput: the other plan is for another task, or torchrun started another number of ranks.
+        InvalidPlan: TorchRec cannot run such blocks.
+        MeasurementFailed: a rank ended or hung, or this machine lacks memory or GPUs.
+        MissingDependency: TorchRec is missing.
+    """
+    from shardwright.integrations.torchrec.requirements import require_torchrec
+    from shardwright.measure.collectives.torchrun import place_of_this_process
+
+    require_torchrec()
+    logging.getLogger("torchrec").setLevel(logging.ERROR)  # TorchRec warns about topologies not from its factory
+    from shardwright.integrations.torchrec.steps.rank import Rounds
+    from shardwright.integrations.torchrec.steps.run import run_here, run_in_group
+
+    place, plans = place_of_this_process(), {"plan": plan}
+    if against is not None and (place is None or place.rank == 0):
+        plans[against] = _other(against, plan)
+    wanted = Rounds(rounds=rounds)
+    if place is None:
+        found = run_here(list(plans.values()), wanted, device=device, timeout_s=timeout_s)
+    else:
+        found = run_in_group(list(plans.values()), place, wanted, device=device, timeout_s=timeout_s)
+    if place is not None and place.rank:
+        return None
+    named = dict(zip(plans, found, strict=True))
+    where = _where(plan, place, device)
+    document = {"plan": str(file), "ranks_on": where, "note": unlike, "plans": _documents(named)}
+    emit(document, _view(named), *_sentences(named, where, unlike), as_json=as_json)
+    return _off(found[0], unlike)
+
+
+def _other(against: str, plan: Plan) -> Plan:
+    """The plan to compare with, priced by the cost model of the first."""
+    import shardwright as sw
+    from shardwright.cost.choice import model_behind
+    from shardwright.cost.score import scored
+    from shardwright.files import parse_document
+    from shardwright.search.registry import strategy_named
+    from shardwright.sharding import Plan
+    from shardwright.sharding.torchrec_files import is_sharding_plan, plan_from_sharding_plan
+
+    model = model_behind(plan)
+    if against == TORCHREC:
+        if reason := strategy_named(TORCHREC).supports(plan.task):
+            raise InfeasibleTask(f"--against torchrec: {reason}")
+        return sw.plan(plan.task, strategy=TORCHREC, cost_model=model, runs_on="torchrec")
+    document = parse_document(Path(against), "plan file")
+    if is_sharding_plan(document):
+        assert isinstance(document, dict)
+        other = plan_from_sharding_plan(document, plan.task, against)
+    else:
+        other = Plan.load(Path(against))
+        check_same_task(other, against, plan.task, "the first plan's")
+    other.check()
+    return scored(other, model)
+
+
+def _where(plan: Plan, place: PlaceInGroup | None, device: str) -> str:
+    """In words, where the ranks run."""
+    world = plan.task.topology.devices
+    if place is not None and place.hosts > 1:
+        return f"{world} ranks on {place.hosts} hosts"
+    cores = len(os.sched_getaffinity(0))
+    if device == "cpu" and world > cores:
+        return f"{world} ranks on this machine, which share its {cores} cores by turns"
+    return f"{world} ranks on this machine, each on a {'core' if device == 'cpu' else 'GPU'} of its own"
+
+
+def _off(steps: Steps, unlike: str | None) -> float | None:
+    predicted = steps.predicted("step")
+    return steps.step_ms / predicted - 1 if predicted and not unlike else None
+
+
+def _phases() -> Sequence[str]:
+    from shardwright.integrations.torchrec.steps.run import PHASES, STEP
+
+    return (*PHASES, STEP)
+
+
+def _documents(named: dict[str, Steps]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "step_ms": steps.step_ms,
+            "predicted_step_ms": steps.predicted("step"),
+            "spread": steps.spread,
+            "phases": {
+                phase: {
+                    "predicted_ms": steps.predicted(phase),
+                    "measured_ms": steps.measured(phase),
+                    "rounds_ms": steps.rounds(phase),
+                }
+                for phase in _phases()
+            },
+            "ranks": [
+                {
+                    "rank": rank,
+                    "weights_bytes": report.weights_bytes,
+                    "account_weights_bytes": int(steps.plan.memory.weights[rank]),
+                    "optimizer_bytes": report.optimizer_bytes,
+                    "account_optimizer_bytes": int(steps.plan.memory.optimizer[rank]),
+                }
+                for rank, report in enumerate(steps.reports[-1])
+            ],
+        }
+        for name, steps in named.items()
+    ]
+
+
+def _view(named: dict[str, Steps]) -> rich.table.Table:
+    columns = ["phase", *(f"{name} {what}" for name in named for what in ("predicted", "measured"))]
+    rows = [
+        [phase, *(ms(value) for steps in named.values() for value in (steps.predicted(phase), steps.measured(phase)))]
+        for phase in _phases()
+    ]
+    return table("a step of TorchRec, phase by phase", columns, rows, _CAPTION)
+
+
+def _sentences(named: dict[str, Steps], where: str, unlike: str | None) -> list[str]:
+    first, *others = named.values()
+    compared = unlike or signed(_off(first, unlike))
+    held = max(report.weights_bytes + report.optimizer_bytes for report in first.reports[-1])
+    memory = first.plan.memory
+    account = int((memory.weights + memory.optimizer).max())
+    said = [
+        f"step: predicted {ms(first.predicted('step'))} ms, measured {ms(first.step_ms)} ms ({compared}); {where}; rounds differ by "
+        f"{percent(first.spread)}",
+        f"weights and optimizer state of the fullest rank: {format_bytes(held)} allocated, {format_bytes(account)} in the account",
+    ]
+    for name, other in zip(list(named)[1:], others, strict=True):
+        pairs = ((first.predicted("step"), other.predicted("step")), (first.step_ms, other.step_ms))
+        predicted, measured = (signed(mine / theirs - 1) if mine and theirs else signed(None) for mine, theirs in pairs)
+        noise = percent(max(first.spread, other.spread))
+        said.append(f"step against {name}: predicted {predicted}, measured {measured}; rounds differ by up to {noise}")
+    return said

@@ -1,0 +1,174 @@
+"""What the collectives of a step take, by how a table's blocks lie.
+
+TorchRec calls other collectives for each sharding type, and so do these prices. The cluster has H hosts of P devices, D = H P. B samples
+of a step look up in a block of C columns for F features; a value takes v bytes on the wire, and V = B F C v.
+
+    blocks on single devices      all-to-all of outputs: their holder sends V (D - 1) / D
+    rows dealt to all devices     reduce-scatter of V over all devices; an all-gather of the gradients
+    rows dealt to one host        reduce-scatter of V inside the host, then an all-to-all across hosts of V / P from each of its devices
+    a replica on every device     all-reduce of the block's gradient
+
+Before, ids and lengths go to the holders by all-to-alls. A collective takes `latency + bytes / bandwidth` of its slower link class, where a
+device sends
+
+    reduce-scatter, all-gather    inside its host V (n - 1) / n among n devices, and between hosts V (D - 1) / D / P: the P rings of a host
+                                  share the crossing
+    all-reduce                    inside 2 G (P - 1) / P, and between hosts 2 G (H - 1) / H / P, of a gradient of G bytes
+
+All-to-alls share the links of a pass, so a device waits for the busier direction of the slower link class. The others follow one another.
+Rows count as dealt if each device of the place has a block, and blocks are of equal size: to a row, or as TorchRec cuts them. Other row
+blocks of pooled tables send sums of their own to every device, as whole tables do.
+
+*Sets.* Each sharding type that a module uses calls collectives of its own, whose latencies every device pays: three for the input (four
+if a table is weighted), one or two forward and as many backward. Whole tables and column blocks count as one type, since TorchRec takes a
+whole table as `column_wise` too.
+
+Source: `torchrec.distributed.sharding`, TorchRec 1.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from shardwright.arrays import Floats
+from shardwright.sharding.shard import Shard, equal_sizes
+from shardwright.task.links import Collective
+from shardwright.task.task import Task
+from shardwright.task.topology import VALUE_BYTES, Topology
+
+Way: TypeAlias = Literal["all_to_all", "row_wise", "table_row_wise", "data_parallel"]
+WAYS: tuple[Way, ...] = ("all_to_all", "row_wise", "table_row_wise", "data_parallel")
+"""How the outputs of a block reach the devices: see the module."""
+
+SETS = 2 * len(WAYS)
+"""Kinds of sets: the ways of pooled tables, then those of sequence tables, whose modules are others."""
+
+
+@dataclass(frozen=True, eq=False)
+class CollectivePrices:
+    """Prices in ms, of a task.
+
+    Attributes:
+        forward: `(2,)` of a byte that an all-to-all of the forward pass sends, inside a host and between hosts.
+        backward: `(2,)` of the gradient of a byte of values.
+        dealt: `(2, 2)` of a byte of V on every device of the place: rows dealt to all devices, then to one host; forward and backward.
+        replicas: of a byte of gradient that every device has.
+        sets: `(SETS, 2)` latencies of the collectives of each set, forward and backward.
+    """
+
+    forward: Floats
+    backward: Floats
+    dealt: Floats
+    replicas: float
+    sets: Floats
+
+
+def prices_of(task: Task) -> CollectivePrices:
+    """The prices of a task's collectives."""
+    exchange = task.exchange
+    weighted = tuple(
+        any(table.weighted and table.pooled is pooled for table in task.tables) for pooled in (True, False)
+    )
+    return _prices(task.topology, VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values], weighted)
+
+
+@lru_cache(maxsize=64)
+def _prices(topology: Topology, narrower: float, weighted: tuple[bool, ...]) -> CollectivePrices:
+    hosts, per_host, devices = topology.hosts, topology.devices_per_host, topology.devices
+    each = 1e3 / np.array(topology.bandwidth_of("all_to_all"))
+    both = np.array([1.0, narrower])
+    across = (devices - 1) / devices, (devices - 1) / devices / per_host * (hosts > 1)
+    inside = (per_host - 1) / per_host, 0.0
+    directions: tuple[Collective, Collective] = ("reduce_scatter", "all_gather")
+    dealt = np.array([[_slower(topology, direction, share) for direction in directions] for share in (across, inside)])
+    reduced = 2 * (per_host - 1) / per_host, 2 * (hosts - 1) / hosts / per_host
+    return CollectivePrices(
+        each, each * narrower, dealt * both, _slower(topology, "all_reduce", reduced), _sets(topology, weighted)
+    )
+
+
+def _slower(topology: Topology, collective: Collective, shares: tuple[float, float]) -> float:
+    """Ms of a byte of which a device sends `shares` over the two link classes."""
+    return 1e3 * max(share / speed for share, speed in zip(shares, topology.bandwidth_of(collective), strict=True))
+
+
+def _sets(topology: Topology, weighted: tuple[bool, ...]) -> Floats:
+    found = np.zeros((2, len(WAYS), 2))
+    if topology.devices == 1:
+        return found.reshape(SETS, 2)
+
+    def latency(collective: Collective, across: bool = True) -> float:
+        intra, inter = topology.latency_of(collective)
+        return max(intra * (topology.devices_per_host > 1), inter * (across and topology.hosts > 1))
+
+    exchanged, scattered, gathered = (
+        latency(collective) for collective in ("all_to_all", "reduce_scatter", "all_gather")
+    )
+    for kind, fourth in enumerate(weighted):
+        found[kind, :, 0] = (3 + fourth) * exchanged
+        found[kind, 0] += exchanged
+        found[kind, 1] += scattered, gathered
+        found[kind, 2] += latency("reduce_scatter", False) + exchanged, latency("all_gather", False) + exchanged
+        found[kind, 3] = 0.0, latency("all_reduce")
+    return found.reshape(SETS, 2)
+
+
+def set_of(way: Way, pooled: bool) -> int:
+    """Index of the set that a block of a pooled table, or of a sequence table, needs."""
+    return WAYS.index(way) + (0 if pooled else len(WAYS))
+
+
+def waits_of(prices: CollectivePrices, sets: Iterable[int]) -> Floats:
+    """`(2,)` ms of the latencies of some sets, forward and backward."""
+    found: Floats = prices.sets[sorted(set(sets))].sum(axis=0)
+    return found
+
+
+def way_of(task: Task, blocks: Sequence[Shard]) -> Way:
+    """The way of the blocks of one table that have the same columns, each on one device."""
+    ranks = {block.devices[0] for block in blocks}
+    if len(ranks) < 2 or len(ranks) != len(blocks):
+        return "all_to_all"
+    table = task.table_by_name[blocks[0].table]
+    by_id = all(len(block.devices) == 1 and block.row_order == "id" for block in blocks)
+    if not table.pooled or not by_id or not _are_equal(sorted(block.row_count for block in blocks), table.rows):
+        return "all_to_all"
+    return dealt_way(task.topology, sorted(ranks))
+
+
+def dealt_way(topology: Topology, ranks: Sequence[int]) -> Way:
+    """The way of equal row blocks of a pooled table on different devices, ascending."""
+    if len(ranks) == topology.devices:
+        return "row_wise"
+    one_host = topology.host_of(ranks[0]) == topology.host_of(ranks[-1])
+    return "table_row_wise" if one_host and len(ranks) == topology.devices_per_host else "all_to_all"
+
+
+def _are_equal(sizes: list[int], rows: int) -> bool:
+    cuts = equal_sizes(rows, len(sizes))
+    return any(sizes == [fewer] * others + [more] * number for more, number, fewer, others in cuts)
+
+
+def by_columns(shards: Iterable[Shard]) -> dict[tuple[str, tuple[int, int]], list[Shard]]:
+    """The shards of each table that have the same columns."""
+    found: dict[tuple[str, tuple[int, int]], list[Shard]] = {}
+    for shard in shards:
+        found.setdefault((shard.table, shard.columns), []).append(shard)
+    return found
+
+
+def sets_of(task: Task, shards: Iterable[Shard]) -> set[int]:
+    """The sets that the shards of a plan need. Replicas on some devices only serve others, and agree among themselves."""
+    found, devices = set(), task.topology.devices
+    for (name, _), blocks in by_columns(shards).items():
+        pooled, holders = task.table_by_name[name].pooled, {len(block.devices) for block in blocks}
+        if min(holders) < devices or devices == 1:
+            found.add(set_of(way_of(task, blocks), pooled))
+        if max(holders) > 1:
+            found.add(set_of("data_parallel", pooled))
+    return found

@@ -1,0 +1,149 @@
+"""What a rank does: train some steps on each plan, round after round, together with the other ranks of its group.
+
+A round builds a plan's model, runs steps that are not counted, whole steps, and steps phase by phase, and drops the model. So plans take
+turns in the machine's better and worse times, and only one model needs memory. Every step has a fresh batch. The program of a rank on this
+machine is `serve`, see `shardwright.measure.collectives.rank`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torchrec import KeyedJaggedTensor
+
+from shardwright.errors import InvalidInput
+from shardwright.integrations.torchrec.models import Batches
+from shardwright.integrations.torchrec.steps.memory import allocated_bytes
+from shardwright.integrations.torchrec.steps.phases import profiled_phases, settle, start_together
+from shardwright.integrations.torchrec.steps.sharded import ShardedModel, planned
+from shardwright.measure.collectives.rank import Member, RunPolicy, main
+from shardwright.sharding.plan import Plan
+
+
+class Rounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is measured of each plan.
+
+    Attributes:
+        rounds: rounds; each measures every plan once.
+        steps: whole steps of a round that are timed.
+        warm_up: steps of a round before them.
+        profiled: steps of a round after them, phase by phase.
+        seed: seed of the batches.
+    """
+
+    rounds: int = 5
+    steps: int = 10
+    warm_up: int = 3
+    profiled: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "steps", "warm_up", "profiled"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} is {getattr(self, name)}, must be at least 1")
+
+
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements of one rank in one round of one plan.
+
+    Attributes:
+        step_ms: ms of each timed step: forward, backward, optimizer.
+        phases: ms of each profiled step by phase; see `phases.PHASES`.
+        weights_bytes: bytes that the rank allocated for weights.
+        optimizer_bytes: bytes that the rank allocated for optimizer state.
+    """
+
+    step_ms: list[float]
+    phases: dict[str, list[float]]
+    weights_bytes: int
+    optimizer_bytes: int
+
+
+def run_rounds(plans: Sequence[Plan], wanted: Rounds, member: Member) -> list[list[list[RankReport]]]:
+    """Measure plans; every rank must call this with the same plans, and all get the same reports.
+
+    Returns:
+        Reports of each plan by round and rank.
+    """
+    sharding_plans = [planned(plan, member.device.type) for plan in plans]
+    found: list[list[RankReport]] = [[] for _ in plans]
+    for round_ in range(wanted.rounds):
+        for plan, sharding_plan, reports in zip(plans, sharding_plans, found, strict=True):
+            sharded = ShardedModel.of(plan.task, sharding_plan, member)
+            reports.append(_report(sharded, Batches(plan.task, wanted.seed + round_), wanted, member))
+            del sharded
+            gc.collect()  # a model refers to itself
+    texts = gathered(msgspec.json.encode(found), member)
+    by_rank = [msgspec.json.decode(text, type=list[list[RankReport]]) for text in texts]
+    return [[list(ranks) for ranks in zip(*rounds, strict=True)] for rounds in zip(*by_rank, strict=True)]
+
+
+def _report(sharded: ShardedModel, batches: Batches, wanted: Rounds, member: Member) -> RankReport:
+    def batch(step: int) -> KeyedJaggedTensor:
+        return batches.draw(step, member.rank).to(member.device)
+
+    whole = wanted.warm_up + wanted.steps
+    times = [_timed(sharded, batch(step), member) for step in range(whole)]
+    phases = profiled_phases(sharded, [batch(whole + step) for step in range(wanted.profiled)], member)
+    allocated = allocated_bytes(sharded)
+    return RankReport(
+        step_ms=times[wanted.warm_up :],
+        phases=phases,
+        weights_bytes=allocated.weights,
+        optimizer_bytes=allocated.optimizer,
+    )
+
+
+def _timed(sharded: ShardedModel, batch: KeyedJaggedTensor, member: Member) -> float:
+    """The ms of a step that all ranks start together."""
+    settle(member)
+    start_together(member)
+    started = perf_counter()
+    outputs = sharded.forward(batch).tensors()
+    sharded.update(outputs, [torch.ones_like(output) for output in outputs])
+    settle(member)
+    return (perf_counter() - started) * 1e3
+
+
+def gathered(text: bytes, member: Member) -> list[bytes]:
+    """The texts of all ranks, on every rank."""
+    sizes = [torch.zeros(1, dtype=torch.int64, device=member.device) for _ in range(member.world)]
+    dist.all_gather(sizes, torch.tensor([len(text)], device=member.device))
+    most = max(int(size) for size in sizes)
+    own = torch.frombuffer(bytearray(text.ljust(most)), dtype=torch.uint8).to(member.device)
+    texts = [torch.empty_like(own) for _ in sizes]
+    dist.all_gather(texts, own)
+    return [bytes(found[: int(size)].tolist()) for found, size in zip(texts, sizes, strict=True)]
+
+
+def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
+    """Measure the plans in these files; rank 0 replies with the reports of all ranks."""
+    plans = [Plan.load(Path(file)) for file in request["plans"]]
+    reports = run_rounds(plans, msgspec.convert(request["rounds"], Rounds), member)
+    built: dict[str, Any] = {"reports": msgspec.to_builtins(reports)}
+    return built
+
+
+def serve() -> None:
+    """Serve requests until standard input ends."""
+    quiet()
+    main(answer)
+
+
+def quiet() -> None:
+    """Silence what TorchRec says of topologies and plans that are not of its own making."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+
+
+if __name__ == "__main__":
+    serve()

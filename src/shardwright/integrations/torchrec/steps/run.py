@@ -1,0 +1,216 @@
+"""Measure plans with one process a rank on this machine, watched and ended, or with the ranks that torchrun started."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, gathered, run_rounds
+from shardwright.integrations.torchrec.steps.sharded import planned
+from shardwright.measure.collectives.group import GroupFailed, GroupOptions, RankGroup
+from shardwright.measure.collectives.rank import Member, group_backend, joined_group
+from shardwright.measure.collectives.torchrun import PlaceInGroup
+from shardwright.measure.hardware import available_memory
+from shardwright.sharding.costs import PlanCost
+from shardwright.sharding.files import plan_to_dict
+from shardwright.sharding.plan import Plan
+from shardwright.task.units import format_bytes
+
+STEP = "step"
+PHASES: dict[str, tuple[tuple[str, ...], Callable[[PlanCost], float]]] = {
+    "forward kernel": (("lookup_ms",), lambda cost: max(one.forward_ms for one in cost.devices)),
+    "forward communication": (
+        ("input_dist_ms", "output_dist_ms"),
+        lambda cost: max(one.forward_communication_ms for one in cost.devices),
+    ),
+    "backward communication": (
+        ("gradient_dist_ms",),
+        lambda cost: max(one.backward_communication_ms for one in cost.devices),
+    ),
+    "backward kernel": (("backward_ms",), lambda cost: max(one.backward_ms for one in cost.devices)),
+}
+"""The phases of a predicted step: the parts of a measured one that they hold, and the prediction."""
+
+_RANK = "import os, sys; os.environ['GLIBC_TUNABLES'] = {!r}; os.execv({!r}, [{!r}, '-m', {!r}, sys.argv[1]])"
+_PROCESS_BYTES = 600 * 2**20  # torch, FBGEMM and TorchRec in one process
+_START_S = 120.0
+
+
+def rank_program() -> tuple[str, ...]:
+    """Arguments of Python that run a rank. It drops the huge pages that processes which measure ask malloc for: a training has none."""
+    tunables, module = os.environ.get("GLIBC_TUNABLES", ""), "shardwright.integrations.torchrec.steps.rank"
+    return ("-c", _RANK.format(tunables, sys.executable, sys.executable, module))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A plan that TorchRec ran.
+
+    Attributes:
+        plan: the plan.
+        reports: what the ranks measured, by round and rank.
+    """
+
+    plan: Plan
+    reports: Sequence[Sequence[RankReport]]
+
+    @property
+    def step_ms(self) -> float:
+        """Time of a step: the median over rounds."""
+        return median(self.rounds(STEP))
+
+    @property
+    def spread(self) -> float:
+        """Largest step of a round less the smallest one, relative to the median: how far two measurements of this plan are apart."""
+        steps = self.rounds(STEP)
+        return (max(steps) - min(steps)) / self.step_ms
+
+    def rounds(self, phase: str) -> list[float]:
+        """Ms of a step, or of one of `PHASES`, in each round: the median over its steps of the slowest rank."""
+        return [
+            median(max(of_step) for of_step in zip(*map(_times(phase), ranks), strict=True)) for ranks in self.reports
+        ]
+
+    def measured(self, phase: str) -> float:
+        """Ms of a step, or of one of `PHASES`: the median over rounds."""
+        return median(self.rounds(phase))
+
+    def predicted(self, phase: str) -> float | None:
+        """Predicted ms of a step, or of one of `PHASES`; None if the plan has no cost."""
+        cost = self.plan.cost
+        if cost is None:
+            return None
+        return cost.step_ms if phase == STEP else PHASES[phase][1](cost)
+
+
+def _times(phase: str) -> Callable[[RankReport], list[float]]:
+    """A function that returns a rank's ms of a phase in each step of a round."""
+    if phase == STEP:
+        return lambda report: report.step_ms
+    parts = PHASES[phase][0]
+    return lambda report: [sum(of_step) for of_step in zip(*(report.phases[part] for part in parts), strict=True)]
+
+
+def run_here(
+    plans: Sequence[Plan],
+    rounds: Rounds | None = None,
+    *,
+    device: str = "cpu",
+    timeout_s: float = 300.0,
+    program: tuple[str, ...] | None = None,
+) -> list[Steps]:
+    """Measure steps of `DistributedModelParallel`, one process of this machine a rank; batches are drawn by the tasks' access profiles.
+
+    Args:
+        plans: plans for equally many devices; their topologies say which ranks share a host.
+        rounds: how much is measured.
+        device: "cpu" (gloo) or "cuda" (NCCL, one GPU a rank).
+        timeout_s: longest time of the rounds, once the processes have started.
+        program: arguments of Python that run a rank.
+
+    Raises:
+        InvalidInput: an option is out of range.
+        InvalidPlan: TorchRec cannot run such blocks.
+        MeasurementFailed: a rank ended or hung, or this machine lacks memory or GPUs.
+    """
+    rounds, world = rounds or Rounds(), _check(plans, device, timeout_s)
+    _check_memory(plans, device)
+    group = GroupOptions(
+        world,
+        device=device,
+        timeout_s=timeout_s,
+        start_timeout_s=_START_S + 5 * world,
+        program=program or rank_program(),
+    )
+    with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
+        files = [Path(folder) / f"plan-{number}.json" for number in range(len(plans))]
+        for plan, file in zip(plans, files, strict=True):
+            plan.save(file)
+        request = {"plans": list(map(str, files)), "rounds": msgspec.to_builtins(rounds)}
+        try:
+            with RankGroup(group) as ranks:
+                reply = ranks.ask(request, "to run the plan")
+        except GroupFailed as error:
+            raise MeasurementFailed(
+                f"TorchRec did not run the plan: {error}; allow more time with --timeout, or look at the rank named"
+            ) from error
+    reports = msgspec.convert(reply["reports"], list[list[list[RankReport]]])
+    return [Steps(plan, found) for plan, found in zip(plans, reports, strict=True)]
+
+
+def run_in_group(
+    plans: Sequence[Plan],
+    place: PlaceInGroup,
+    rounds: Rounds | None = None,
+    *,
+    device: str = "cpu",
+    timeout_s: float = 300.0,
+) -> list[Steps]:
+    """Like `run_here`, with the ranks that torchrun started: every one must call this, those of rank 0 are run, and all get the result.
+
+    Raises:
+        InvalidInput: an option is out of range, or the group has another number of ranks.
+        InvalidPlan: TorchRec cannot run such blocks.
+        MeasurementFailed: another rank ended or hung, or GPUs are missing.
+    """
+    rounds, world = rounds or Rounds(), _check(plans, device, timeout_s)
+    if place.world != world:
+        raise InvalidInput(
+            f"the plan is for {world} devices, and torchrun started {place.world} ranks; start as many ranks as devices, or plan anew"
+        )
+    try:
+        with joined_group(
+            device, place.rank, world, local_rank=place.local_rank, local_world=place.local_world, timeout_s=timeout_s
+        ) as member:
+            plans = _of_rank_0(plans, member)
+            reports = run_rounds(plans, rounds, member)
+    except RuntimeError as error:  # what torch.distributed raises where another rank is gone or silent
+        first = str(error).splitlines()[0]
+        raise MeasurementFailed(
+            f"rank {place.rank}: TorchRec did not run the plan: {first}; look at what the other ranks said before, or allow more time "
+            "with --timeout"
+        ) from error
+    return [Steps(plan, found) for plan, found in zip(plans, reports, strict=True)]
+
+
+def _of_rank_0(plans: Sequence[Plan], member: Member) -> list[Plan]:
+    """The plans that rank 0 passes, on every rank."""
+    text = gathered(json.dumps([plan_to_dict(plan) for plan in plans]).encode(), member)[0]
+    with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
+        file, found = Path(folder) / "plan.json", []
+        for document in json.loads(text):
+            file.write_text(json.dumps(document))
+            found.append(Plan.load(file))
+        return found
+
+
+def _check(plans: Sequence[Plan], device: str, timeout_s: float) -> int:
+    """Check what can be told before any process starts; return the number of ranks."""
+    group_backend(device)  # raises for other devices
+    if not 0 < timeout_s < float("inf"):
+        raise InvalidInput(f"timeout is {timeout_s} s, must be a finite number above 0")
+    for plan in plans:
+        planned(plan, device)  # raises here rather than in every rank
+    (world,) = {plan.task.topology.devices for plan in plans}
+    return world
+
+
+def _check_memory(plans: Sequence[Plan], device: str) -> None:
+    """Check that all ranks together fit this machine's memory."""
+    world = plans[0].task.topology.devices
+    tables = max(int(plan.memory.total.sum()) for plan in plans) if device == "cpu" else 0
+    needed, free = world * _PROCESS_BYTES + tables, available_memory()
+    if needed > free:
+        raise MeasurementFailed(
+            f"{world} ranks with the plan's tables need {format_bytes(needed)} of memory, this machine has {format_bytes(free)} free; "
+            "scale the tables down, plan for fewer devices, or run it on a machine with more memory"
+        )

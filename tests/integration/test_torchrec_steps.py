@@ -1,0 +1,244 @@
+"""`shardwright verify --steps`: plans trained by real TorchRec processes, and what is said when a rank dies or hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import shardwright as sw
+from shardwright.errors import InvalidPlan, MeasurementFailed, MissingDependency
+from shardwright.sharding import Plan, Shard
+from shardwright.task import Table, Task, Topology
+
+pytest.importorskip("torchrec", reason="needs TorchRec")
+
+from shardwright.integrations.torchrec.plan_files import save_sharding_plan
+from shardwright.integrations.torchrec.steps.run import PHASES, STEP, run_here
+from shardwright.integrations.torchrec.steps.sharded import planned
+
+pytestmark = [pytest.mark.slow, pytest.mark.torchrec]
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(sw.__file__).parents[1]), "COLUMNS": "140"}
+A_ROWS = 3000
+
+# A rank that does something else with its request.
+RANK = """
+import os, signal, time
+from shardwright.measure.collectives.rank import main
+
+def answer(member, request, policy):
+    if member.rank == 1:
+        {body}
+    time.sleep(3600)
+
+main(answer)
+"""
+
+
+def verify(*arguments):
+    command = [sys.executable, "-m", "shardwright", "verify", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=200, check=False)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    tables = [
+        Table("a", A_ROWS, 16, 5.0),
+        Table("b", 1000, 8, 3.0),
+        Table("c", 50, 8),
+        Table("d", 300, 8, 2.0, pooled=False),
+    ]
+    task = Task(tables, Topology(devices_per_host=2, memory="100 MB"), 64)
+    a, _, c, d = tables
+    rows = [Shard("b", (0, 500), (0, 8), (0,)), Shard("b", (500, 1000), (0, 8), (1,))]
+    found = Plan(task, [Shard.whole(a, 1), *rows, Shard.whole(c, 0, 1), Shard.whole(d, 0)])
+    found.check()
+    return found
+
+
+@pytest.fixture
+def plan_file(plan, tmp_path):
+    from shardwright.cost import cost_model_for
+    from shardwright.cost.score import scored
+
+    scored(plan, cost_model_for("cpu")).save(tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+def test_steps_phases_and_memory_of_every_rank(plan, plan_file):
+    done = verify(plan_file, "--steps", "--rounds", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (found,) = document["plans"]
+    assert found["step_ms"] > 0
+    assert found["predicted_step_ms"] == Plan.load(plan_file).cost.step_ms
+    assert found["phases"].keys() == {*PHASES, STEP}
+    for times in found["phases"].values():
+        assert len(times["rounds_ms"]) == 2
+        assert times["measured_ms"] > 0
+    for part in ("weights", "optimizer"):
+        for rank, held in enumerate(found["ranks"]):
+            account = getattr(plan.memory, part)[rank]
+            assert held[f"account_{part}_bytes"] == account
+            assert held[f"{part}_bytes"] == pytest.approx(account, rel=0.1, abs=200)
+
+
+def test_the_plan_of_torchrecs_planner_takes_turns(plan_file):
+    done = verify(plan_file, "--steps", "--against", "torchrec", "--rounds", 1)
+    assert done.returncode == 0, done.stderr
+    assert "step against torchrec: predicted" in done.stdout
+
+
+def test_a_saved_torchrec_plan_takes_turns(plan, plan_file, tmp_path):
+    whole = replace(plan, shards=[Shard.whole(table, 0) for table in plan.task.tables])
+    save_sharding_plan(planned(whole, "cpu"), tmp_path / "sharding_plan.json")
+    done = verify(plan_file, "--steps", "--against", tmp_path / "sharding_plan.json", "--rounds", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    other = json.loads(done.stdout)["plans"][1]
+    assert other["ranks"][0]["weights_bytes"] == sum(table.weight_bytes for table in plan.task.tables)
+    assert other["ranks"][1]["weights_bytes"] == 0
+
+
+def test_the_ranks_that_torchrun_started_train(plan_file):
+    done = as_torchrun(2, plan_file, "--steps", "--rounds", 1, "--against", plan_file)
+    assert [code for code, *_ in done] == [0, 0], done
+    assert "step: predicted" in done[0][1]
+    assert not done[1][1]
+
+
+def test_another_number_of_ranks_is_told_by_each(plan_file):
+    for code, _, said in as_torchrun(1, plan_file, "--steps"):
+        assert code == 2
+        assert "the plan is for 2 devices, and torchrun started 1 ranks" in said
+
+
+def test_a_rank_that_is_gone_ends_the_others_in_an_error(plan_file):
+    """Rank 1 is killed while it trains, or, on a slow machine, before it came; rank 0 says either."""
+    with torchrun_ranks(2, plan_file, "--steps", "--rounds", 5000, "--timeout", 60) as ranks:
+        time.sleep(20)
+        ranks[1].kill()
+        _, said = ranks[0].communicate(timeout=200)
+    assert ranks[0].returncode == 1
+    assert re.search(r"error: rank 0(: TorchRec did not run the plan: .+| waited 60 s for rank 1 of 2)", said), said
+    assert "Traceback" not in said
+
+
+def as_torchrun(world, *arguments):
+    """Exit code and output of each rank, started with the variables that torchrun sets."""
+    with torchrun_ranks(world, *arguments) as ranks:
+        said = [rank.communicate(timeout=200) for rank in ranks]
+    return [(rank.returncode, *texts) for rank, texts in zip(ranks, said, strict=True)]
+
+
+@contextmanager
+def torchrun_ranks(world, *arguments):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "shardwright", "verify", *map(str, arguments)]
+    place = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": world,
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    ranks = []
+    try:
+        for rank in range(world):
+            variables = {name: str(value) for name, value in {**place, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            ranks.append(subprocess.Popen(command, env=ENVIRONMENT | variables, **pipes))
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+def run(capsys, *arguments):
+    """Exit code and message of the command in this process."""
+    from shardwright.cli.main import main
+
+    code = main(["verify", *map(str, arguments)])
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--steps", "--timeout", "0"], "timeout is 0.0 s"),
+        (["--steps", "--rounds", "0"], "rounds"),
+        (["--steps", "--device", "tpu"], "device is 'tpu'"),
+        (["--steps", "--against", "no-such-file.json"], "no-such-file.json"),
+        (["--steps", "--backend", "fbgemm"], "leave one of the two out"),
+        (["--against", "torchrec"], "add --steps"),
+    ],
+)
+def test_bad_values_are_one_line(capsys, plan_file, options, says):
+    code, said = run(capsys, plan_file, *options)
+    assert code == 2
+    assert says in said
+
+
+def test_without_torchrec_the_install_command_is_named(capsys, plan_file, monkeypatch):
+    def missing():
+        raise MissingDependency("planning for TorchRec needs TorchRec; install with: pip install torchrec")
+
+    monkeypatch.setattr("shardwright.integrations.torchrec.requirements.require_torchrec", missing)
+    code, said = run(capsys, plan_file, "--steps")
+    assert code == 1
+    assert "pip install torchrec" in said
+
+
+@pytest.mark.parametrize(
+    ("body", "timeout_s", "says"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 60, "rank 1 was ended by SIGKILL"),
+        ("raise RuntimeError('odd')", 60, "rank 1 exited with 1. Its last lines: .*odd"),
+        ("time.sleep(3600)", 2, "took longer than 2 s to run the plan"),
+    ],
+)
+def test_a_rank_that_dies_or_hangs_ends_in_an_error(plan, body, timeout_s, says):
+    program = ("-c", RANK.format(body=body))
+    with pytest.raises(MeasurementFailed, match=says):
+        run_here([plan], timeout_s=timeout_s, program=program)
+    assert not _running(program[1])
+
+
+def test_blocks_that_torchrec_cannot_run_are_refused_before_any_process_starts(plan):
+    cuts = [Shard("a", (0, 100), (0, 16), (0,)), Shard("a", (100, A_ROWS), (0, 16), (1,))]
+    unequal = replace(plan, shards=[*cuts, *(shard for shard in plan.shards if shard.table != "a")])
+    with pytest.raises(InvalidPlan, match="table 'a'"):
+        run_here([unequal])
+
+
+def test_a_saved_plan_of_other_tables_is_refused(capsys, plan, plan_file, tmp_path):
+    other = Task([Table("other", 100, 8)], plan.task.topology, 64)
+    save_sharding_plan(planned(Plan(other, [Shard.whole(other.tables[0], 0)]), "cpu"), tmp_path / "other.json")
+    code, said = run(capsys, plan_file, "--steps", "--against", tmp_path / "other.json")
+    assert code == 2
+    assert "no table 'pooled.other'" in said
+
+
+def _running(program: str) -> list[str]:
+    """Processes of this program that still run a second later."""
+    time.sleep(1)
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if program.encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found

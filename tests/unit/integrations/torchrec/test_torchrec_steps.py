@@ -1,0 +1,152 @@
+"""Running plans: what can be told without starting processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torchrec", reason="needs TorchRec")
+
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.integrations.torchrec.steps.phases import PHASES, _times
+from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds
+from shardwright.integrations.torchrec.steps.run import Steps, rank_program, run_here, run_in_group
+from shardwright.integrations.torchrec.steps.sharded import planned
+from shardwright.measure.collectives.torchrun import PlaceInGroup
+from shardwright.sharding import DeviceCost, Plan, PlanCost, Shard
+from shardwright.task import Table, Task, Topology
+
+pytestmark = pytest.mark.torchrec
+
+BAG, SEQUENCE, OTHER = Table("bag", 100, 16), Table("s", 100, 16, pooled=False), Table("o", 80, 16, pooled=False)
+
+
+def task(*tables, hosts=2, memory="1 MB"):
+    return Task(tables, Topology(hosts=hosts, devices_per_host=2, memory=memory), 16)
+
+
+def columns(table, *widths):
+    starts = [sum(widths[:i]) for i in range(len(widths))]
+    return [
+        Shard(table.name, (0, table.rows), (start, start + width), (rank,))
+        for rank, (start, width) in enumerate(zip(starts, widths, strict=True))
+    ]
+
+
+def rows(table, cuts, *ranks):
+    return [Shard(table.name, (cuts[i], cuts[i + 1]), (0, table.dim), (rank,)) for i, rank in enumerate(ranks)]
+
+
+@pytest.mark.parametrize(
+    ("shards", "kind"),
+    [
+        ([Shard.whole(BAG, 0, 1, 2, 3)], "data_parallel"),
+        ([Shard.whole(BAG, 2)], "table_wise"),
+        (columns(BAG, 8, 8), "column_wise"),
+        (rows(BAG, (0, 25, 50, 75, 100), 0, 1, 2, 3), "row_wise"),
+        (rows(BAG, (0, 50, 100), 2, 3), "table_row_wise"),
+    ],
+)
+def test_every_type_is_planned_on_cpus_too(shards, kind):
+    """TorchRec keeps row-wise types from its planner on CPUs, and executes them."""
+    (of_module,) = planned(Plan(task(BAG), shards), "cpu").plan.values()
+    assert of_module["bag"].sharding_type == kind
+    assert of_module["bag"].compute_kernel == ("dense" if kind == "data_parallel" else "fused")
+
+
+def test_columns_of_two_widths_among_sequences_become_alike():
+    """TorchRec would take the first one's width for all of them, and crash."""
+    both = Plan(task(SEQUENCE, OTHER), [*columns(SEQUENCE, 8, 8), *columns(OTHER, 4, 4, 4, 4)])
+    (of_module,) = planned(both, "cpu").plan.values()
+    assert {shard.shard_sizes[1] for table in of_module.values() for shard in table.sharding_spec.shards} == {4}
+
+
+def whole():
+    return Plan(task(BAG), [Shard.whole(BAG, 0)])
+
+
+def test_a_machine_without_the_memory_is_told_before_any_process_starts(monkeypatch):
+    monkeypatch.setattr("shardwright.integrations.torchrec.steps.run.available_memory", lambda: 10**9)
+    with pytest.raises(
+        MeasurementFailed, match=r"4 ranks with the plan's tables need 2\.\d GB of memory, this machine has 1\.0 GB"
+    ):
+        run_here([whole()])
+
+
+@pytest.mark.parametrize("fields", [{"rounds": 0}, {"steps": 0}, {"warm_up": 0}, {"profiled": 0}])
+def test_bad_rounds(fields):
+    with pytest.raises(InvalidInput, match="must be at least 1"):
+        Rounds(**fields)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, float("inf"), float("nan")])
+def test_bad_timeouts(timeout_s):
+    with pytest.raises(InvalidInput, match="must be a finite number"):
+        run_here([whole()], timeout_s=timeout_s)
+
+
+def test_a_group_of_another_size_is_told():
+    with pytest.raises(InvalidInput, match="for 4 devices, and torchrun started 2 ranks"):
+        run_in_group([whole()], PlaceInGroup(0, 2, 0, 2))
+
+
+def test_ranks_get_no_huge_pages_that_the_user_does_not_ask_for(monkeypatch):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert "hugetlb" not in rank_program()[1]
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    assert "'glibc.malloc.hugetlb=1'" in rank_program()[1]
+
+
+def report(*times, **phases):
+    filled = {phase: [0.0] * len(times) for phase in PHASES} | {name: list(ms) for name, ms in phases.items()}
+    return RankReport(step_ms=list(times), phases=filled, weights_bytes=5, optimizer_bytes=6)
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank():
+    first = [report(1.0, 9.0, 2.0), report(3.0, 2.0, 4.0)]
+    steps = Steps(whole(), [first, [report(5.0), report(1.0)], [report(8.0), report(1.0)]])
+    assert steps.rounds("step") == [4.0, 5.0, 8.0]
+    assert steps.step_ms == 5.0
+    assert steps.spread == pytest.approx(0.8)
+    assert steps.predicted("step") is None
+
+
+def test_phases_are_sums_of_their_parts_beside_the_slowest_predicted_device():
+    ranks = [
+        report(1.0, 1.0, input_dist_ms=(1.0, 2.0), output_dist_ms=(4.0, 2.0), lookup_ms=(1.0, 1.0)),
+        report(1.0, 1.0, input_dist_ms=(3.0, 1.0), output_dist_ms=(1.0, 1.0), lookup_ms=(2.0, 1.0)),
+    ]
+    costs = tuple(
+        DeviceCost(rank=rank, forward_ms=1.0 + rank, forward_communication_ms=5.0 - rank, backward_communication_ms=1.0, backward_ms=1.0,
+                   memory_bytes=1)
+        for rank in range(4)
+    )  # fmt: skip
+    steps = Steps(replace(whole(), cost=PlanCost(costs)), [ranks])
+    assert steps.measured("forward communication") == 4.5
+    assert steps.measured("forward kernel") == 1.5
+    assert steps.predicted("forward kernel") == 4.0
+    assert steps.predicted("forward communication") == 5.0
+    assert steps.predicted("step") == steps.plan.cost.step_ms
+
+
+def test_phases_add_up_over_modules_and_the_exchange_is_taken_out_of_backward():
+    def event(name, ms, start=0.0):
+        return SimpleNamespace(
+            name=name, cpu_time_total=1e3 * ms, time_range=SimpleNamespace(start=start, end=start + 1e3 * ms)
+        )
+
+    found = _times(
+        [
+            event("shardwright input_dist_ms", 1.0), event("shardwright lookup_ms", 2.0), event("shardwright output_dist_ms", 0.5),
+            event("shardwright input_dist_ms", 0.25), event("shardwright backward_ms", 10.0, start=5e3),
+            event("autograd::engine::evaluate_function: All2All_Pooled_WaitBackward", 3.1),
+            event("All2All_Pooled_WaitBackward", 3.0), event("All2All_Seq_ReqBackward", 1.0), event("ReduceScatterBase_WaitBackward", 0.5),
+            event("gloo:all_reduce", 0.75, start=7e3), event("gloo:all_reduce", 6.0, start=4e3),
+            event("All2All_Pooled_Wait", 7.0), event("aten::mm", 9.0),
+        ]
+    )  # fmt: skip
+    assert found == {
+        "input_dist_ms": 1.25, "lookup_ms": 2.0, "output_dist_ms": 0.5, "backward_ms": 4.75, "gradient_dist_ms": 5.25,
+    }  # fmt: skip
