@@ -202,7 +202,8 @@ def _loaded(file: Path) -> Task:
         task = Task.load(file)
     topology, text = with_known_links(task.topology)
     for one in warned:
-        if text is None or ASSUMED not in str(one.message):  # nothing is assumed where links are known
+        known = text is not None and ASSUMED in str(one.message)  # nothing is assumed then
+        if issubclass(one.category, UserWarning) and not known:
             warnings.warn(str(one.message), stacklevel=1)
     if text is None:
         return task

@@ -234,7 +234,7 @@ class LedGroup:
 
     def follow(self) -> None:
         """On every other rank: serve requests until rank 0 ends the group."""
-        with _telling_of_ranks("for rank 0"):
+        with _telling_of_ranks("by rank 0"):
             while (request := self._share({})).get("end") is None:
                 self._serve(request)
 
@@ -308,7 +308,7 @@ def _telling_of_ranks(what: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise MeasurementFailed(
-            f"a rank ended or hung {what} ({str(error).splitlines()[0]}); what was measured is kept: start all hosts again"
+            f"a rank ended or hung, asked {what} ({str(error).splitlines()[0]}); what was measured is kept: start all hosts again"
         ) from error
 
 
