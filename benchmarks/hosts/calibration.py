@@ -17,7 +17,8 @@ import numpy as np
 from benchmarks.hosts.bed import HostBed
 from benchmarks.hosts.collectives import PATTERNS
 from benchmarks.hosts.network import bits_per_second
-from shardwright.cost.links import ALL_TO_ALL, Collectives, LinkFits, fit_links
+from shardwright.arrays import Floats
+from shardwright.cost.links import Speeds, fit_speeds, predicted_ms
 from shardwright.errors import MeasurementFailed
 from shardwright.task import Topology
 
@@ -63,9 +64,10 @@ def calibrate(bed: HostBed, *, memory: str | int = "4 GB", runs: int = 7, timeou
     ran = [(one["pattern"], one["bytes"], one["ms"]) for one in json.loads(printed.splitlines()[-1]) if one["ms"]]
     latency = {pattern: median(times) for pattern, size, times in ran if size == _NEXT_TO_NOTHING}
     found = [one for one in ran if one[1] != _NEXT_TO_NOTHING]
-    arrays = _collectives(bed, found)
-    fit = fit_links([arrays])[ALL_TO_ALL]
-    predicted = fit.predict(arrays.busiest, arrays.wait)[:, 0]
+    sent = _sent(bed, found)
+    halves = [[median(times[part::2]) for *_, times in found] for part in (0, 1)]
+    fit = fit_speeds(np.concatenate([sent, sent]), np.concatenate(halves))
+    predicted = predicted_ms(fit, sent)
     medians = [median(times) for *_, times in found]
     errors = tuple(float(p / m - 1) for p, m in zip(predicted, medians, strict=True))
     shown = tuple((pattern, size, ms) for (pattern, size, _), ms in zip(found, medians, strict=True))
@@ -79,35 +81,21 @@ def _sizes(bed: HostBed) -> list[int]:
     return [round(size) for size in np.geomspace(most / _RANGE, most, _SIZES)]
 
 
-def _collectives(bed: HostBed, found: Sequence[tuple[str, int, list[float]]]) -> Collectives:
-    """Return the all-to-alls in the form for the fit: each one twice, by halves of its runs."""
-    count, devices = len(found), bed.devices
-    busiest = np.zeros((count, 2, devices))
+def _sent(bed: HostBed, found: Sequence[tuple[str, int, list[float]]]) -> Floats:
+    """Return `(n, 2)` bytes that a rank sends inside its host and to other hosts."""
+    sent = np.zeros((len(found), 2))
     for row, (pattern, size, _) in enumerate(found):
-        to = [other for other in range(devices) if PATTERNS[pattern](0, other, bed.devices_per_host)]
+        to = [other for other in range(bed.devices) if PATTERNS[pattern](0, other, bed.devices_per_host)]
         for other in to:
-            busiest[row, int(other >= bed.devices_per_host)] += size // 4 // len(to) * 4
-    halves = [np.array([[median(times[part::2])] * devices for *_, times in found]) for part in (0, 1)]
-    return Collectives(
-        devices=devices,
-        hosts=bed.hosts,
-        sample=np.arange(count),
-        repeat=np.zeros(count, dtype=np.int64),
-        kind=np.full(count, ALL_TO_ALL),
-        batch_size=np.zeros(count, dtype=np.int64),
-        dims=np.zeros((count, devices)),
-        busiest=busiest,
-        delays=np.zeros((count, devices)),
-        forward=halves[0],
-        backward=halves[1],
-    )
+            sent[row, int(other >= bed.devices_per_host)] += size // 4 // len(to) * 4
+    return sent
 
 
-def _topology(bed: HostBed, fit: LinkFits, latency: Mapping[str, float], memory: str | int) -> Topology:
+def _topology(bed: HostBed, fit: Speeds, latency: Mapping[str, float], memory: str | int) -> Topology:
     base = Topology(bed.hosts, bed.devices_per_host, "cpu", memory)
-    if fit.intra is None and fit.inter is None:
+    if fit == (None, None):
         raise MeasurementFailed("no links were measured: the bed has one device; use at least two")
-    near, far = fit.intra or fit.inter, fit.inter or fit.intra
+    near, far = fit[0] or fit[1], fit[1] or fit[0]
     assert near is not None
     assert far is not None
     least = [latency.get(pattern, latency["all"]) for pattern in ("inside hosts", "between hosts")]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from shardwright.cost.accuracy import Accuracy
-    from shardwright.cost.links import PassErrors
+    from shardwright.cost.neuroshard.collectives import PassErrors
 
 KERNELS = Path(__file__).parents[2] / "data" / "costs" / "amd-epyc-25-17" / "fbgemm.parquet"
 COLLECTIVES, EPOCHS = 600, 200
@@ -72,19 +72,16 @@ def judged(plan: Plan, networks: NeuroShardModel) -> Row:
 def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
     """Measure collectives, train the three networks, and return them with a row of errors for each."""
     from shardwright.cost.dataset import samples_of
-    from shardwright.cost.links import collectives_of
+    from shardwright.cost.neuroshard.collectives import collectives_of
     from shardwright.cost.neuroshard.training import NeuroShardOptions, train_communication, train_compute
     from shardwright.measure.collectives.collect import collect_collectives, new_collection, read_collectives
-    from shardwright.measure.collectives.sampling import ALL_TO_ALL
     from shardwright.measure.samples import read_parquet
 
     options = NeuroShardOptions(epochs=EPOCHS)
     kernels = samples_of(of_batch(read_parquet(KERNELS)[1], batch_size))
     model, compute = train_compute(kernels, options)
     with tempfile.TemporaryDirectory() as folder:
-        wanted = new_collection(
-            folder, samples=COLLECTIVES, world=devices, batch_sizes=[batch_size], kinds=[ALL_TO_ALL]
-        )
+        wanted = new_collection(folder, samples=COLLECTIVES, world=devices, batch_sizes=[batch_size])
         collect_collectives(wanted)
         parts = collectives_of([read_collectives(folder)])
     communication = train_communication(parts, options)

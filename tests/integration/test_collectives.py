@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shardwright.calibration import calibrate_links
+from shardwright.errors import MeasurementFailed
 from shardwright.measure.collectives.collect import (
     CollectiveCollection,
     collect_collectives,
@@ -23,14 +27,10 @@ from shardwright.measure.collectives.collect import (
 )
 from shardwright.measure.collectives.group import GroupOptions, RankGroup
 from shardwright.measure.collectives.rank import RunPolicy
-from shardwright.measure.collectives.sampling import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    REDUCE_SCATTER,
-    CollectiveSample,
-)
+from shardwright.measure.collectives.sampling import CollectiveSample
 from shardwright.task import AccessProfile, Table
+from shardwright.task.link_files import load_links
+from shardwright.task.links import COLLECTIVES
 
 REPOSITORY = Path(__file__).parents[2]
 POOL = tuple(Table(f"t{i}", 1000, 16, 0.5 + i, access=AccessProfile.uniform(1000)) for i in range(5))
@@ -82,63 +82,50 @@ def ranks_mentioning(text: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_collectives_move_what_they_should_and_hold_the_wait_for_late_starters() -> None:
+def test_all_to_alls_move_what_they_should_and_hold_the_wait_for_late_starters() -> None:
     body = """if max(request["delays_ms"]) == 0:
-    passes = build_passes(CollectiveSample(**request), member.rank, member.world, member.device)
-    passes.forward()
-    if passes.backward: passes.backward()
-    forward, *backward = [output.tolist() for output in passes.outputs]
-    return {"forward_ms": forward, "backward_ms": sum(backward, [])}"""
-    still = (0.0,) * 3
+    calls = build_passes(CollectiveSample(**request), member.rank, member.world, member.device)
+    forward, backward = [call().tolist() for call in calls]
+    return {"forward_ms": forward, "backward_ms": backward}"""
     with RankGroup(GroupOptions(3, policy=FEW, program=rank_program(body))) as group:
         # 5 samples: 2, 2 and 1 by rank; rank 0 is seen.
-        moved = group.measure(CollectiveSample(0, ALL_TO_ALL, 5, (1, 0, 3), still))
-        assert moved.forward_ms == (*[0] * 2, *[2] * 6)  # its samples' values from the holders of 1, 0 and 3 columns
-        assert moved.backward_ms == (0, 0, 1, 1, 2)  # gradients of its one column for everybody's samples
-        gathered = group.measure(CollectiveSample(1, ALL_GATHER, 0, (), still, 6))
-        assert gathered.forward_ms == (0, 0, 1, 1, 2, 2)
-        assert group.measure(CollectiveSample(2, REDUCE_SCATTER, 0, (), still, 6)).forward_ms == (3, 3)
-        assert group.measure(CollectiveSample(3, ALL_REDUCE, 0, (), still, 6)).forward_ms == (3,) * 6
+        moved = group.ask(asdict(CollectiveSample(0, 5, (1, 0, 3), (0.0,) * 3)), "for a sample")
+        assert moved["forward_ms"] == [*[0] * 2, *[2] * 6]  # its samples' values from the holders of 1, 0 and 3 columns
+        assert moved["backward_ms"] == [0, 0, 1, 1, 2]  # gradients of its one column for everybody's samples
         # A device that starts early waits for the late one, and its time says so.
-        times = group.measure(CollectiveSample(4, ALL_TO_ALL, 8, (4, 4, 4), (0.0, 0.0, 200.0)))
-    early, also_early, late = times.forward_ms
+        times = group.ask(asdict(CollectiveSample(4, 8, (4, 4, 4), (0.0, 0.0, 200.0))), "for a sample")
+    early, also_early, late = times["forward_ms"]
     assert min(early, also_early) > 100
     assert early - late > 50
-    assert max(times.backward_ms) < early  # the backward pass has no delays
+    assert max(times["backward_ms"]) < early  # the backward pass has no delays
 
 
 @pytest.mark.slow
-def test_four_ranks_on_two_hosts(tmp_path: Path) -> None:
-    wanted = collection(tmp_path, 12, world=4, hosts=2, policy=FEW)
+def test_four_ranks(tmp_path: Path) -> None:
+    wanted = collection(tmp_path, 12, world=4, policy=FEW)
     seen: list[tuple[int, int]] = []
     summary = collect_collectives(wanted, progress=lambda done, all_, _: seen.append((done, all_)))
     assert seen == [(done, 13) for done in range(1, 14)]
-    assert (summary.samples, summary.skipped, summary.measured) == (12, 0, 13)
+    assert (summary.samples, summary.measured) == (12, 13)
     for row in read_collectives(tmp_path).to_pylist():
-        assert row["kind"] == wanted.space.draw(row["sample"]).kind
-        assert (row["world"], row["hosts"], row["runs"], row["backend"]) == (4, 2, 3, "gloo")
-        assert len(row["forward_ms"]) == len(row["bytes"]) == len(row["sent_inter"]) == len(row["delays_ms"]) == 4
-        assert min(row["forward_ms"]) > 0
-        assert [time > 0 for time in row["backward_ms"]] == ([True] * 4 if row["kind"] == ALL_TO_ALL else [])
-        assert len(row["dims"]) == len(row["backward_ms"])
-        assert max(row["sent_inter"]) > 0
+        assert (row["world"], row["runs"], row["backend"]) == (4, 3, "gloo")
+        assert len(row["forward_ms"]) == len(row["backward_ms"]) == len(row["dims"]) == len(row["delays_ms"]) == 4
+        assert min(row["forward_ms"] + row["backward_ms"]) > 0
     assert collect_collectives(wanted).measured == 0
 
 
 @pytest.mark.slow
-def test_a_killed_rank_costs_a_restart_and_one_that_hangs_its_sample(tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_collection_which_goes_on_from_there(tmp_path: Path) -> None:
     wanted, once = collection(tmp_path / "store", 5), tmp_path / "once"
     body = f"""if member.rank == 1 and request['sample'] == 1 and not Path({str(once)!r}).exists():
     Path({str(once)!r}).touch()
-    os.kill(os.getpid(), signal.SIGKILL)
-if member.rank == 1 and request['sample'] == 3: time.sleep(3600)"""
+    os.kill(os.getpid(), signal.SIGKILL)"""
     faulty = GroupOptions(2, policy=ONCE, timeout_s=8.0, program=rank_program(body))
-    summary = collect_collectives(wanted, group=faulty)
-    assert once.exists()
-    assert (summary.samples, summary.skipped, summary.measured) == (4, 1, 5)
-    assert keys_of(read_collectives(tmp_path / "store")) == [(0, 0), (0, 1), (1, 0), (2, 0), (4, 0)]
-    again = collect_collectives(wanted, group=faulty)
-    assert (again.samples, again.skipped, again.measured) == (4, 1, 0)
+    with pytest.raises(MeasurementFailed, match=r"rank 1 was ended by SIGKILL.* run the same command again to go on"):
+        collect_collectives(wanted, group=faulty)
+    assert keys_of(read_collectives(tmp_path / "store")) == [(0, 0)]
+    assert collect_collectives(wanted, group=faulty).measured == 5
+    assert keys_of(read_collectives(tmp_path / "store")) == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0), (4, 0)]
 
 
 PARENT = """
@@ -178,62 +165,65 @@ def test_when_the_parent_is_killed_nothing_is_lost_and_no_rank_stays(tmp_path: P
         assert ranks_mentioning('"timeout_s": 61.25')
         process.send_signal(signal.SIGKILL)
         process.wait()
-    before = read_collectives(tmp_path, skipped=True)
+    before = read_collectives(tmp_path)
     assert keys_of(before) == [(0, 0), (1, 0), (2, 0), (3, 0)]
     deadline = time.monotonic() + 20
     while ranks_mentioning('"timeout_s": 61.25') and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not ranks_mentioning('"timeout_s": 61.25')
     assert collect_collectives(collection(tmp_path, 8)).measured == 5
-    assert (
-        read_collectives(tmp_path, skipped=True)["measured_at"].to_pylist()[0] == before["measured_at"].to_pylist()[0]
-    )
+    assert read_collectives(tmp_path)["measured_at"].to_pylist()[0] == before["measured_at"].to_pylist()[0]
 
 
-# What torchrun starts: sample 2 ends the whole group, each time.
-IN_GROUP = """
-import os, signal, sys
-from shardwright.measure.collectives import __main__ as program, rank
-
-measure = rank.Member.measure
-
-def fatal(self, sample, policy):
-    if sample.sample == 2 and self.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return measure(self, sample, policy)
-
-rank.Member.measure = fatal
-sys.exit(program.main())
-"""
-
-
-def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
-    command += [
-        "--rdzv-endpoint",
-        "localhost:0",
-        "--monitor-interval",
-        "0.1",
-        *arguments,
-        "--runs",
-        "1",
-        "--warm-up",
-        "0",
+def torchrun(*arguments: str, cache: Path, hosts: int) -> list[subprocess.CompletedProcess[str]]:
+    """Two ranks on each of some hosts, all of which are this machine."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--nnodes", str(hosts)]
+    command += ["--master-addr", "localhost", "--master-port", str(port), "--monitor-interval", "0.1"]
+    options = {"env": environment() | {"SHARDWRIGHT_CACHE": str(cache)}, "text": True, "stdout": -1, "stderr": -1}
+    started = [
+        subprocess.Popen([*command, "--node-rank", str(host), "-m", "shardwright", *arguments], **options)  # type: ignore[call-overload]
+        for host in range(hosts)
     ]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=120)
+    done = [(process, *process.communicate(timeout=240)) for process in started]
+    return [subprocess.CompletedProcess(process.args, process.returncode, out, err) for process, out, err in done]
 
 
 @pytest.mark.slow
-def test_ranks_that_torchrun_started_share_one_store_and_survive_a_killed_one(tmp_path: Path) -> None:
-    script, store = tmp_path / "in_group.py", tmp_path / "store"
-    script.write_text(IN_GROUP)
-    done = torchrun("--max-restarts", "3", str(script), "-o", str(store), "-n", "5", "--batch-size", "64")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("4 samples in") == 1  # rank 0 alone says so
-    assert "1 skipped" in done.stdout
-    assert keys_of(read_collectives(store)) == [(0, 0), (0, 1), (1, 0), (3, 0), (4, 0)]
-    assert {(row["world"], row["hosts"]) for row in read_collectives(store).to_pylist()} == {(2, 1)}
-    assert not list(store.glob("*attempts*"))
+def test_links_of_two_hosts_are_measured_and_plans_take_them(tmp_path: Path) -> None:
+    cache, file = tmp_path / "cache", tmp_path / "links.json"
+    options = ("calibrate", "--links", "--minutes", "0.1", "-o", str(file))
+    for done in torchrun(*options, cache=cache, hosts=2):
+        assert done.returncode == 0, done.stderr
+    found = load_links(file)
+    assert str(found.cluster) == "2 × 2 cpu"
+    for collective in COLLECTIVES:
+        assert None not in found.links.of(collective)
+        assert set(found.errors[collective]) == {"intra", "inter"}
+    assert [path.name for path in (cache / "links").iterdir()] == ["cpu-2x2.json"]  # and nothing half done
+
+
+@pytest.mark.slow
+def test_links_here_survive_a_killed_rank(cache_folder: Path, tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    body = f"""if member.rank == 1 and request['rung']['size'] == 65536 and not Path({str(once)!r}).exists():
+    Path({str(once)!r}).touch()
+    os.kill(os.getpid(), signal.SIGKILL)"""
+    faulty = GroupOptions(2, timeout_s=20.0, program=rank_program(body))
+    with pytest.raises(MeasurementFailed, match=r"rank 1 was ended by SIGKILL.* run the same command again to go on"):
+        calibrate_links(devices=2, seconds=2, group=faulty)
+    assert [path.name for path in (cache_folder / "links").iterdir()] == ["cpu-1x2.partial"]
+    seen: list[tuple[int, int]] = []
+    found = calibrate_links(
+        devices=2, seconds=2, group=faulty, progress=lambda done, all_, _: seen.append((done, all_))
+    )
+    assert found is not None
+    assert seen[:3] == [(1, 112), (2, 112), (3, 112)]  # known at once
+    assert found[0].links.all_to_all[0] is not None
+    assert found[1] == cache_folder / "links" / "cpu-1x2.json"
+    assert [path.name for path in found[1].parent.iterdir()] == ["cpu-1x2.json"]
 
 
 BLOCKED = """
@@ -247,10 +237,8 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 import shardwright.measure.collectives.rank
-from shardwright.measure.collectives.__main__ import main
 from shardwright.measure.collectives.collect import new_collection
 new_collection("x", samples=1, world=2).space.draw(0)
-main(["--help"])
 """
 
 
@@ -259,11 +247,3 @@ def test_collecting_needs_only_the_measuring_packages() -> None:
         [sys.executable, "-c", BLOCKED], capture_output=True, text=True, env=environment(), check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "Measure random collectives" in done.stdout
-
-
-def test_the_module_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from shardwright.measure.collectives.__main__ import main
-
-    assert main(["-o", str(tmp_path / "store"), "--world", "0"]) == 2
-    assert "error: world is 0, must be at least 2" in capsys.readouterr().err

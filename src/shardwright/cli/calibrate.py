@@ -1,23 +1,27 @@
-"""`shardwright calibrate`: a cost model of this machine, in minutes."""
+"""`shardwright calibrate`: a cost model of this machine, or the links of a cluster, in minutes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Seed, option
-from shardwright.cli.output import Report, emit, note, percent, progress, signed, table
-from shardwright.errors import require
+from shardwright.cli.output import MISSING, Report, emit, note, percent, progress, signed, table
+from shardwright.errors import InvalidInput, require
+from shardwright.task.links import COLLECTIVES, LINK_CLASSES, links_to_dict
 
 if TYPE_CHECKING:
     import rich.table
 
     from shardwright.calibration import Calibration
+    from shardwright.task.link_files import MeasuredLinks
+    from shardwright.task.topology import Topology
 
 _MADE = {
     "scaled": "by scaling the default one",
@@ -28,12 +32,13 @@ _MADE = {
 
 def run(
     *,
+    context: typer.Context,
     task: Annotated[
         Path | None, typer.Argument(metavar="[TASK]", help="Task file, YAML or JSON.", show_default=False)
     ] = None,
     minutes: Annotated[
         float | None,
-        option("--minutes", metavar="MINUTES", text="How long it may take. (default 3, on cuda 8)"),
+        option("--minutes", metavar="MINUTES", text="How long it may take. (default 3, on cuda 8, of links 2.5)"),
     ] = None,
     device: Annotated[
         str | None,
@@ -43,6 +48,14 @@ def run(
         float, typer.Option("--aim", metavar="SHARE", help="Mean error on sets not seen that is good enough to stop.")
     ] = 0.05,
     seed: Seed = 0,
+    links: Annotated[bool, typer.Option("--links", help="Measure collectives in place of kernels.")] = False,
+    devices: Annotated[
+        int | None,
+        option("--devices", metavar="N", text="With --links: processes to start. (default one a core or GPU)"),
+    ] = None,
+    output: Annotated[
+        Path | None, option("--output", "-o", metavar="FILE", text="With --links: also save the links here, as JSON.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this machine's kernels for some minutes and keep a cost model of it. Planning then uses that model by default.
@@ -50,11 +63,19 @@ def run(
     With a task, the command measures the task's tables, batch size and optimizer, in sets that searches form. Ctrl-C keeps what was
     measured, and the same command goes on from there.
 
+    With --links, it measures the collectives that TorchRec calls, and keeps their latencies and bandwidths: between processes of this
+    machine or, started by torchrun on every host, between the devices of a cluster. Planning for such a cluster then uses these.
+
     Example:
         shardwright calibrate
         shardwright calibrate task.yaml --minutes 5
+        torchrun --nnodes 2 --nproc-per-node 8 … -m shardwright calibrate --links --device cuda
     """
     require("measure", "measuring")
+    _check_together(context, links)
+    if links:
+        _run_links(devices=devices, device=device or "cpu", minutes=minutes, output=output, as_json=as_json)
+        return
     from shardwright.calibration import calibrate
     from shardwright.calibration.calibration import MINUTES
     from shardwright.task import Task
@@ -75,6 +96,17 @@ def run(
         raise Interrupted("stopped early; what was measured is kept: run the same command again to go on")
     if found.model is None:
         raise typer.Exit(1)
+
+
+def _check_together(context: typer.Context, links: bool) -> None:
+    """Check that all given options belong to what is measured, kernels or links."""
+    others = ("task", "aim", "seed") if links else ("devices", "output")
+    for one in given_parameters(context):
+        if one.name in others:
+            rule = (
+                "does not apply to --links; leave it out" if links else "needs --links; add that flag, or leave it out"
+            )
+            raise InvalidInput(f"{one.opts[0]} {rule}")
 
 
 def progress_of(report: Report, total: float) -> Callable[[float, int, float | None, str], None]:
@@ -125,3 +157,62 @@ def _views(found: Calibration) -> list[rich.table.Table | str]:
     if found.slower is not None:
         lines.append(f"controls {signed(found.slower - 1)} against their time when the last model was calibrated")
     return [table(title, ("relative error", "value"), rows), *lines, f"saved {found.path}"]
+
+
+_WHERE = dict(zip(LINK_CLASSES, ("inside a host", "between hosts"), strict=True))
+
+
+def _run_links(*, devices: int | None, device: str, minutes: float | None, output: Path | None, as_json: bool) -> None:
+    """Measure links, show and keep them; ranks that torchrun numbered above 0 show nothing."""
+    from shardwright.calibration.links import SECONDS, calibrate_links
+
+    if output is not None:
+        check_target(output)
+    seconds = SECONDS if minutes is None else 60 * minutes
+    try:
+        with progress("measuring links", detail="starting the ranks") as report:
+            found = calibrate_links(devices=devices, device=device, seconds=seconds, output=output, progress=report)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; what was measured is kept: run the same command again to go on") from None
+    if found is None:
+        return
+    links, path = found
+    document: dict[str, Any] = {
+        "file": str(path),
+        "output": None if output is None else str(output),
+        "cluster": asdict(links.cluster),
+        "links": links_to_dict(links.links),
+        "errors": {name: {link: asdict(one) for link, one in of.items()} for name, of in links.errors.items()},
+    }
+    lines = [f"saved {path}" + (f" and {output}" if output is not None else "")]
+    lines.append(f"plans for {links.cluster} take them by themselves; elsewhere, state {{links: FILE}} in the topology")
+    emit(document, _links_table(links), *lines, as_json=as_json)
+
+
+def _links_table(links: MeasuredLinks) -> rich.table.Table:
+    rows = []
+    for collective in COLLECTIVES:
+        for name, speed in zip(LINK_CLASSES, links.links.of(collective), strict=True):
+            errors = links.errors.get(collective, {}).get(name)
+            if speed is not None and errors is not None:
+                figures = [f"{1e3 * speed.latency_ms:.1f}", f"{speed.bandwidth / 1e9:.3g}"]
+                repeats = MISSING if errors.repeats is None else percent(errors.repeats)
+                rows.append([f"{collective}, {_WHERE[name]}", *figures, percent(errors.held_out), repeats])
+    heads = ("collective", "latency, us", "GB/s", "error", "repeats differ by")
+    return table(f"links of {links.cluster}; errors are of sizes held out", heads, rows)
+
+
+def with_known_links(topology: Topology) -> tuple[Topology, str | None]:
+    """A topology that states no links, with those that were measured on such a cluster; and a note that says so, None if there are none."""
+    from shardwright.cost.files import age
+    from shardwright.cost.links import cached_links
+
+    found = cached_links(topology) if topology.links is None else None
+    if found is None:
+        return topology, None
+    errors = [one.held_out for classes in found.errors.values() for one in classes.values()]
+    true = f", mean error {percent(sum(errors) / len(errors))} on sizes held out" if errors else ""
+    note = (
+        f"links of {found.cluster}: measured {age(found.date)}{true}; to price by the topology's own, state links: {{}}"
+    )
+    return replace(topology, links=found.links), note

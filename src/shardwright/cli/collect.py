@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,14 +67,6 @@ Seconds = Annotated[
     ),
 ]
 World = Annotated[int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")]
-Hosts = Annotated[
-    int | None,
-    option("--hosts", metavar="N", text="With --collectives: hosts that the ranks stand for. (default 1)"),
-]
-Kinds = Annotated[
-    list[str] | None,
-    option("--kind", metavar="NAME", text="With --collectives: repeat for several. (default all)"),
-]
 Runs = Annotated[
     int | None,
     option("--runs", metavar="N", text="With --collectives: timed runs per sample; their median counts. (default 10)"),
@@ -85,12 +76,12 @@ Timeout = Annotated[
     option(
         "--timeout",
         metavar="SECONDS",
-        text="With --collectives: a sample that takes longer is skipped. (default 60)",
+        text="With --collectives: a sample that takes longer ends the command. (default 60)",
     ),
 ]
 
 _OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds", "ray")
-_OF_COLLECTIVES = ("world", "hosts", "kind", "runs", "timeout")
+_OF_COLLECTIVES = ("world", "runs", "timeout")
 
 
 def run(
@@ -109,15 +100,15 @@ def run(
     memory: Memory = None,
     seconds: Seconds = None,
     world: World = None,
-    hosts: Hosts = None,
-    kind: Kinds = None,
     runs: Runs = None,
     timeout: Timeout = None,
     ray: RayAddress = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure samples to train a cost model on: fused kernels of random sets of tables or, with --collectives, the devices' exchanges.
+    """Measure samples to train a cost model on: fused kernels of random sets of tables or, with --collectives, all-to-alls.
+
+    NeuroShard's networks learn from all-to-alls. What links carry, which plans are priced by, 'shardwright calibrate --links' measures.
 
     You can stop the command at any moment and run it again to go on, with or without --ray. Kernels and collectives may go into the
     same folder, and so may the samples of several machines.
@@ -144,8 +135,6 @@ def run(
                 output,
                 samples=2000 if samples is None else samples,
                 world=world,
-                hosts=hosts,
-                kinds=kind,
                 runs=runs,
                 timeout_s=60.0 if timeout is None else timeout,
                 **common,
@@ -166,8 +155,7 @@ def run(
     except KeyboardInterrupt:
         stopped = f"stopped; all samples measured so far are in {output}: run the same command again to go on"
         raise Interrupted(stopped) from None
-    if document is not None:
-        emit(document, text, as_json=as_json)
+    emit(document, text, as_json=as_json)
 
 
 def _kernels_collected(
@@ -199,23 +187,20 @@ def _kernels_collected(
 
 
 def _collectives_collected(
-    output: Path, *, kinds: Sequence[str] | None, runs: int | None, **options: Any
-) -> tuple[dict[str, Any] | None, str]:
-    """Collect collectives; return the result as data and as text. Ranks that torchrun numbered above 0 return no data."""
+    output: Path, *, world: int | None, runs: int | None, timeout_s: float, **options: Any
+) -> tuple[dict[str, Any], str]:
+    """Collect all-to-alls between processes of this machine; return the result as data and as text."""
+    from shardwright.measure.collectives.collect import collect_collectives, new_collection
     from shardwright.measure.collectives.rank import RunPolicy
-    from shardwright.measure.collectives.sampling import KINDS
-    from shardwright.measure.collectives.torchrun import collect_as_started
 
     policy = RunPolicy() if runs is None else RunPolicy(runs=runs)
+    collection = new_collection(output, world=2 if world is None else world, policy=policy, **options)
     with progress("measuring", detail="starting the ranks") as report:
-        summary = collect_as_started(output, kinds=kinds or KINDS, policy=policy, progress=report, **options)
-    if summary is None:
-        return None, ""
+        summary = collect_collectives(collection, timeout_s=timeout_s, progress=report)
     text = (
-        f"{summary.samples} collectives in {summary.folder}, {summary.skipped} skipped; {summary.measured} measurements in "
-        f"{summary.seconds:.0f} s\n"
+        f"{summary.samples} all-to-alls in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s\n"
         f"repeats of a sample differ by {percent(summary.repeat_mean)} (mean), {percent(summary.repeat_median)} (median)\n"
-        f"next: shardwright train {summary.folder} -o model.safetensors"
+        f"next: shardwright train {summary.folder} --network neuroshard -o model.safetensors"
     )
     return asdict(summary) | {"folder": str(summary.folder)}, text
 
@@ -232,8 +217,7 @@ def _check_together(context: typer.Context, collectives: bool) -> None:
             continue
         if name == "ray":
             raise InvalidInput(
-                "--ray does not apply to --collectives, whose ranks must run at the same time; leave it out, and start the "
-                "command by torchrun on all machines"
+                "--ray does not apply to --collectives, whose ranks are processes of this machine; leave it out"
             )
         rule = "does not apply to" if collectives else "needs"
         remedy = "leave it out" if collectives else "add that flag, or leave it out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -14,7 +15,7 @@ from rich.table import Table
 from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.errors import about
 from shardwright.cli.options import AsJson, Gap, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, cost_model_for, option
-from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
+from shardwright.cli.output import MISSING, emit, ms, note, percent, progress, saved, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.units import format_bytes
 
@@ -144,7 +145,7 @@ def run(
     }
     size = _size_of(sharding_group_size, runs_on, of_groups)
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
-    placed = sw.Task.load(task)
+    placed = _loaded(task)
     maps = _rank_maps(rank_maps, placed) if rank_maps is not None else {}
     older = sw.Plan.load(start) if start is not None else None
     cost_model = cost_model_for(model, placed, task)
@@ -188,6 +189,25 @@ def run(
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
         views.insert(0, _sizes_view(sizes))
     emit(document, *views, saved(output), as_json=as_json)
+
+
+def _loaded(file: Path) -> Task:
+    """The task in a file; if its topology states no links, with those that were measured on such a cluster."""
+    from shardwright.cli.calibrate import with_known_links
+    from shardwright.task import Task
+    from shardwright.task.topology import ASSUMED
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        task = Task.load(file)
+    topology, text = with_known_links(task.topology)
+    for one in warned:
+        if text is None or ASSUMED not in str(one.message):  # nothing is assumed where links are known
+            warnings.warn(str(one.message), stacklevel=1)
+    if text is None:
+        return task
+    note(text)
+    return replace(task, topology=topology)
 
 
 def _check(file: Path, model: Path | None, as_json: bool) -> None:

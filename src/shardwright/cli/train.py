@@ -13,15 +13,6 @@ import typer
 from shardwright.cli.checks import check_target
 from shardwright.cli.options import AsJson, HardwareName, OtherHardware, SamplesFolders, Seed, option
 from shardwright.cli.output import MISSING, emit, percent, progress, saved, table
-from shardwright.cli.train_links import (
-    error_metadata,
-    errors_document,
-    errors_table,
-    fitted_links,
-    links_document,
-    links_metadata,
-    links_table,
-)
 from shardwright.cli.train_stores import Stores, read_stores
 from shardwright.cost.files import accuracy_metadata, device_type
 from shardwright.cost.model import ComputeModel, Head
@@ -34,7 +25,7 @@ if TYPE_CHECKING:
     import rich.table
 
     from shardwright.cost.accuracy import Accuracy
-    from shardwright.cost.links import PassErrors
+    from shardwright.cost.neuroshard.collectives import PassErrors
     from shardwright.measure.hardware import Fingerprint
 
 Network: TypeAlias = Literal["shardwright", "neuroshard"]
@@ -79,8 +70,7 @@ def run(
 ) -> None:
     """Train a cost model; show its errors beside the differences between repeated measurements.
 
-    Several folders, for example of different batch sizes, are trained on together. If they hold collectives, latency and bandwidth of
-    the links are fitted too.
+    Several folders, for example of different batch sizes, are trained on together.
 
     Example:
         shardwright train samples/ -o model.safetensors
@@ -101,18 +91,16 @@ def run(
             if ours
             else _train_neuroshard(stores, passes, seed)
         )
-        links = fitted_links(stores.collectives, seed)
     metadata = (
         describe(stores.kernels, stores.machines)
         | accuracy_metadata(outcome.accuracy)
-        | error_metadata("communication", outcome.communication or {})
-        | links_metadata(links)
+        | _communication_metadata(outcome.communication or {})
     )
     # Plans and policies name their model, so the next model trained for this device must have another name.
     metadata |= {"name": telling_name(replace(outcome.model, metadata=metadata))}
     save_model(replace(outcome.model, metadata=metadata), output)
-    document = {"output": str(output), "metadata": metadata, "links": links_document(links), **_document(outcome)}
-    views = [links_table(links), errors_table(links, outcome.communication)] if links.fits else []
+    document = {"output": str(output), "metadata": metadata, **_document(outcome)}
+    views = [_communication_table(outcome.communication)] if outcome.communication else []
     emit(document, accuracy_table(outcome.accuracy), *views, f"{outcome.epochs} epochs", saved(output), as_json=as_json)
 
 
@@ -158,7 +146,7 @@ def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
             report(epoch, detail=f"validation error {percent(error)}")
 
         model, accuracy = train_compute(stores.samples(), options, progress=told)
-        if not any((part.kind == "all_to_all").any() for part in stores.collectives):
+        if not any(map(len, stores.collectives)):
             return Outcome(model, epochs, accuracy)
         trained = train_communication(stores.collectives, options, progress=told)
     return Outcome(replace(model, communication=trained.networks), epochs, accuracy, trained.errors)
@@ -169,8 +157,31 @@ def _document(outcome: Outcome) -> dict[str, Any]:
     return {
         "epochs": outcome.epochs,
         "accuracy": asdict(outcome.accuracy),
-        "communication": errors_document(outcome.communication or {}),
+        "communication": {
+            label: {name: asdict(found) for name, found in errors.items()}
+            for label, errors in (outcome.communication or {}).items()
+        },
     }
+
+
+def _communication_metadata(errors: Mapping[str, Mapping[str, PassErrors]]) -> dict[str, str]:
+    """Mean errors by devices and pass, for the model's metadata."""
+    return {
+        f"communication_{label.replace(' ', '_')}_{name}_mean_error": f"{found.mean_error:.5f}"
+        for label, by_name in errors.items()
+        for name, found in by_name.items()
+    }
+
+
+def _communication_table(errors: Mapping[str, Mapping[str, PassErrors]]) -> rich.table.Table:
+    """A table of errors of NeuroShard's communication networks beside repeat noise."""
+    rows = [
+        [f"{name}, {label}", percent(found.mean_error), percent(found.median_error), percent(found.repeat_error)]
+        for label, by_name in errors.items()
+        for name, found in by_name.items()
+    ]
+    title = "relative error of a device's time, collectives held out"
+    return table(title, ("collective", "mean", "median", "repeats differ by"), rows)
 
 
 def describe(stores: Sequence[pa.Table], machines: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from shardwright.cost.dataset import Samples
-    from shardwright.cost.links import Collectives
+    from shardwright.cost.neuroshard.collectives import Collectives
     from shardwright.measure.hardware import Fingerprint
 
 
@@ -29,7 +29,7 @@ class Stores:
         folders: the stores and files that have kernel samples.
         machines: fingerprints of the machines that measured kernels.
         kernels: kernel samples of each store that has some.
-        collectives: measured collectives of all stores, by number of devices and hosts.
+        collectives: measured collectives of all stores, by number of devices.
     """
 
     folders: list[Path]
@@ -65,7 +65,7 @@ def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hard
     Raises:
         InvalidInput: a path is named twice or has no samples, no path has kernel samples, or they were measured on different machines.
     """
-    from shardwright.cost.links import collectives_of
+    from shardwright.cost.neuroshard.collectives import collectives_of
     from shardwright.measure.collectives.collect import read_collectives
     from shardwright.measure.hardware import MACHINE
     from shardwright.measure.samples import fingerprints, read_samples

@@ -94,13 +94,14 @@ def repeats(sample: Ints, repeat: Ints) -> tuple[Ints, Ints]:
     return first[one], second[other]
 
 
-def rates_of(sizes: Floats, times: Floats) -> Floats:
-    """`(k,)` non-negative rates by which `(n, k)` sizes add up to `(n,)` times, fitted by relative error."""
+def rates_of(sizes: Floats, times: Floats, weights: Floats | None = None) -> Floats:
+    """`(k,)` non-negative rates by which `(n, k)` sizes add up to `(n,)` times, fitted by relative error, to be weighted by `(n,)`."""
     from scipy.optimize import nnls
 
-    columns = sizes / times[:, None]
+    goal = np.ones(len(times)) if weights is None else weights
+    columns = sizes / times[:, None] * goal[:, None]
     unit = np.maximum(columns.max(axis=0), 1e-30)
-    rates: Floats = nnls(columns / unit, np.ones(len(times)))[0] / unit
+    rates: Floats = nnls(columns / unit, goal)[0] / unit
     return rates
 
 

@@ -92,7 +92,7 @@ def provenance(metadata: Mapping[str, str]) -> str | None:
     """
     error, when = metadata.get("mean_error"), metadata.get("calibrated_at")
     if when:
-        origin = f"calibrated on this machine {_age(when)}"
+        origin = f"calibrated on this machine {age(when)}"
     elif found := processors(metadata):
         origin = f"learned on {' and '.join(found)}, {metadata.get('date', 'undated')}"
     else:
@@ -113,11 +113,11 @@ def device_type(hardware: Mapping[str, str]) -> str:
     if hardware["device_kind"] == "cpu":
         return "cpu"
     name = re.sub(r"[^a-z0-9]", "", hardware["processor"].lower())
-    known = (preset.device for preset in PRESETS.values())
-    return next((device for device in known if device in name), name)
+    known = (preset.device for preset in PRESETS.values() if preset.device in name)
+    return max(known, key=len, default=name)  # a GB200 is no B200 in a host of eight
 
 
-def _age(when: str) -> str:
+def age(when: str) -> str:
     """How long ago a time was, in the largest fitting unit; "just now" also if the clock was set back since."""
     try:
         seconds = (datetime.now(UTC) - datetime.fromisoformat(when)).total_seconds()

@@ -18,6 +18,7 @@ from shardwright.schema import Place, check_format, convert, given
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.groups import ShardingGroups
+from shardwright.task.link_files import load_links
 from shardwright.task.links import links_to_dict
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
@@ -124,18 +125,29 @@ class _TopologyFile(Struct, forbid_unknown_fields=True):
     inter_bandwidth: int | float | str | UnsetType = UNSET
     intra_latency_ms: float | UnsetType = UNSET
     inter_latency_ms: float | UnsetType = UNSET
-    links: dict[str, Any] | UnsetType = UNSET
+    links: dict[str, Any] | str | UnsetType = UNSET
 
 
-def _topology_from_dict(content: str | dict[str, Any], place: Place) -> Topology:
+def _topology_from_dict(content: str | dict[str, Any], place: Place, folder: Path | None) -> Topology:
     """Return the topology in a task file: a preset's name, or a mapping that may name a preset and change some of its fields."""
     if isinstance(content, str):
         content = {"preset": content}
     fields = given(convert(content, _TopologyFile, place))
     preset = fields.pop("preset", None)
+    links = fields.pop("links", None)
+    if isinstance(links, str) and folder is None:
+        raise InvalidInput(
+            f"{place}: links names the file {links!r}, which only a task file may do; state the links here"
+        )
     with Place(place.file).naming():
         _check_units(fields)
-        return Topology(**fields) if preset is None else Topology.preset(preset, **fields)
+        file = folder / links if isinstance(links, str) and folder is not None else None
+        measured = None if file is None else load_links(file)
+        fields["links"] = links if measured is None else measured.links
+        topology = Topology(**fields) if preset is None else Topology.preset(preset, **fields)
+        if measured is not None:
+            measured.check_cluster(topology, str(file))
+    return topology
 
 
 def _check_units(fields: dict[str, Any]) -> None:
@@ -159,7 +171,7 @@ def _topology_to_dict(topology: Topology) -> dict[str, Any]:
         "inter_bandwidth": inter,
         "intra_latency_ms": plain(topology.intra_latency_ms),
         "inter_latency_ms": plain(topology.inter_latency_ms),
-        **({"links": links_to_dict(topology.links)} if topology.links else {}),
+        **({"links": links_to_dict(topology.links)} if topology.links is not None else {}),
     }
 
 
@@ -274,7 +286,7 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
     Args:
         document: the content.
         where: the file's path, for messages.
-        folder: the folder to which `tables: {file: …}` is relative; None if the document itself must hold the tables.
+        folder: the folder to which `tables: {file: …}` and `links: FILE` are relative; None if the document itself must hold them.
 
     Raises:
         InvalidInput: a rule is broken.
@@ -282,7 +294,7 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
     place = Place(where)
     check_format(document, place, "task file", FORMAT)
     content = convert(document, _TaskFile, place)
-    topology = _topology_from_dict(content.topology, place.at("topology"))
+    topology = _topology_from_dict(content.topology, place.at("topology"), folder)
     tables = _tables_or_file(content.tables, place.at("tables"), folder)
     constraints = _constraints_from_list(content.constraints, place.at("constraints"))
     groups = content.sharding_groups if isinstance(content.sharding_groups, ShardingGroups) else None

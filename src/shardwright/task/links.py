@@ -28,6 +28,10 @@ class LinkSpeed:
     latency_ms: float
     bandwidth: float
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "latency_ms", checked_number(self.latency_ms, "links: latency_ms", zero=True))
+        object.__setattr__(self, "bandwidth", parse_bandwidth(self.bandwidth, "links: bandwidth"))
+
 
 @dataclass(frozen=True)
 class Links:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import reprlib
+import warnings
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias, get_args
@@ -13,6 +14,8 @@ from shardwright.task.links import Collective, Links, links_from_dict
 from shardwright.task.units import checked_number, checked_whole, format_bytes, listed, parse_bandwidth, parse_bytes
 
 MAX_DEVICES = 65_536
+ASSUMED = "10 GB/s are assumed"
+"""What a warning says where nobody states a bandwidth."""
 
 Memory: TypeAlias = int | str | Sequence[int | str]
 
@@ -24,12 +27,13 @@ class Topology:
     Attributes:
         hosts: number of hosts.
         devices_per_host: devices of each host.
-        device: name of the device type; selects the bundled cost model.
+        device: name of the device type; selects the bundled cost model, and the links where none are given.
         memory: bytes for embeddings on each device, `(devices,)`; given as one size for all devices, or one per device.
         intra_bandwidth: bytes per second a device can send inside its host.
         inter_bandwidth: bytes per second a device can send to other hosts.
         intra_latency_ms: fixed cost of a collective inside a host.
-        inter_latency_ms: fixed cost of a collective between hosts.
+        inter_latency_ms: fixed cost of a collective between hosts. Bandwidths and latencies that are not given are those of the first
+            preset with such devices, or 10 GB/s, 0.02 and 0.05 ms if there is none; they are numbers afterwards.
         links: speeds of single collectives, as measured; None if the latencies and bandwidths above hold for all of them. Given as `Links`
             or as a mapping of collectives.
     """
@@ -38,10 +42,10 @@ class Topology:
     devices_per_host: int = 1
     device: str = "cpu"
     memory: Memory = "4 GB"
-    intra_bandwidth: float | str = "10 GB/s"
-    inter_bandwidth: float | str = "10 GB/s"
-    intra_latency_ms: float = 0.02
-    inter_latency_ms: float = 0.05
+    intra_bandwidth: float | str = None  # type: ignore[assignment]  # None only until __post_init__, here and below
+    inter_bandwidth: float | str = None  # type: ignore[assignment]
+    intra_latency_ms: float = None  # type: ignore[assignment]
+    inter_latency_ms: float = None  # type: ignore[assignment]
     links: Links | None = None
 
     def __post_init__(self) -> None:
@@ -55,6 +59,7 @@ class Topology:
         if not isinstance(self.device, str) or not self.device or not self.device.isprintable():
             raise InvalidInput(f"topology: device is {self.device!r}, must be the name of a device type")
         object.__setattr__(self, "memory", self._memory_per_device())
+        self._take_usual_links()
         for field in ("intra_bandwidth", "inter_bandwidth"):
             object.__setattr__(self, field, parse_bandwidth(getattr(self, field), f"topology: {field}"))
         for field in ("intra_latency_ms", "inter_latency_ms"):
@@ -69,6 +74,22 @@ class Topology:
         between = f", {inter}/s between hosts" if self.hosts > 1 else ""
         devices = f"{self.hosts} × {self.devices_per_host} {self.device}"
         return f"<Topology: {devices}, {memory} each, {intra}/s inside a host{between}>"
+
+    def _take_usual_links(self) -> None:
+        """Set the bandwidths and latencies that are not given, and warn of bandwidths that nobody knows and that plans depend on."""
+        missing = [name for name in _LINK_FIELDS if getattr(self, name) is None]
+        if not missing:
+            return
+        usual = usual_links(self.device)
+        for name in missing:
+            object.__setattr__(self, name, (usual or _UNKNOWN_LINKS)[name])
+        several = {"intra_bandwidth": self.devices_per_host > 1, "inter_bandwidth": self.hosts > 1}
+        assumed = [name for name in missing if several.get(name)]
+        if assumed and usual is None and self.links is None and self.device != "cpu":
+            warnings.warn(
+                f"topology: no preset has {self.device!r} devices, so {ASSUMED}; state {' and '.join(assumed)}, or links",
+                stacklevel=4,
+            )
 
     def _memory_per_device(self) -> tuple[int, ...]:
         given = None if isinstance(self.memory, Set) else listed(self.memory)  # a set has no order of ranks
@@ -148,19 +169,50 @@ def _this_machine() -> Topology:
     return Topology(devices_per_host=cores, device="cpu", memory=physical // 2 // cores)
 
 
+_LINK_FIELDS = ("intra_bandwidth", "inter_bandwidth", "intra_latency_ms", "inter_latency_ms")
+_UNKNOWN_LINKS: dict[str, float] = dict(zip(_LINK_FIELDS, (10e9, 10e9, 0.02, 0.05), strict=True))
+
+
+def _preset(count: int, device: str, memory: float, *links: float) -> Topology:
+    """One host of `count` devices. Memory is 85% of the card's."""
+    intra, inter, intra_ms, inter_ms = links
+    return Topology(1, count, device, round(0.85 * memory), intra, inter, intra_ms, inter_ms)
+
+
 # Bandwidths are per device and direction. Published collectives (`benchmarks/published_links.py`) give all latencies, NVLink from A100s on,
 # and links between hosts from H100s on: all-to-alls inside hosts of H100s and GB300s (H200s and B200s have the same links) and on 16 GPUs
-# of two hosts; all-reduces elsewhere. Vendors state the other values. Memory is 85% of the card's: the rest is left to the dense layers,
-# activations and the allocator (TorchRec's default reservation is 15% too).
+# of two hosts; all-reduces elsewhere. Vendors state the other values of these. Memory is 85% of the card's: the rest is left to the dense
+# layers, activations and the allocator (TorchRec's default reservation is 15% too).
+#
+# Of the later ones, with what is not said of them above:
+# - GB200, GB300: the domain of 72 is a host. GB300s: an all-to-all of 64 (oracle-quickstart in that table) 667 GB/s, between two racks 24;
+#   GB200s have the same NVLink, and one 400 Gb NIC each, as H100s. Memory: 13.4 and 20 TB a rack (NVIDIA). Latency: as B200s.
+# - MI300X: 48 GB/s reach a peer over the one link of a pair (ROCm/rccl issue 1210), so 7 peers take 336. MI350X: 56 GB/s a pair as measured
+#   (meta-pytorch/torchrec PR 4570), so 392; published all-to-alls of MI355Xs reach 361. NICs of 400 Gb and latencies as H100s.
+# - L40S, A10G: all traffic crosses the host's PCIe 4.0. All-to-alls of four RTX 4090s, which have such links, reach 18 GB/s through host
+#   memory (NVIDIA/nccl issue 1603). G5 hosts have 40 Gb for four A10Gs, 100 Gb for eight (AWS); two L40Ss share 200 Gb (naddod.com).
+#   Latencies: as RTX 2080 Tis.
 PRESETS: dict[str, Topology] = {
-    f"rtx2080ti-{count}": Topology(1, count, "rtx2080ti", 9_350_000_000, 12e9, 12e9, 0.03, 0.05) for count in (4, 8)
-} | {
-    "v100-8": Topology(1, 8, "v100", 27_200_000_000, 150e9, 12.5e9, 0.05, 0.035),
-    "a100-8": Topology(1, 8, "a100", 68_000_000_000, 208e9, 25e9, 0.05, 0.035),
-    "h100-8": Topology(1, 8, "h100", 68_000_000_000, 335e9, 48e9, 0.032, 0.035),
-    "h200-8": Topology(1, 8, "h200", 119_850_000_000, 335e9, 48e9, 0.036, 0.035),
-    "b200-8": Topology(1, 8, "b200", 153_000_000_000, 625e9, 48e9, 0.053, 0.035),
+    **{f"rtx2080ti-{count}": _preset(count, "rtx2080ti", 11e9, 12e9, 12e9, 0.03, 0.05) for count in (4, 8)},
+    "v100-8": _preset(8, "v100", 32e9, 150e9, 12.5e9, 0.05, 0.035),
+    "a100-8": _preset(8, "a100", 80e9, 208e9, 25e9, 0.05, 0.035),
+    "h100-8": _preset(8, "h100", 80e9, 335e9, 48e9, 0.032, 0.035),
+    "h200-8": _preset(8, "h200", 141e9, 335e9, 48e9, 0.036, 0.035),
+    "b200-8": _preset(8, "b200", 180e9, 625e9, 48e9, 0.053, 0.035),
+    "gb200-nvl72": _preset(72, "gb200", 186e9, 667e9, 48e9, 0.053, 0.035),
+    "gb300-nvl72": _preset(72, "gb300", 277e9, 667e9, 24e9, 0.053, 0.035),
+    "mi300x-8": _preset(8, "mi300", 192e9, 336e9, 48e9, 0.032, 0.035),
+    "mi350x-8": _preset(8, "mi350x", 288e9, 392e9, 48e9, 0.032, 0.035),
+    "l40s-8": _preset(8, "l40s", 48e9, 18e9, 12.5e9, 0.03, 0.05),
+    "a10g-4": _preset(4, "a10g", 24e9, 18e9, 1.25e9, 0.03, 0.05),
+    "a10g-8": _preset(8, "a10g", 24e9, 18e9, 1.56e9, 0.03, 0.05),
 }
+
+
+def usual_links(device: str) -> dict[str, float] | None:
+    """Bandwidths and latencies of the first preset with such devices, by field; None if no preset has them."""
+    found = next((preset for preset in PRESETS.values() if preset.device == device), None)
+    return None if found is None else {name: getattr(found, name) for name in _LINK_FIELDS}
 
 
 Deduplication: TypeAlias = Literal["none", "device", "host"]

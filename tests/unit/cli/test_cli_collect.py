@@ -4,7 +4,6 @@ import pytest
 
 from shardwright.measure.collect import CollectSummary
 from shardwright.measure.collectives.collect import CollectivesSummary
-from shardwright.measure.collectives.torchrun import PlaceInGroup
 from shardwright.workload.generators import table_pool
 
 
@@ -154,58 +153,40 @@ def test_bad_options(cli, tmp_path, monkeypatch, options, says):
 
 @pytest.fixture
 def fake_collectives(monkeypatch):
-    """Records how it is called, and says it measured 21 collectives in 10 s; rank 0 of a group alone has something to say."""
+    """Records how it is called, and says it measured 21 collectives in 10 s."""
     calls = {}
 
     def collect(collection, **options):
         calls.update(options, collection=collection)
         options["progress"](21, 21)
-        return CollectivesSummary(collection.folder, 20, 2, 21, 10.0, 0.25, float("nan"))
+        return CollectivesSummary(collection.folder, 20, 21, 10.0, 0.25, float("nan"))
 
-    def in_group(collection, place, **options):
-        return collect(collection, place=place, **options) if place.rank == 0 else None
-
-    monkeypatch.setattr("shardwright.measure.collectives.torchrun.collect_collectives", collect)
-    monkeypatch.setattr("shardwright.measure.collectives.torchrun.collect_in_group", in_group)
+    monkeypatch.setattr("shardwright.measure.collectives.collect.collect_collectives", collect)
     return calls
 
 
 def test_the_options_reach_the_collector_of_collectives(cli, tmp_path, fake_collectives):
-    options = ["-n", 20, "--world", 4, "--hosts", 2, "--seed", 5, "--batch-size", 64, "--timeout", 7, "--runs", 3]
-    options += ["--kind", "all_to_all", "--kind", "all_gather", "--pool", "dlrm-2022"]
+    options = ["-n", 20, "--world", 4, "--seed", 5, "--batch-size", 64, "--timeout", 7, "--runs", 3]
+    options += ["--pool", "dlrm-2022"]
     outcome = cli("collect", "--collectives", "-o", tmp_path / "samples", *options)
     assert outcome.code == 0
-    assert "20 collectives in" in outcome.out
-    assert "2 skipped; 21 measurements in 10 s" in outcome.out
+    assert "20 all-to-alls in" in outcome.out
+    assert "; 21 measurements in 10 s" in outcome.out
     collection = fake_collectives["collection"]
-    assert (collection.folder, collection.samples, collection.hosts) == (tmp_path / "samples", 20, 2)
+    assert (collection.folder, collection.samples) == (tmp_path / "samples", 20)
     assert (collection.device, collection.policy.runs) == ("cpu", 3)
     space = collection.space
-    assert (space.world, space.seed, space.batch_sizes, space.kinds) == (4, 5, (64,), ("all_to_all", "all_gather"))
+    assert (space.world, space.seed, space.batch_sizes) == (4, 5, (64,))
     assert space.pool == table_pool("dlrm-2022")
     assert fake_collectives["timeout_s"] == 7
 
 
 def test_collectives_have_defaults_of_their_own(cli, tmp_path, fake_collectives):
     document = cli("collect", "--collectives", "-o", tmp_path / "samples", "--json").document
-    assert (document["samples"], document["skipped"], document["repeat_mean"]) == (20, 2, None)
+    assert (document["samples"], document["repeat_mean"]) == (20, None)
     collection = fake_collectives["collection"]
-    assert (collection.samples, collection.space.world, collection.hosts, collection.policy.runs) == (2000, 2, 1, 10)
+    assert (collection.samples, collection.space.world, collection.policy.runs) == (2000, 2, 10)
     assert fake_collectives["timeout_s"] == 60
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_under_torchrun_the_group_is_joined_and_rank_0_speaks(cli, tmp_path, monkeypatch, fake_collectives, rank):
-    variables = {"WORLD_SIZE": 4, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "host0", "MASTER_PORT": 1}
-    for name, value in {"RANK": rank, **variables}.items():
-        monkeypatch.setenv(name, str(value))
-    outcome = cli("collect", "--collectives", "-o", tmp_path / "samples")
-    assert outcome.code == 0
-    if rank == 0:
-        assert fake_collectives["place"] == PlaceInGroup(0, 4, 0, 2)
-        assert (fake_collectives["collection"].space.world, fake_collectives["collection"].hosts) == (4, 2)
-    else:
-        assert outcome.out == ""
 
 
 @pytest.mark.parametrize(
@@ -216,13 +197,9 @@ def test_under_torchrun_the_group_is_joined_and_rank_0_speaks(cli, tmp_path, mon
         (["--collectives", "--backend", "fbgemm"], "--backend does not apply"),
         (["--collectives", "--sequence-share", "0.5"], "--sequence-share does not apply"),
         (["--world", "2"], "--world needs --collectives; add that flag, or leave it out"),
-        (["--hosts", "1"], "--hosts needs --collectives"),
-        (["--kind", "all_gather"], "--kind needs --collectives"),
         (["--runs", "3"], "--runs needs --collectives"),
         (["--timeout", "3"], "--timeout needs --collectives"),
         (["--collectives", "--world", "1"], "world is 1, must be at least 2"),
-        (["--collectives", "--world", "3", "--hosts", "2"], "hosts is 2, must be a divisor of the 3 ranks"),
-        (["--collectives", "--kind", "broadcast"], "must be one or more of all_to_all"),
         (["--collectives", "--timeout", "0"], "timeout is 0.0 s, must be a finite number greater than 0"),
         (["--collectives", "--runs", "0"], "runs"),
         (["--collectives", "--device", "tpu"], "device is 'tpu'"),

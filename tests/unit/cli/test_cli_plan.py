@@ -92,7 +92,7 @@ def test_bad_tasks(cli, tmp_path, old, new, code, says):
     assert outcome.code == code
     assert says in outcome.document["error"]["message"]
     *notes, error, _ = outcome.err.split("\n")
-    assert all("cost model" in text for text in notes)
+    assert all("cost model" in text or "no preset" in text for text in notes)
     assert error == f"error: {outcome.document['error']['message']}"
     assert error.startswith(f"error: {path}: ")
     assert not (tmp_path / "plan.json").exists()

@@ -1,10 +1,12 @@
 import math
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.task import PRESETS, Table, Task, Topology
+from shardwright.task import PRESETS, Links, Table, Task, Topology
 from shardwright.task.files import task_from_dict, task_to_dict
 from shardwright.task.topology import Exchange
 
@@ -135,3 +137,47 @@ def test_task_files_name_what_is_wrong() -> None:
     document = task_to_dict(Task([Table("t", 10, 4)], Topology(1, 2, "cpu", "1 GB"), 8))
     with pytest.raises(InvalidInput, match=r"exchange.*deduplicate"):
         task_from_dict(document | {"exchange": {"deduplicate": "rack"}})
+
+
+def test_a_device_brings_the_links_of_its_first_preset() -> None:
+    known, preset = Topology(2, 4, "h100"), PRESETS["h100-8"]
+    assert (known.link_bandwidth, known.link_latency_ms) == (preset.link_bandwidth, preset.link_latency_ms)
+    assert known.memory_bytes[0] == 4 * 10**9  # which is asked for, as ever
+    assert Topology(2, 4, "h100", inter_bandwidth="1 GB/s").link_bandwidth == (preset.link_bandwidth[0], 1e9)
+    assert Topology(2, 4, "h100", intra_latency_ms=0).link_latency_ms == (0, preset.link_latency_ms[1])
+    assert Topology(2, 4).link_bandwidth == (10e9, 10e9)
+    assert Topology(2, 4).link_latency_ms == (0.02, 0.05)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_leave_a_part_of_the_card_and_name_their_device(name: str) -> None:
+    preset = PRESETS[name]
+    assert preset.hosts == 1
+    assert name.endswith(f"{preset.devices_per_host}")
+    assert name.startswith(preset.device)
+    assert preset.link_bandwidth[0] >= preset.link_bandwidth[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ((2, 4), "state intra_bandwidth and inter_bandwidth, or links"),
+        ((1, 4), "state intra_bandwidth, or links"),
+        ((4, 1), "state inter_bandwidth, or links"),
+    ],
+)
+def test_bandwidths_that_nobody_knows_are_warned_of(fields: tuple[int, int], named: str) -> None:
+    with pytest.warns(UserWarning, match=f"no preset has 'abacus' devices, so 10 GB/s are assumed; {named}") as warned:
+        topology = Topology(*fields, "abacus")
+    assert warned[0].filename == __file__
+    assert topology.link_bandwidth == (10e9, 10e9)
+
+
+def test_what_is_known_or_does_not_matter_is_not_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Topology(1, 1, "abacus")
+        Topology(1, 4, "abacus", intra_bandwidth="1 GB/s")
+        Topology(2, 4, "abacus", links=Links())
+        Topology(2, 4)
+        replace(Topology(2, 4, "h100"), device="abacus")

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from shardwright.arrays import Floats
-from shardwright.cost import links
 from shardwright.cost.accuracy import Accuracy, accuracy, predict
 from shardwright.cost.dataset import Samples
 from shardwright.cost.fitting import Fit, Progress, Stack
-from shardwright.cost.links import ALL_TO_ALL, BACKWARD, FORWARD, Collectives, PassErrors, errors_of, repeat_error
 from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT
+from shardwright.cost.neuroshard.collectives import PASSES, Collectives, PassErrors, errors_of, repeat_error
+from shardwright.cost.neuroshard.collectives import split as split_collectives
 from shardwright.cost.neuroshard.model import (
     SIZES,
     TABLE_FEATURES,
@@ -163,7 +163,6 @@ def _padded(samples: Samples, mean: Floats, std: Floats, kind: Loss) -> Training
 
 
 FEWEST_COLLECTIVES = 50
-_PASSES = {"forward": FORWARD, "backward": BACKWARD}
 
 
 @dataclass(frozen=True)
@@ -185,18 +184,18 @@ def train_communication(
     """Train a forward and a backward network for each number of devices.
 
     Args:
-        parts: measured collectives, one entry for each number of devices; kinds other than all_to_all are ignored.
-        options: how to train; the split is that of `shardwright.cost.links.split` with the same seed.
+        parts: measured collectives, one entry for each number of devices.
+        options: how to train; the split is that of `shardwright.cost.neuroshard.collectives.split` with the same seed.
         progress: called after every epoch of every network.
 
     Raises:
-        InvalidInput: there are no all-to-alls, fewer than 50 for a number of devices, or several numbers of hosts for one.
+        InvalidInput: there are no all-to-alls, or fewer than 50 for a number of devices.
     """
-    found = [part for part in (p.of_kind(ALL_TO_ALL) for p in parts) if len(part)]
+    found = [part for part in parts if len(part)]
     _check(found)
     weights: Weights = {}
     for part in found:
-        for name in _PASSES:
+        for name in PASSES:
             weights |= _train(part, name, options, progress)
     sizes, counts = np.unique(np.concatenate([part.batch_size for part in found]), return_counts=True)
     devices = tuple(part.devices for part in found)
@@ -206,7 +205,7 @@ def train_communication(
 
 def predict_passes(networks: CommunicationNetworks, part: Collectives) -> dict[str, Floats]:
     """`(n, D)` predicted ms of the forward and the backward pass of n all-to-alls."""
-    result = {name: np.zeros_like(part.dims) for name in _PASSES}
+    result = {name: np.zeros_like(part.dims) for name in PASSES}
     for size in np.unique(part.batch_size):
         rows = part.batch_size == size
         result["forward"][rows] = networks.forward_ms(part.dims[rows], part.delays[rows], int(size))
@@ -219,13 +218,7 @@ def _check(parts: Sequence[Collectives]) -> None:
         raise InvalidInput(
             "the sample stores hold no all_to_all; collect some first: shardwright collect --collectives"
         )
-    devices = [part.devices for part in parts]
     for part in parts:
-        if devices.count(part.devices) > 1:
-            raise InvalidInput(
-                f"all-to-alls of {part.devices} devices were measured on several numbers of hosts; NeuroShard's networks do not know of "
-                "hosts: train on samples of one arrangement"
-            )
         if len(part) < FEWEST_COLLECTIVES:
             raise InvalidInput(
                 f"{len(part)} all-to-alls of {part.devices} devices are too few to train on; collect at least {FEWEST_COLLECTIVES}, "
@@ -235,7 +228,7 @@ def _check(parts: Sequence[Collectives]) -> None:
 
 def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: Progress | None) -> Weights:
     """Train one network; return its arrays."""
-    train, valid, _ = links.split(part, options.seed)
+    train, valid, _ = split_collectives(part, options.seed)
     raw = _inputs(train, name)
     mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_VOLUME_STD)
     data, checked = (
@@ -262,10 +255,10 @@ def _inputs(part: Collectives, name: str) -> Floats:
 
 def _errors(networks: CommunicationNetworks, part: Collectives, seed: int) -> dict[str, PassErrors]:
     """Errors on the first measurements of the test collectives."""
-    test = links.split(part, seed)[2]
+    test = split_collectives(part, seed)[2]
     first = test.select(test.repeat == 0)
     predicted = predict_passes(networks, first)
     return {
-        fit_name: errors_of(predicted[name].ravel(), getattr(first, name).ravel(), repeat_error([part], fit_name))
-        for name, fit_name in _PASSES.items()
+        f"all_to_all_{name}": errors_of(predicted[name].ravel(), getattr(first, name).ravel(), repeat_error(part, name))
+        for name in PASSES
     }

@@ -58,13 +58,14 @@ from shardwright.integrations.torchrec.options import sharding_options, unplaced
 from shardwright.integrations.torchrec.problem import NO_TABLE, TorchRecProblem, problem_of_tables, warn_of_unknown
 from shardwright.integrations.torchrec.profiles import Profiles
 from shardwright.integrations.torchrec.searching import Search
-from shardwright.integrations.torchrec.topology import default_cost_model
+from shardwright.integrations.torchrec.topology import KnownLinks, default_cost_model
 from shardwright.search.groups import GroupSizes
 from shardwright.search.review import Review, compared
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.groups import in_group
 from shardwright.sharding.plan import Plan
 from shardwright.task.groups import ShardingGroups
+from shardwright.task.links import Links
 
 Callback = Callable[[List[ShardingOption]], List[ShardingOption]]
 
@@ -102,6 +103,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         sync_interval: steps from one `DMPCollection.sync()` to the next.
         use_inter_host_allreduce: as in `DMPCollection`.
         sharding_strategy: as in `DMPCollection`.
+        links: what TorchRec's topology cannot say: latency and bandwidth of single collectives, or a file of
+            `shardwright calibrate --links` for this cluster. Where it says nothing, the topology's bandwidths by collective hold.
+        latencies_ms: ms of a collective inside a host and between hosts, where `links` does not say them; by default 0.02 and 0.05.
 
     Attributes:
         last_plan: our plan behind the last sharding plan, with costs and bound; None before the first plan, and for a loaded plan.
@@ -136,6 +140,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         sync_interval: int = 1,
         use_inter_host_allreduce: bool = False,
         sharding_strategy: ShardingStrategy = ShardingStrategy.DEFAULT,
+        links: Links | str | Path | None = None,
+        latencies_ms: tuple[float, float] | None = None,
     ) -> None:
         _check_time("time_limit", time_limit)
         _check_time("timeout_seconds", timeout_seconds)
@@ -166,6 +172,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         self.plan_loader = plan_loader
         self._strategy, self._seed, self._time_limit, self._profiles = strategy, seed, time_limit, profiles
         self._given_model = None if cost_model is None else given_cost_model(cost_model)
+        self._known_links = KnownLinks.of(links, latencies_ms, self._topology)
         self._sizes: list[ShardingGroups] = []
         if sharding_group_size is not None:
             self._sizes = group_candidates(
@@ -218,7 +225,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         warn_of_unknown(module, sharders, found, self._constraints)
         try:
             problem = problem_of_tables(
-                found, self._topology, left, self._batch_size, self._constraints, self._profiles
+                found, self._topology, left, self._batch_size, self._constraints, self._profiles, self._known_links
             )
             if self._group is not None:
                 problem = replace(problem, task=in_group(problem.task, self._group))

@@ -20,7 +20,7 @@ from shardwright.integrations.torchrec.choices import kernels_by_type, limits_of
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
 from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
 from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
-from shardwright.integrations.torchrec.topology import topology_of
+from shardwright.integrations.torchrec.topology import KnownLinks, topology_of
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.table import MAX_ELEMENTS, Dtype, Table
 from shardwright.task.task import OPTIMIZERS, Optimizer, Task
@@ -169,10 +169,11 @@ def problem_of_tables(
     batch_size: int,
     constraints: Mapping[str, ParameterConstraints] | None = None,
     profiles: Profiles = None,
+    known_links: KnownLinks | None = None,
 ) -> TorchRecProblem:
     """Build the problem from tables that are already found and storage that is already reserved."""
     counts = Counter(table.name for table in found)
-    known, ours = profiles_by_name(profiles), topology_of(topology, reserved)
+    known, ours = profiles_by_name(profiles), topology_of(topology, reserved, known_links)
     places, tables = {}, []
     for table, buckets in zip(found, bucket_counts(found, topology.world_size), strict=True):
         given = (constraints or {}).get(table.name)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
+from torchrec.distributed.planner.types import BasicCommsBandwidths, CollectiveType, PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from shardwright.cost.choice import best_user_model, cost_model_for, gpu_types, resolve_cost_model
 from shardwright.cost.files import bundled_models
 from shardwright.cost.model import CostModel
 from shardwright.cost.published import GPUS, PublishedModel
+from shardwright.task.link_files import load_links
+from shardwright.task.links import COLLECTIVES, Collective, Links, LinkSpeed
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -19,7 +22,38 @@ _PER_SECOND = 1000.0  # TorchRec's bandwidths are bytes per ms
 _SAME = 0.01  # bandwidths that differ by less (relatively) are of one GPU
 
 
-def topology_of(given: TorchRecTopology, reserved: TorchRecTopology) -> Topology:
+@dataclass(frozen=True)
+class KnownLinks:
+    """What TorchRec's topology lacks.
+
+    Attributes:
+        links: speeds of single collectives; where one is None, those that TorchRec's topology states.
+        latencies_ms: fixed cost of a collective inside a host and between hosts; None for the usual ones.
+    """
+
+    links: Links = field(default_factory=Links)
+    latencies_ms: tuple[float, float] | None = None
+
+    @classmethod
+    def of(
+        cls, links: Links | str | Path | None, latencies_ms: tuple[float, float] | None, given: TorchRecTopology
+    ) -> KnownLinks:
+        """What a user states: links or a file of `shardwright calibrate --links`, and latencies.
+
+        Raises:
+            InvalidInput: the file cannot be read, or is of another cluster.
+        """
+        if isinstance(links, Links) or links is None:
+            return cls(links or Links(), latencies_ms)
+        measured = load_links(links)
+        hosts, per_host = _hosts_of(given)
+        # TorchRec does not name the GPU, so that of the file is taken.
+        device = "cpu" if given.compute_device == "cpu" else measured.cluster.device
+        measured.check_cluster(Topology(hosts, per_host, device, links=measured.links), str(links))
+        return cls(measured.links, latencies_ms)
+
+
+def topology_of(given: TorchRecTopology, reserved: TorchRecTopology, known: KnownLinks | None = None) -> Topology:
     """Convert TorchRec's topology to ours: hosts are groups with fast links (`intra_group_size`), memory is what the reservation leaves.
 
     If the last host has fewer ranks than the others, hosts count as parts of one size: 6 ranks on hosts of 4 are three parts of 2. Some
@@ -28,19 +62,55 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology) -> Topology
     Args:
         given: devices and bandwidths.
         reserved: the same topology with the storage that is left for embeddings.
+        known: links and latencies, which TorchRec's topology cannot state.
 
     Raises:
         PlannerError: a device has no memory left.
     """
-    per_host = math.gcd(given.world_size, min(given.intra_group_size, given.world_size))
-    return Topology(
-        hosts=given.world_size // per_host,
+    hosts, per_host = _hosts_of(given)
+    known = known or KnownLinks()
+    topology = Topology(
+        hosts=hosts,
         devices_per_host=per_host,
         device=given.compute_device,
         memory=device_memory(reserved, given.compute_device),
         intra_bandwidth=given.intra_host_bw * _PER_SECOND,
         inter_bandwidth=given.inter_host_bw * _PER_SECOND,
     )
+    if known.latencies_ms is not None:
+        intra_ms, inter_ms = known.latencies_ms
+        topology = replace(topology, intra_latency_ms=intra_ms, inter_latency_ms=inter_ms)
+    links = Links(**{name: _speeds(name, given, topology, known) for name in COLLECTIVES})
+    return topology if links == Links() else replace(topology, links=links)
+
+
+def _hosts_of(given: TorchRecTopology) -> tuple[int, int]:
+    """Hosts, and devices of each."""
+    per_host = math.gcd(given.world_size, min(given.intra_group_size, given.world_size))
+    return given.world_size // per_host, per_host
+
+
+def _speeds(
+    collective: Collective, given: TorchRecTopology, topology: Topology, known: KnownLinks
+) -> tuple[LinkSpeed | None, LinkSpeed | None]:
+    """Speeds of a collective as known, else as TorchRec's bandwidths by collective state them; None where a topology's own hold.
+
+    `BasicCommsBandwidths` knows intra_host_bw and inter_host_bw alone, which the topology has. Other classes are asked. TorchRec divides
+    a rank's whole buffer by a bandwidth. Over several hosts, the devices of a host share what all but all-to-alls send to other hosts, so
+    that each needs its part of the bandwidth only.
+    """
+    asked: list[LinkSpeed | None] = [None, None]
+    bandwidths = given.comms_bandwidths
+    if type(bandwidths) is not BasicCommsBandwidths:
+        local = topology.devices_per_host
+        for link, world in enumerate((local, topology.devices)):
+            if world > (1, local)[link]:
+                stated = bandwidths.get_bw(local, world, CollectiveType(collective)) * _PER_SECOND
+                speed = stated / local if link and collective != "all_to_all" else stated
+                if not math.isclose(speed, topology.link_bandwidth[link]):
+                    asked[link] = LinkSpeed(topology.link_latency_ms[link], speed)
+    intra, inter = known.links.of(collective)
+    return intra or asked[0], inter or asked[1]
 
 
 def device_memory(reserved: TorchRecTopology, compute_device: str) -> tuple[int, ...]:

@@ -1,22 +1,27 @@
-"""The ranks of a group as processes of this machine: start, ask, watch and end them, and restart them after a failure.
+"""The ranks of a group, asked by rank 0's process or by their parent: processes of this machine, or ranks that torchrun started.
 
-A rank that hangs or dies costs a restart, or at worst a sample, but never the collection.
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint host0:29500 -m shardwright calibrate --links --device cuda
+
+Under torchrun, every process is a rank. Rank 0 sends every request to the others, as a tensor with JSON text. A rank that hangs ends itself
+after the timeout; torchrun then ends the others.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from shardwright.errors import MeasurementFailed
-from shardwright.measure.collectives.rank import DeviceTimes, RunPolicy
-from shardwright.measure.collectives.sampling import CollectiveSample
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure.collectives.rank import Member, RunPolicy, answer, group_backend, joined_group
+from shardwright.measure.hardware import MACHINE, fingerprint
 from shardwright.measure.processes import Child, parsed
 
 _LOOK_S = 0.2  # interval of checks of the ranks during a wait
@@ -26,12 +31,8 @@ _LEAVE_S = 1.0  # after the group or one rank ended: time for the other ranks to
 RANK_PROGRAM = ("-m", "shardwright.measure.collectives.rank")
 
 
-class GroupFailed(Exception):
-    """The group failed to measure a sample and must be restarted. The message says why."""
-
-
-class GroupHung(GroupFailed):
-    """The group did not answer within the timeout."""
+class GroupFailed(MeasurementFailed):
+    """A rank of the group ended or hung, so that the group must be started again. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,6 @@ class RankGroup:
             self.close()
             raise
 
-    def measure(self, sample: CollectiveSample) -> DeviceTimes:
-        """Measure a sample.
-
-        Raises:
-            GroupHung: the sample took too long.
-            GroupFailed: a rank ended.
-            MeasurementFailed: the sample cannot be measured here.
-        """
-        reply = self.ask(asdict(sample), "for a sample")
-        return DeviceTimes(tuple(reply["forward_ms"]), tuple(reply["backward_ms"]))
-
     def ask(self, request: dict[str, Any], what: str) -> dict[str, Any]:
         """Send a request to every rank, and wait for the reply of rank 0.
 
@@ -97,8 +87,7 @@ class RankGroup:
             what: purpose of the request, for the error message.
 
         Raises:
-            GroupHung: the request took too long.
-            GroupFailed: a rank ended.
+            GroupFailed: a rank ended, or the request took too long.
             MeasurementFailed: the request cannot be served here.
         """
         for rank in self._ranks:
@@ -143,7 +132,7 @@ class RankGroup:
                 line = first.line(monotonic())  # the last reply may have just arrived
                 break
             if monotonic() >= stop:
-                raise GroupHung(f"the group of {self._options.world} ranks took longer than {timeout_s:g} s {what}")
+                raise GroupFailed(f"the group of {self._options.world} ranks took longer than {timeout_s:g} s {what}")
         if line is None or not line.endswith(b"\n"):
             raise self._ended()
         return parsed(line)
@@ -167,69 +156,171 @@ class RankGroup:
         return GroupFailed(f"rank {rank} {self._ranks[rank].how_ended()}. {self._ranks[rank].last_words()}")
 
 
-MOST_FAILURES = 5
-"""This many failures in a row are the machine's fault, not a sample's."""
+@contextmanager
+def telling_what_is_kept() -> Iterator[None]:
+    """Say, where a group fails, how to go on."""
+    try:
+        yield
+    except GroupFailed as error:
+        raise MeasurementFailed(f"{error}; what was measured is kept: run the same command again to go on") from error
 
-_TRIES = 2  # tries of a sample during which a rank ends; a sample that hangs is not tried again, since that costs another timeout
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-class Runner:
-    """Measures samples in a group, and restarts the group when it fails; a context manager that ends it.
+@dataclass(frozen=True)
+class PlaceInGroup:
+    """Place of this process in a group that torchrun started.
 
-    Args:
-        options: options of the group.
-        start: starts a group.
+    Attributes:
+        rank: number of this process.
+        world: number of ranks on all hosts.
+        local_rank: number of this process on this host.
+        local_world: number of ranks on this host.
     """
 
-    def __init__(self, options: GroupOptions, start: Callable[[GroupOptions], RankGroup] = RankGroup) -> None:
-        self._options, self._start = options, start
-        self._group: RankGroup | None = None
-        self._failures = 0
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
 
-    def measure(self, sample: CollectiveSample) -> DeviceTimes | None:
-        """Measure a sample; None if it hung, or if a rank ended in every try.
+    @property
+    def hosts(self) -> int:
+        """Number of hosts of the group."""
+        return self.world // self.local_world
+
+
+def place_of_this_process(environment: Mapping[str, str] | None = None) -> PlaceInGroup | None:
+    """The place that torchrun's environment variables give to this process; None if torchrun did not start it.
+
+    Raises:
+        InvalidInput: the hosts have different numbers of ranks.
+    """
+    given = os.environ if environment is None else environment
+    if not all(given.get(name) for name in _VARIABLES):
+        return None
+    rank, world, local_rank, local_world = (int(given[name]) for name in _VARIABLES[:4])
+    if world % local_world or rank % local_world != local_rank:
+        raise InvalidInput(
+            f"WORLD_SIZE is {world}, LOCAL_WORLD_SIZE {local_world}, RANK {rank}, LOCAL_RANK {local_rank}: every host must have as many "
+            "ranks, numbered host by host; use the same --nproc-per-node"
+        )
+    return PlaceInGroup(rank, world, local_rank, local_world)
+
+
+@dataclass(frozen=True)
+class LedGroup:
+    """The group as rank 0 sees it.
+
+    Attributes:
+        member: this process.
+        policy: how often a collective is run.
+        timeout_s: longest time of a request; a rank that takes longer ends itself.
+    """
+
+    member: Member
+    policy: RunPolicy
+    timeout_s: float
+
+    def ask(self, request: dict[str, Any], what: str) -> dict[str, Any]:
+        """Have all ranks serve a request, and return the reply of rank 0.
 
         Raises:
-            MeasurementFailed: the group failed too often in a row, or cannot measure here.
+            MeasurementFailed: a rank ended.
         """
-        for _ in range(_TRIES):
-            group = self._running_group()
-            try:
-                times = group.measure(sample)
-            except GroupFailed as error:
-                self._failed(error)
-                if isinstance(error, GroupHung):
-                    break
-            else:
-                self._failures = 0
-                return times
-        return None
+        with _telling_of_ranks(what):
+            self._share(request)
+            return self._serve(request)
 
-    def close(self) -> None:
-        """End the group."""
-        if self._group is not None:
-            self._group.close()
-            self._group = None
+    def follow(self) -> None:
+        """On every other rank: serve requests until rank 0 ends the group."""
+        with _telling_of_ranks("for rank 0"):
+            while (request := self._share({})).get("end") is None:
+                self._serve(request)
 
-    def __enter__(self) -> Runner:
-        return self
+    def end(self) -> None:
+        """On rank 0: let the other ranks go."""
+        self._share({"end": True})
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _serve(self, request: dict[str, Any]) -> dict[str, Any]:
+        faulthandler.dump_traceback_later(self.timeout_s, exit=True)
+        try:
+            return answer(self.member, request, self.policy)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
-    def _running_group(self) -> RankGroup:
-        while self._group is None:
-            try:
-                self._group = self._start(self._options)
-            except GroupFailed as error:
-                self._failed(error)
-        return self._group
+    def _share(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The document of rank 0, on every rank."""
+        import torch
+        import torch.distributed as dist
 
-    def _failed(self, error: GroupFailed) -> None:
-        self.close()
-        self._failures += 1
-        if self._failures >= MOST_FAILURES:
-            raise MeasurementFailed(
-                f"collectives between {self._options.world} processes failed {self._failures} times in a row, at last because {error}; "
-                "what was measured before is kept. Use fewer ranks, a longer timeout or smaller batches"
-            ) from error
+        own = torch.tensor(list(json.dumps(document).encode()), dtype=torch.uint8, device=self.member.device)
+        length = torch.tensor([len(own)], device=self.member.device)
+        dist.broadcast(length, src=0)
+        text = own if self.member.rank == 0 else own.new_empty(int(length))
+        dist.broadcast(text, src=0)
+        shared: dict[str, Any] = json.loads(bytes(text.tolist()))
+        return shared
+
+
+@contextmanager
+def led_group(
+    device: str, place: PlaceInGroup, timeout_s: float, options: Mapping[str, Any], policy: RunPolicy
+) -> Iterator[LedGroup | None]:
+    """Join the group for a block: on rank 0 with the group, on the others, which serve it meanwhile, with None.
+
+    Args:
+        device: "cpu" or "cuda".
+        place: this process's place.
+        timeout_s: longest time of a request.
+        options: what the ranks were started with; must be the same everywhere.
+        policy: how often a collective is run.
+
+    Raises:
+        MeasurementFailed: the ranks were started with different options or on different hardware, or one ended.
+    """
+    with joined_group(
+        device,
+        place.rank,
+        place.world,
+        local_rank=place.local_rank,
+        local_world=place.local_world,
+        timeout_s=timeout_s,
+    ) as member:
+        group = LedGroup(member, policy, timeout_s)
+        _check_agreement(group, device, place, options)
+        if place.rank:
+            group.follow()
+            yield None
+            return
+        try:
+            yield group
+        except InvalidInput:
+            group.end()
+            raise
+        group.end()
+
+
+@contextmanager
+def _telling_of_ranks(what: str) -> Iterator[None]:
+    """Say in one line what torch.distributed says when a rank of the group is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise MeasurementFailed(
+            f"a rank ended or hung {what} ({str(error).splitlines()[0]}); what was measured is kept: start all hosts again"
+        ) from error
+
+
+def _check_agreement(group: LedGroup, device: str, place: PlaceInGroup, options: Mapping[str, Any]) -> None:
+    """Check that all ranks have the same options on the same kind of machine, and all hosts as many ranks."""
+    hardware = fingerprint(device, group_backend(device))
+    mine = [{**options, "ranks of a host": place.local_world}, {key: hardware[key] for key in MACHINE}]
+    first = group._share({"ranks": mine})["ranks"]
+    agree = group.member.gather([float(json.loads(json.dumps(mine)) == first)])
+    others = [rank for rank, (same,) in enumerate(agree) if not same]
+    if others:
+        raise MeasurementFailed(
+            f"rank {others[0]} was started with other options than rank 0, or with another number of ranks on its host, or runs on other "
+            "hardware or another torch; start all hosts with the same command, on machines that are alike"
+        )

@@ -1,12 +1,8 @@
-"""One rank of a torch.distributed group: join the group, time collectives with the other ranks, and the program of a process.
+"""One rank of a torch.distributed group: join the group, time all-to-alls with the other ranks, and the program of a process.
 
 A rank's time runs from its own start, after its delay, to its own end. So it includes the wait for later ranks, as in NeuroShard.
 
-If gloo lacks an algorithm, torch composes the call from others: reduce-scatter becomes an all-reduce of the whole buffer, and each rank
-keeps its part (ProcessGroupGloo). Programs on gloo run this, so this is measured. The store records the bytes that have to travel
-(`sampling.Volumes`), so these times look like those of links half as fast.
-
-The program reads samples from standard input, one JSON document per line, and measures them with the other ranks. Rank 0 answers each on
+The program reads requests from standard input, one JSON document per line, and measures them with the other ranks. Rank 0 answers each on
 standard output. A rank ends when its standard input closes. A rank that is stuck then ends itself some time after its sample's timeout, so
 it does not outlive its parent process for long.
 """
@@ -16,25 +12,18 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from time import monotonic, monotonic_ns, perf_counter, sleep
+from time import monotonic_ns, perf_counter, sleep
 from typing import IO, TYPE_CHECKING, Any
 
 from shardwright.errors import InvalidInput, MeasurementFailed, ShardwrightError
-from shardwright.measure.collectives.sampling import (
-    ALL_GATHER,
-    ALL_TO_ALL,
-    REDUCE_SCATTER,
-    CollectiveSample,
-    samples_of,
-)
+from shardwright.measure.collectives.sampling import CollectiveSample, samples_of
 from shardwright.measure.hardware import check_device, import_torch, require_cuda
 from shardwright.measure.processes import reply, take_over_stdout
 
@@ -43,7 +32,6 @@ if TYPE_CHECKING:
 
 _MARGIN_NS = 1_000_000  # from the last rank's arrival to the common start, so that the agreement reaches all ranks
 _SPIN_NS = 200_000  # spin at the end of a wait if there are enough cores, since sleep is exact only to about 60 µs
-_LOOK_S = 0.02
 _GRACE_S = 10.0  # after the timeout; by then the parent process should have ended this one
 
 
@@ -67,19 +55,6 @@ class RunPolicy:
 
 
 @dataclass(frozen=True)
-class DeviceTimes:
-    """Median times of one sample.
-
-    Attributes:
-        forward_ms: `(devices,)` ms of the collective; for all-to-all, of the forward pass with start delays.
-        backward_ms: `(devices,)` ms of the backward all-to-all; empty for other kinds.
-    """
-
-    forward_ms: tuple[float, ...]
-    backward_ms: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Member:
     """This process as a rank of an existing group.
 
@@ -94,20 +69,33 @@ class Member:
     world: int
     device: torch.device
     local_world: int
+    _host_groups: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def measure(self, sample: CollectiveSample, policy: RunPolicy) -> DeviceTimes:
-        """Measure a sample. Every rank of the group must call this; all get the same times."""
-        passes = build_passes(sample, self.rank, self.world, self.device)
+    def measure(self, sample: CollectiveSample, policy: RunPolicy) -> dict[str, Any]:
+        """Measure a sample, with all other ranks; return the median ms of each device, {forward_ms: […], backward_ms: […]}, on every rank.
+
+        Forward times include the wait for devices that start late.
+        """
+        calls = build_passes(sample, self.rank, self.world, self.device)
         forward, backward = [], []
         for _ in range(policy.warm_up + policy.runs):
-            forward.append(self._time(passes.forward, sample.delays_ms[self.rank]))
-            if passes.backward is not None:
-                backward.append(self._time(passes.backward, 0.0))
-        mine = [median(times[policy.warm_up :]) if times else 0.0 for times in (forward, backward)]
-        forward_ms, backward_ms = zip(*self._gather(mine), strict=True)
-        return DeviceTimes(tuple(forward_ms), tuple(backward_ms) if backward else ())
+            forward.append(self.time(calls[0], sample.delays_ms[self.rank]))
+            backward.append(self.time(calls[1]))
+        mine = [median(times[policy.warm_up :]) for times in (forward, backward)]
+        forward_ms, backward_ms = zip(*self.gather(mine), strict=True)
+        return {"forward_ms": forward_ms, "backward_ms": backward_ms}
 
-    def _time(self, call: Callable[[], Any], delay_ms: float) -> float:
+    def host_group(self, hosts: int) -> Any:
+        """The group of the ranks of this rank's host, one of `hosts`; made once, when all ranks first ask for it."""
+        import torch.distributed as dist
+
+        if hosts not in self._host_groups:
+            near = self.world // hosts
+            made = [dist.new_group(list(range(first, first + near))) for first in range(0, self.world, near)]
+            self._host_groups[hosts] = made[self.rank // near]
+        return self._host_groups[hosts]
+
+    def time(self, call: Callable[[], Any], delay_ms: float = 0.0) -> float:
         """Milliseconds of one call after the common start and this rank's delay."""
         self._wait_until(self._common_start() + round(delay_ms * 1e6))
         if self.device.type == "cpu":
@@ -142,8 +130,8 @@ class Member:
         while monotonic_ns() < instant:
             pass
 
-    def _gather(self, mine: list[float]) -> list[list[float]]:
-        """`(devices, 2)` times of all ranks."""
+    def gather(self, mine: list[float]) -> list[list[float]]:
+        """`(devices, n)` numbers of all ranks."""
         import torch
         import torch.distributed as dist
 
@@ -153,42 +141,14 @@ class Member:
         return [times.tolist() for times in all_]
 
 
-@dataclass(frozen=True)
-class Passes:
-    """The calls of one sample on one rank.
+def build_passes(
+    sample: CollectiveSample, rank: int, world: int, device: torch.device
+) -> list[Callable[[], torch.Tensor]]:
+    """Build the forward and the backward all-to-all of a sample on one rank of an existing group, each of which returns what it received.
 
-    Attributes:
-        forward: runs the collective; for all-to-all, the forward pass.
-        backward: runs the all-to-all of the backward pass; None for other kinds.
-        outputs: buffers that the calls write, one for each pass.
+    Forward sends this rank's columns of all samples and receives all columns of its own; backward is the reverse. Every input value is the
+    number of the sending rank.
     """
-
-    forward: Callable[[], Any]
-    backward: Callable[[], Any] | None
-    outputs: Sequence[torch.Tensor]
-
-
-def build_passes(sample: CollectiveSample, rank: int, world: int, device: torch.device) -> Passes:
-    """Build the calls of a sample on one rank of an existing group. Every input value is the number of the sending rank."""
-    if sample.kind == ALL_TO_ALL:
-        return _all_to_all(sample, rank, world, device)
-    import torch
-    import torch.distributed as dist
-
-    share = sample.elements // world
-    whole = torch.full((sample.elements,), float(rank), device=device)
-    part = torch.full((share,), float(rank), device=device)
-    if sample.kind == ALL_GATHER:
-        gather = _named("all_gather_single", "all_gather_into_tensor")
-        return Passes(lambda: gather(whole, part), None, [whole])
-    if sample.kind == REDUCE_SCATTER:
-        scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")
-        return Passes(lambda: scatter(part, whole), None, [part])
-    return Passes(lambda: dist.all_reduce(whole), None, [whole])
-
-
-def _all_to_all(sample: CollectiveSample, rank: int, world: int, device: torch.device) -> Passes:
-    """Build an all-to-all: forward sends this rank's columns of all samples and receives all columns of its own; backward reverses it."""
     import torch
     import torch.distributed as dist
 
@@ -199,14 +159,19 @@ def _all_to_all(sample: CollectiveSample, rank: int, world: int, device: torch.d
     pooled = torch.empty(sum(in_splits), device=device)
     gradients = torch.full((sum(in_splits),), float(rank), device=device)
     collected = torch.empty(sum(out_splits), device=device)
-    return Passes(
-        lambda: dist.all_to_all_single(pooled, values, in_splits, out_splits),
-        lambda: dist.all_to_all_single(collected, gradients, out_splits, in_splits),
-        [pooled, collected],
-    )
+
+    def forward() -> torch.Tensor:
+        dist.all_to_all_single(pooled, values, in_splits, out_splits)
+        return pooled
+
+    def backward() -> torch.Tensor:
+        dist.all_to_all_single(collected, gradients, out_splits, in_splits)
+        return collected
+
+    return [forward, backward]
 
 
-def _named(name: str, older: str) -> Callable[..., Any]:
+def named(name: str, older: str) -> Callable[..., Any]:
     """A function of torch.distributed by its current name, or by its name before torch 2.13."""
     import torch.distributed as dist
 
@@ -266,8 +231,7 @@ def joined_group(
         device = torch.device("cpu")
     dist.init_process_group(
         group_backend(device_kind),
-        init_method=meeting_file.as_uri() if meeting_file else None,
-        store=None if meeting_file else fresh_store(rank, world, timeout_s),
+        init_method=meeting_file.as_uri() if meeting_file else "env://",
         rank=rank,
         world_size=world,
         timeout=timedelta(seconds=timeout_s),
@@ -289,70 +253,6 @@ def _settle_on_core(local_rank: int) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, -20)
 
 
-def fresh_store(rank: int, world: int, timeout_s: float) -> Any:
-    """A torch.distributed store, at MASTER_ADDR and MASTER_PORT, without keys of earlier starts.
-
-    torchrun keeps one store of keys for all its restarts, and gloo leaves the addresses of ended processes in it: restarted ranks would
-    connect to those. The number of restarts cannot serve as a prefix, since torchrun counts it on each host separately. So the ranks agree
-    on a new name and meet under it.
-
-    Args:
-        rank: number of this process.
-        world: ranks.
-        timeout_s: longest time to wait for the others.
-
-    Raises:
-        MeasurementFailed: not all ranks came.
-    """
-    import torch.distributed as dist
-
-    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))  # type: ignore[attr-defined]
-    return dist.PrefixStore(new_name(store, rank, world, timeout_s), store)  # type: ignore[attr-defined]
-
-
-def new_name(store: Any, rank: int, world: int, timeout_s: float) -> str:
-    """Agree on a new name with all living ranks; rank 0 chooses it.
-
-    Every other rank asks with a random key, which only a living rank 0 can answer. Rank 0 answers until all ranks know the name.
-
-    Args:
-        store: a store that may hold keys of earlier starts.
-        rank: number of this process.
-        world: ranks.
-        timeout_s: longest time to wait for the others.
-
-    Raises:
-        MeasurementFailed: not all ranks came.
-    """
-    own, stop = secrets.token_hex(8), monotonic() + timeout_s
-    waiting = set(range(1, world)) if rank == 0 else {0}
-    if rank:
-        store.set(f"shardwright/asks/{rank}", own)
-    while waiting:
-        if rank == 0:
-            waiting = {other for other in waiting if not _answered(store, other, own)}
-        elif store.check([f"shardwright/answers/{own}"]):
-            name: str = store.get(f"shardwright/answers/{own}").decode()
-            store.set(f"shardwright/knows/{name}/{rank}", "yes")
-            return name
-        if waiting and monotonic() > stop:
-            raise MeasurementFailed(
-                f"rank {rank} waited {timeout_s:g} s for rank {min(waiting)} of {world}; start all ranks, or use a longer timeout"
-            )
-        sleep(_LOOK_S)
-    return own
-
-
-def _answered(store: Any, other: int, name: str) -> bool:
-    """Answer a rank that asks; return whether it already knows the name."""
-    if store.check([f"shardwright/knows/{name}/{other}"]):
-        return True
-    if store.check([f"shardwright/asks/{other}"]):
-        asked = store.get(f"shardwright/asks/{other}").decode()
-        store.set(f"shardwright/answers/{asked}", name)
-    return False
-
-
 Answer = Callable[[Member, dict[str, Any], RunPolicy], dict[str, Any]]
 
 
@@ -360,7 +260,7 @@ def main(program: Answer | None = None) -> None:
     """Serve requests until standard input ends. The one argument of the process is a JSON document: see `group.RankGroup`.
 
     Args:
-        program: serves a request on every rank, and returns the reply of rank 0; by default requests are samples to measure.
+        program: serves a request on every rank, and returns the reply of rank 0; by default requests are for times of collectives.
     """
     options = json.loads(sys.argv[1])
     replies = take_over_stdout()
@@ -394,9 +294,12 @@ def _serve(options: dict[str, Any], replies: IO[str], program: Answer) -> None:
 
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
-    """Measure a sample; return the reply of rank 0."""
-    sample = CollectiveSample(**request)
-    return asdict(member.measure(sample, policy))
+    """Measure a sample, or a rung of the ladder of links; return the reply of rank 0."""
+    if "sample" in request:
+        return member.measure(CollectiveSample(**request), policy)
+    from shardwright.measure.collectives.links import measure_rung
+
+    return measure_rung(member, request)
 
 
 if __name__ == "__main__":

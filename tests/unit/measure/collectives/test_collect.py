@@ -9,9 +9,9 @@ import pytest
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.collectives.collect import (
     CollectiveCollection,
+    _collected,
     collect_collectives,
     keys_of,
-    measure_all,
     new_collection,
     read_collectives,
     row_of,
@@ -19,8 +19,8 @@ from shardwright.measure.collectives.collect import (
     step_ms,
     summarise,
 )
-from shardwright.measure.collectives.rank import DeviceTimes, RunPolicy
-from shardwright.measure.collectives.sampling import ALL_GATHER, ALL_TO_ALL, CollectiveSample
+from shardwright.measure.collectives.rank import RunPolicy
+from shardwright.measure.collectives.sampling import CollectiveSample
 from shardwright.measure.hardware import MACHINE
 from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore
@@ -35,27 +35,24 @@ def collection(folder: Path, samples: int, **changes: Any) -> CollectiveCollecti
 
 
 class Script:
-    """Measures samples by name: None for those that are given up, an exception for those that end it."""
+    """Answers requests for samples, or raises what the script says."""
 
-    def __init__(self, events: dict[int, Any] | None = None) -> None:
+    def __init__(self, events: dict[int, BaseException] | None = None) -> None:
         self.events, self.seen = events or {}, list[int]()
 
-    def __call__(self, sample: CollectiveSample) -> DeviceTimes | None:
-        self.seen.append(sample.sample)
-        found = self.events.get(sample.sample, DeviceTimes((1.0, 1.0), (1.0, 1.0) if sample.dims else ()))
-        if isinstance(found, BaseException):
-            raise found
-        return found  # type: ignore[no-any-return]
+    def __call__(self, request: dict[str, Any], what: str) -> dict[str, Any]:
+        self.seen.append(request["sample"])
+        if request["sample"] in self.events:
+            raise self.events[request["sample"]]
+        return {"forward_ms": [1.0, 1.0], "backward_ms": [1.0, 1.0]}
 
 
 def run(folder: Path, samples: int, script: Script) -> int:
-    wanted = collection(folder, samples)
-    with wanted.open_store() as store:
-        return measure_all(wanted, store, script, None)
+    return _collected(collection(folder, samples), script, None).measured
 
 
 def in_store(folder: Path) -> list[tuple[int, int]]:
-    return keys_of(read_collectives(folder, skipped=True))
+    return keys_of(read_collectives(folder))
 
 
 def test_every_20th_sample_is_repeated_and_nothing_is_measured_twice(tmp_path: Path) -> None:
@@ -69,51 +66,20 @@ def test_every_20th_sample_is_repeated_and_nothing_is_measured_twice(tmp_path: P
     assert more.seen == [25, 26, 27, 28, 29]
 
 
-def test_samples_that_were_given_up_are_kept_and_not_tried_again(tmp_path: Path) -> None:
-    assert run(tmp_path, 6, Script({2: None, 5: None})) == 5
-    assert len(in_store(tmp_path)) == 7
-    assert 2 not in read_collectives(tmp_path)["sample"].to_pylist()
-    again = Script()
-    assert run(tmp_path, 6, again) == 0
-    assert again.seen == []
-
-
-def test_a_machine_on_which_all_fails_does_not_use_up_samples(tmp_path: Path) -> None:
-    script = Script({2: None, 3: None, 4: MeasurementFailed("five in a row")})
-    with pytest.raises(MeasurementFailed, match="five in a row"):
-        run(tmp_path, 6, script)
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), MeasurementFailed("rank 1 was ended by SIGKILL")])
+def test_what_ends_a_collection_leaves_what_is_known(tmp_path: Path, end: BaseException) -> None:
+    with pytest.raises(type(end)):
+        run(tmp_path, 6, Script({2: end}))
     assert in_store(tmp_path) == [(0, 0), (1, 0)]
     again = Script()
     assert run(tmp_path, 6, again) == 5
     assert again.seen == [2, 3, 4, 5, 0]
 
 
-def test_ctrl_c_keeps_what_is_known(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, 6, Script({1: None, 2: KeyboardInterrupt()}))
-    assert in_store(tmp_path) == [(0, 0), (1, 0)]
-
-
-def test_a_row_is_on_disk_before_the_next_sample(tmp_path: Path) -> None:
-    wanted = collection(tmp_path, 3)
-    known: list[int] = []
-
-    def measure(sample: CollectiveSample) -> DeviceTimes:
-        if sample.sample:
-            known.append(len(in_store(tmp_path)))
-        return DeviceTimes((1.0, 1.0), ())
-
-    with wanted.open_store() as store:
-        measure_all(wanted, store, measure, lambda done, all_, _: known.append(-done))
-    assert known == [-1, 1, -2, 2, -3, -4]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"samples": 0}, "samples is 0, must be at least 1"),
-        ({"hosts": 3}, "hosts is 3, must be a divisor of the 2 ranks"),
-        ({"hosts": 0}, "hosts is 0"),
         ({"device": "tpu"}, "device is 'tpu', must be 'cpu' or 'cuda'"),
     ],
 )
@@ -139,24 +105,22 @@ def test_impossible_numbers_of_runs_are_refused(changes: dict[str, int]) -> None
 
 
 def test_the_request_tells_collections_apart(tmp_path: Path) -> None:
-    requests = [
-        collection(tmp_path, 5, **changes).request() for changes in ({}, {"seed": 1}, {"world": 4}, {"hosts": 2})
-    ]
-    assert len({str(request) for request in requests}) == 4
+    requests = [collection(tmp_path, 5, **changes).request() for changes in ({}, {"seed": 1}, {"world": 4})]
+    assert len({str(request) for request in requests}) == 3
     assert isinstance(collection(tmp_path, 5).open_store(), SampleStore)
 
 
 GLOO = {"device_kind": "cpu", "processor": "abacus", "cores": "2", "backend": "gloo", "torch": "2", "fbgemm": "1"}
 FBGEMM = {**GLOO, "backend": "fbgemm"}
 THERE = {**GLOO, "processor": "slide rule"}
-TIMES = DeviceTimes((1.0, 2.0), (3.0, 0.5))
+TIMES = {"forward_ms": [1.0, 2.0], "backward_ms": [3.0, 0.5]}
 
 
 Row = tuple[int, int, dict[str, Any]]
 
 
-def row(sample: int, repeat: int = 0, times: DeviceTimes | None = TIMES) -> Row:
-    made = row_of(CollectiveSample(sample, ALL_TO_ALL, 8, (4, 12), (0.0, 1.5)), 1, "gloo", times, 10)
+def row(sample: int, repeat: int = 0, times: dict[str, Any] = TIMES) -> Row:
+    made = row_of(CollectiveSample(sample, 8, (4, 12), (0.0, 1.5)), "gloo", times, 10)
     return sample, repeat, made
 
 
@@ -178,14 +142,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         "repeat": 0,
         "kind": "all_to_all",
         "world": 2,
-        "hosts": 1,
         "batch_size": 8,
         "dims": [4, 12],
-        "bytes": [128, 384],
-        "sent_intra": [64, 192],
-        "sent_inter": [0, 0],
-        "received_intra": [192, 64],
-        "received_inter": [0, 0],
         "delays_ms": [0.0, 1.5],
         "forward_ms": [1.0, 2.0],
         "backward_ms": [3.0, 0.5],
@@ -195,37 +153,19 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert step_ms(table).tolist() == [5.0, 5.0, 5.0]
 
 
-def test_other_kinds_have_one_pass(tmp_path: Path) -> None:
-    sample = CollectiveSample(1, ALL_GATHER, 0, (), (0.0, 0.0), 100)
-    fill(tmp_path, (1, 0, row_of(sample, 2, "gloo", DeviceTimes((1.0, 2.0), ()), 10)))
-    table = read_collectives(tmp_path)
-    found = table.to_pylist()[0]
-    assert (found["bytes"], found["sent_intra"], found["sent_inter"]) == ([200, 200], [0, 0], [200, 200])
-    assert (found["dims"], found["backward_ms"]) == ([], [])
-    assert step_ms(table).tolist() == [2.0]
-
-
-def test_skipped_samples_are_settled_and_counted_but_not_read(tmp_path: Path) -> None:
-    fill(tmp_path, row(1), row(2, times=None), row(1, repeat=1), row(2, repeat=1, times=None))
+def test_other_kinds_and_skipped_samples_of_older_stores_are_left_out(tmp_path: Path) -> None:
+    (_, _, other), (_, _, skipped) = row(2), row(3)
+    fill(tmp_path, row(1), row(1, repeat=1), (2, 0, other | {"kind": "all_gather", "sent_intra": [1, 2]}))
+    fill(tmp_path, (3, 0, skipped | {"runs": 0, "forward_ms": [], "backward_ms": []}))
     assert keys_of(read_collectives(tmp_path)) == [(1, 0), (1, 1)]
-    with SampleStore(tmp_path, GLOO, MACHINE) as store:
-        assert store.collectives("c") == {(1, 0), (1, 1), (2, 0), (2, 1)}
-        assert store.collectives("other") == set()
     summary = summarise(tmp_path, 3, 1.0)
-    assert (summary.samples, summary.skipped, summary.measured, summary.repeat_mean) == (1, 1, 3, 0.0)
-
-
-def test_a_store_of_skipped_samples_only_is_said(tmp_path: Path) -> None:
-    fill(tmp_path, row(1, times=None))
-    with pytest.raises(InvalidInput, match="all 1 collectives were skipped"):
-        read_collectives(tmp_path)
-    assert summarise(tmp_path, 0, 1.0).skipped == 1
+    assert (summary.samples, summary.measured, summary.repeat_mean) == (1, 3, 0.0)
 
 
 def test_kernels_and_collectives_share_a_store(tmp_path: Path) -> None:
     with SampleStore(tmp_path, FBGEMM) as kernels:
         kernels.add(work(1), visit(), label="k")
-    with pytest.raises(InvalidInput, match="holds no collectives; collect some: shardwright collect --collectives -o"):
+    with pytest.raises(InvalidInput, match="holds no all-to-alls; collect some: shardwright collect --collectives -o"):
         read_collectives(tmp_path)
     fill(tmp_path, row(1), row(2))
     assert keys_of(read_collectives(tmp_path)) == [(1, 0), (2, 0)]
@@ -261,13 +201,6 @@ def test_rows_that_cannot_be_are_told(tmp_path: Path, text: str) -> None:
 
 def test_the_schema_is_what_readers_rely_on() -> None:
     lists = {name: schema().field(name).type for name in schema().names if pa.types.is_list(schema().field(name).type)}
-    assert {name for name, kind in lists.items() if kind == pa.list_(pa.int64())} == {
-        "bytes",
-        "sent_intra",
-        "sent_inter",
-        "received_intra",
-        "received_inter",
-    }
     assert {name for name, kind in lists.items() if kind == pa.list_(pa.float64())} == {
         "delays_ms",
         "forward_ms",

@@ -1,0 +1,121 @@
+"""Measure the links of a cluster and keep them where planning finds them: under torchrun on its ranks, else between processes here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Any
+
+from shardwright.calibration.visits import calibration_lock
+from shardwright.cost.choice import cache_folder
+from shardwright.cost.files import device_type
+from shardwright.cost.links import links_path, measured_links
+from shardwright.errors import InvalidInput
+from shardwright.files import write_atomically
+from shardwright.measure.collectives.group import (
+    GroupOptions,
+    RankGroup,
+    led_group,
+    place_of_this_process,
+    telling_what_is_kept,
+)
+from shardwright.measure.collectives.links import Rung, measure_ladders
+from shardwright.measure.collectives.rank import RunPolicy, group_backend
+from shardwright.measure.hardware import fingerprint
+from shardwright.measure.measuring import Progress
+from shardwright.task.link_files import FORMAT, Cluster, MeasuredLinks
+
+SECONDS = 150.0
+TIMEOUT_S = 120.0  # of one rung
+
+Ask = Callable[[dict[str, Any], str], dict[str, Any]]
+
+
+def calibrate_links(
+    *,
+    devices: int | None = None,
+    device: str = "cpu",
+    seconds: float = SECONDS,
+    output: str | Path | None = None,
+    progress: Progress | None = None,
+    group: GroupOptions | None = None,
+) -> tuple[MeasuredLinks, Path] | None:
+    """Measure collectives of all sizes, fit the links, and save them; call it again to go on after any interruption.
+
+    Args:
+        devices: processes to start on this machine; by default one for each core, at least 2, or for each GPU. torchrun gives its own.
+        device: "cpu" for gloo, or "cuda" for NCCL with a GPU for each process.
+        seconds: about how long it may take.
+        output: also save them here.
+        progress: called after every size.
+        group: options of the processes, by default those that the other arguments give.
+
+    Returns:
+        The links and their file in the cache folder; None on ranks that torchrun numbered above 0.
+
+    Raises:
+        InvalidInput: there is one device only, hosts have different numbers of ranks, an option is out of range, or the cache folder
+            cannot be written to.
+        MeasurementFailed: a rank ended, or the ranks do not fit together; what was measured is kept.
+    """
+    if not 0 < seconds < float("inf"):
+        raise InvalidInput(f"time is {seconds:g} s, must be a finite number above 0")
+    place = place_of_this_process()
+    if place is not None and devices not in (None, place.world):
+        raise InvalidInput(f"devices is {devices}, torchrun started {place.world} ranks; leave it out under torchrun")
+    machine = fingerprint(device, group_backend(device))
+    near = place.local_world if place else _usual_devices(device) if devices is None else devices
+    cluster = Cluster(device_type(machine), place.hosts if place else 1, near, machine["backend"], machine["torch"])
+    if cluster.devices < 2:
+        raise InvalidInput(
+            f"{cluster.devices} device has no links to others: start at least two ranks, with --devices or torchrun --nproc-per-node"
+        )
+    if place is None:
+        options = group or GroupOptions(near, device, timeout_s=TIMEOUT_S)
+        with calibration_lock(cache_folder()), telling_what_is_kept(), RankGroup(options) as ranks:
+            return _measured(ranks.ask, cluster, seconds, output, progress)
+    with led_group(device, place, TIMEOUT_S, {"seconds": seconds}, RunPolicy()) as led:
+        if led is None:
+            return None
+        with calibration_lock(cache_folder()):
+            return _measured(led.ask, cluster, seconds, output, progress)
+
+
+def _usual_devices(device: str) -> int:
+    if device == "cpu":
+        return max(2, len(os.sched_getaffinity(0)))
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def _measured(
+    ask: Ask, cluster: Cluster, seconds: float, output: str | Path | None, progress: Progress | None
+) -> tuple[MeasuredLinks, Path]:
+    path = links_path(cluster.device, cluster.hosts, cluster.devices_per_host)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    notes = path.with_suffix(".partial")
+    times = _earlier(notes, cluster)
+    for rung, ms in measure_ladders(ask, cluster, seconds, dict(times), progress):
+        times[rung] = ms
+        rows = [[*astuple(one), taken] for one, taken in times.items()]
+        write_atomically(notes, json.dumps({"format": FORMAT, "cluster": asdict(cluster), "rungs": rows}))
+    found = measured_links(cluster, times)
+    for target in (path, output):
+        if target is not None:
+            found.save(target)
+    notes.unlink(missing_ok=True)
+    return found, path
+
+
+def _earlier(notes: Path, cluster: Cluster) -> dict[Rung, float]:
+    """Ms by rung that an interrupted calibration of the same cluster noted."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        noted = json.loads(notes.read_text())
+        if noted["format"] == FORMAT and noted["cluster"] == asdict(cluster):
+            return {Rung(*rung): float(ms) for *rung, ms in noted["rungs"]}
+    return {}

@@ -1,0 +1,153 @@
+"""Measure what links carry: the collectives that TorchRec calls, over a ladder of sizes, inside every host and between all ranks.
+
+Bytes that a device sends inside its host and to other hosts, of a buffer of V bytes on each of D devices, P of them on each of H hosts:
+
+- all-to-all with equal splits: V (P - 1) / D and V (D - P) / D.
+- reduce-scatter and all-gather of V: V (D - 1) / D, and if H > 1 also V (D - 1) / D / P to other hosts: the rings of a host's P devices
+  share the crossing. An all-reduce is both, one after the other.
+
+So they are counted whatever the library does inside: gloo's reduce-scatter is an all-reduce, and looks like slow links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from statistics import median
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from shardwright.errors import MeasurementFailed
+from shardwright.measure.measuring import Progress
+from shardwright.task.link_files import Cluster
+from shardwright.task.links import COLLECTIVES, Collective
+
+if TYPE_CHECKING:
+    from shardwright.measure.collectives.rank import Member
+
+SIZES = tuple(2**power for power in range(13, 27))
+"""Bytes of a buffer, 8 KiB to 64 MiB."""
+ROUNDS = 2
+"""How often the ladder is climbed; the differences are the noise."""
+_VALUE_BYTES = 4
+_FEWEST, _MOST = 3, 25  # counted runs of a rung
+_STEEP = 4.0  # a rung that would take more than this times its share of the time is left out, and all above it
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A collective of one size.
+
+    Attributes:
+        collective: which.
+        within: whether the devices of each host are on their own, all hosts at once; else all devices together.
+        size: bytes of the whole buffer on a device, before rounding to a multiple of the devices.
+        round: number of the climb, from 0.
+    """
+
+    collective: Collective
+    within: bool
+    size: int
+    round: int = 0
+
+    def sent(self, cluster: Cluster) -> tuple[float, float]:
+        """Bytes that a device sends inside its host and to other hosts."""
+        near = cluster.devices_per_host
+        devices = near if self.within else cluster.devices
+        whole = _elements(self.size, devices) * _VALUE_BYTES
+        if self.collective == "all_to_all":
+            return whole * (near - 1) / devices, whole * (devices - near) / devices
+        ring = whole * (devices - 1) / devices * (2 if self.collective == "all_reduce" else 1)
+        return (ring if near > 1 else 0.0), (ring / near if devices > near else 0.0)
+
+
+def _elements(size: int, devices: int) -> int:
+    return max(1, size // _VALUE_BYTES // devices) * devices
+
+
+def ladders(cluster: Cluster) -> Iterator[list[Rung]]:
+    """The rungs to measure, smallest first: for each round, each class of links that the cluster has, and each collective."""
+    classes = [within for within, there in ((True, cluster.devices_per_host > 1), (False, cluster.hosts > 1)) if there]
+    for number in range(ROUNDS):
+        for within in classes:
+            for collective in COLLECTIVES:
+                yield [Rung(collective, within, size, number) for size in SIZES]
+
+
+def measure_ladders(
+    ask: Callable[[dict[str, Any], str], dict[str, Any]],
+    cluster: Cluster,
+    seconds: float,
+    known: dict[Rung, float],
+    progress: Progress | None = None,
+) -> Iterator[tuple[Rung, float]]:
+    """Measure the rungs that are not known.
+
+    Sizes that would take too long are left out, so that slow links are measured in time too.
+
+    Args:
+        ask: has all ranks serve a request, for a purpose, and returns the reply of rank 0.
+        cluster: the cluster of the ranks.
+        seconds: about how long all rungs may take.
+        known: ms of the rungs that were measured before.
+        progress: called after every rung.
+
+    Yields:
+        A rung and its ms, until the last device is done, as soon as it is measured.
+    """
+    todo, began = list(ladders(cluster)), monotonic()
+    total = sum(map(len, todo))
+    for number, ladder in enumerate(todo):
+        before, grew = 0.0, 0.0
+        for place, rung in enumerate(ladder):
+            left = total - number * len(ladder) - place
+            share = max(0.02, (seconds - (monotonic() - began)) / left)
+            ms = known.get(rung)
+            if ms is None:
+                if (before + grew) * _FEWEST / 1e3 > _STEEP * share:
+                    break
+                request = {"rung": asdict(rung), "hosts": cluster.hosts, "seconds": share}
+                ms = float(ask(request, f"for {rung.collective} of {rung.size} bytes")["ms"])
+                yield rung, ms
+            before, grew = ms, max(0.0, ms - before)
+            if progress:
+                progress(number * len(ladder) + place + 1, total, "")
+
+
+def measure_rung(member: Member, request: dict[str, Any]) -> dict[str, Any]:
+    """Measure a rung on this rank, with all others at the same time; all return the same."""
+    rung, hosts = Rung(**request["rung"]), int(request["hosts"])
+    call = _call(rung, member, hosts)
+    for _ in range(2):  # the first sets up connections
+        once = _slowest(member, call)
+    runs = min(_MOST, max(_FEWEST, int(1e3 * request["seconds"] / max(once, 1e-3))))
+    ms = median(_slowest(member, call) for _ in range(runs))
+    if not 0 < ms < float("inf"):
+        raise MeasurementFailed(f"{rung.collective} took {ms} ms, must be more than 0; check the clock of this machine")
+    return {"ms": ms}
+
+
+def _slowest(member: Member, call: Callable[[], Any]) -> float:
+    """Milliseconds of a call until the last rank is done."""
+    return max(ms for (ms,) in member.gather([member.time(call)]))
+
+
+def _call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
+    """The collective of a rung on this rank, as TorchRec's `comm_ops` calls it."""
+    import torch
+    import torch.distributed as dist
+
+    from shardwright.measure.collectives.rank import named
+
+    group = member.host_group(hosts) if rung.within else dist.group.WORLD
+    devices = member.world // hosts if rung.within else member.world
+    elements = _elements(rung.size, devices)
+    whole, other = (torch.zeros(elements, device=member.device) for _ in range(2))
+    part, splits = other[: elements // devices], [elements // devices] * devices
+    calls: dict[Collective, Callable[[], Any]] = {
+        "all_to_all": lambda: dist.all_to_all_single(other, whole, splits, splits, group=group),
+        "reduce_scatter": lambda: named("reduce_scatter_single", "reduce_scatter_tensor")(part, whole, group=group),
+        "all_gather": lambda: named("all_gather_single", "all_gather_into_tensor")(whole, part, group=group),
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+    }
+    return calls[rung.collective]

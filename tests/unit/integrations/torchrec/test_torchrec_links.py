@@ -1,0 +1,83 @@
+"""What TorchRec's topology says of links, and what users add to it."""
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+from torchrec.distributed.planner.types import BasicCommsBandwidths, CollectiveType, GeneralizedCommsBandwidth
+
+from shardwright.errors import InvalidInput
+from shardwright.integrations.torchrec.topology import KnownLinks, topology_of
+from shardwright.task import Links, LinkSpeed
+from shardwright.task.link_files import Cluster, MeasuredLinks
+
+from .made import SHARDERS, bags, planner, topology
+
+pytestmark = pytest.mark.torchrec
+
+GB_S = 1e6  # TorchRec counts bytes per ms
+MEASURED = Links(all_to_all=(None, LinkSpeed(0.04, 44e9)))
+
+
+class ByCollective(GeneralizedCommsBandwidth):
+    """Sums of a host's devices share the host's way out, as TorchRec states bandwidths."""
+
+    def get_bw(self, local_world_size, world_size, collective_type):
+        if world_size <= local_world_size:
+            return 300 * GB_S
+        return {CollectiveType.ALL_TO_ALL: 40, CollectiveType.REDUCE_SCATTER: 350}.get(collective_type, 384) * GB_S
+
+    @property
+    def intra_host_bw(self):
+        return 300 * GB_S
+
+    @property
+    def inter_host_bw(self):
+        return 48 * GB_S
+
+
+def converted(world=16, local=8, bandwidths=None, known=None):
+    given = topology(world, local, generalized_comms_bandwidths=bandwidths or ByCollective())
+    return topology_of(given, given, known)
+
+
+def test_bandwidths_by_collective_are_asked_for_and_kept_where_they_differ():
+    found = converted()
+    assert found.link_bandwidth == (300e9, 48e9)
+    assert found.bandwidth_of("all_to_all") == (300e9, 40e9)
+    assert found.bandwidth_of("reduce_scatter") == (300e9, 350e9 / 8)
+    assert found.bandwidth_of("all_gather") == found.bandwidth_of("all_reduce") == (300e9, 48e9)
+    assert found.links.all_gather == found.links.all_reduce == (None, None)
+    assert found.latency_of("all_to_all") == found.link_latency_ms
+
+
+def test_one_host_has_no_links_between_hosts_to_ask_for():
+    assert converted(8, 8).links is None
+    assert converted(4, 1).bandwidth_of("all_to_all")[1] == 40e9
+
+
+def test_basic_bandwidths_say_no_more_than_the_topology():
+    assert converted(bandwidths=BasicCommsBandwidths(48 * GB_S, 300 * GB_S)).links is None
+
+
+def test_a_user_adds_links_and_latencies():
+    found = converted(known=KnownLinks(MEASURED, (0.1, 0.2)))
+    assert found.bandwidth_of("all_to_all") == (300e9, 44e9)
+    assert found.latency_of("all_to_all") == (0.1, 0.04)
+    assert found.latency_of("all_reduce") == (0.1, 0.2)
+    assert found.bandwidth_of("reduce_scatter") == (300e9, 350e9 / 8)
+
+
+def test_a_planner_takes_a_file_of_its_cluster(tmp_path):
+    file = tmp_path / "links.json"
+    MeasuredLinks(Cluster("h100", 2, 2, "nccl", "2"), MEASURED, {}, "").save(file)
+    made = planner(topology(4, 2), links=file, latencies_ms=(0.1, 0.2))
+    made.plan(bags([(100, 8)]), SHARDERS)
+    assert made.last_problem.task.topology.links == MEASURED
+    assert made.last_problem.task.topology.link_latency_ms == (0.1, 0.2)
+    with pytest.raises(
+        InvalidInput, match=r"links of 2 × 2 h100, but the topology is 1 × 4 h100; measure this cluster"
+    ):
+        planner(topology(4, 4), links=file)
+    with pytest.raises(InvalidInput, match=r"but the topology is 2 × 2 cpu"):
+        planner(topology(4, 2, device="cpu"), links=str(file))
