@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import rich.table
 
     from shardwright.integrations.torchrec.steps.run import Steps
-    from shardwright.measure.collectives.torchrun import PlaceInGroup
+    from shardwright.measure.collectives.group import PlaceInGroup
     from shardwright.sharding import Plan
 
 TORCHREC = "torchrec"
@@ -60,7 +60,7 @@ def run_steps(
         MissingDependency: TorchRec is missing.
     """
     from shardwright.integrations.torchrec.requirements import require_torchrec
-    from shardwright.measure.collectives.torchrun import place_of_this_process
+    from shardwright.measure.collectives.group import place_of_this_process
 
     require_torchrec()
     logging.getLogger("torchrec").setLevel(logging.ERROR)  # TorchRec warns about topologies not from its factory

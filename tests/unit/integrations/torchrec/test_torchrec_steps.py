@@ -14,7 +14,7 @@ from shardwright.integrations.torchrec.steps.phases import PHASES, _times
 from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds
 from shardwright.integrations.torchrec.steps.run import Steps, rank_program, run_here, run_in_group
 from shardwright.integrations.torchrec.steps.sharded import planned
-from shardwright.measure.collectives.torchrun import PlaceInGroup
+from shardwright.measure.collectives.group import PlaceInGroup
 from shardwright.sharding import DeviceCost, Plan, PlanCost, Shard
 from shardwright.task import Table, Task, Topology
 
