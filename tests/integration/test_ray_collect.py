@@ -28,7 +28,7 @@ from tests.ray_cluster import (
     wait_until,
 )
 
-from shardwright.cli.train_stores import read_stores
+from shardwright.cli.train import read_stores
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterFailed, InvalidInput, MeasurementFailed
 from shardwright.measure.collect import collect
