@@ -17,18 +17,20 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import shardwright as sw
+from benchmarks import results_table
 from benchmarks.hosts import HostBed, why_not
 from benchmarks.steps_page import links_of, write_page
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import InfeasibleTask, InvalidPlan
+from shardwright.files import write_atomically
 from shardwright.search.torchrec import TorchRec
-from shardwright.sharding import Plan
+from shardwright.sharding import Plan, Shard
 from shardwright.sharding.files import plan_to_dict
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 
@@ -36,6 +38,8 @@ BEDS = ((2, 1), (4, 1), (2, 2))
 RATES = ("100mbit", "300mbit", "1gbit")
 SAMPLES = 512  # of a rank in a step
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
+
+FEW = {"rounds": 3, "steps": 7, "warm_up": 2, "profiled": 4}
 
 _SIZES = (2 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20)  # bytes of a timed collective's buffer
 _SEARCH_S = 10.0
@@ -101,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if not rows.of(case):
                 measure(case, rows, options)
     model = None if options.model is None else resolve_cost_model(options.model, sw.Task(POOLED, Topology(), SAMPLES))
-    write_page(rows.read(), model, arguments if arguments is not None else sys.argv[1:])
+    print(write_page(rows.read(), model, results_table.command_of("steps_measured", arguments)).read_text())
 
 
 def cases(quick: bool) -> list[Case]:
@@ -118,21 +122,24 @@ def measure(case: Case, rows: Rows, options: argparse.Namespace) -> None:
     with HostBed(case.hosts, case.per_host, case.rate) as bed:
         times = rows.links(case) or _asked(bed, {"sizes": _SIZES, "runs": 9}, False)["times"]
         topology = links_of(times, Topology(case.hosts, case.per_host, "cpu", "200 MB"))
-        named = list(plans(Task(MODELS[case.model], topology, SAMPLES * topology.devices), options.model))
+        named = plans(Task(MODELS[case.model], topology, SAMPLES * topology.devices), options.model)
         with tempfile.TemporaryDirectory() as folder:
             files = [Path(folder) / f"{number}.json" for number in range(len(named))]
-            for (_, plan), file in zip(named, files, strict=True):
+            for (plan, _), file in zip(named, files, strict=True):
                 plan.save(file)
-            few = {"rounds": 3, "steps": 7, "warm_up": 2, "profiled": 4}
-            found = _asked(bed, {"plans": list(map(str, files)), "rounds": few}, case.huge_pages)["reports"]
-    for (name, plan), reports in zip(named, found, strict=True):
-        shared = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "times": times}
-        rows.add({**case.key, "plan": name, "document": plan_to_dict(plan), "reports": reports, **shared})
+            found = _asked(bed, {"plans": list(map(str, files)), "rounds": FEW}, case.huge_pages)["reports"]
+    shared = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "times": times}
+    rows.add(
+        [
+            {**case.key, "plan": name, "also": also, "document": plan_to_dict(plan), "reports": reports, **shared}
+            for (plan, (name, *also)), reports in zip(named, found, strict=True)
+        ]
+    )
     print(f"{case.key}: {len(named)} plans in {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
-def plans(task: Task, model: Path | None) -> Iterator[tuple[str, Plan]]:
-    """Plans of a task by the strategy that made them, without those that TorchRec cannot run, and without repetitions."""
+def plans(task: Task, model: Path | None) -> list[tuple[Plan, list[str]]]:
+    """Plans of a task that TorchRec can run, each with the names of the strategies that made it."""
     small = {
         table.name: TableConstraint(("data_parallel",))
         for table in task.tables
@@ -140,22 +147,18 @@ def plans(task: Task, model: Path | None) -> Iterator[tuple[str, Plan]]:
     }
     wanted: list[tuple[str, Task, Any]] = [(name, task, name) for name in ("auto", "torchrec", "size", "greedy")]
     wanted.append(("torchrec, no statistics", task, TorchRec(statistics=False)))
-    wanted.append(("replicas", replace(task, constraints=Constraints(small)), "auto"))
-    wanted += [
-        (name, task, name)
-        for name in ("row_wise", "column_wise", "table_row_wise")
-        if name != "table_row_wise" or task.topology.hosts > 1
-    ]
-    seen = set()
+    if small:
+        wanted.append(("replicas", replace(task, constraints=Constraints(small)), "auto"))
+    wanted += [(name, task, name) for name in ("row_wise", "column_wise", "table_row_wise")]
+    found: dict[frozenset[Shard], tuple[Plan, list[str]]] = {}
     for name, asked, strategy in wanted:
         try:
             plan = sw.plan(asked, strategy=strategy, cost_model=model, time_limit=_SEARCH_S, runs_on="torchrec")
         except (InfeasibleTask, InvalidPlan) as error:
             print(f"{name}: {error}", file=sys.stderr)
             continue
-        if frozenset(plan.shards) not in seen and not (name == "replicas" and not small):
-            seen.add(frozenset(plan.shards))
-            yield name, plan
+        found.setdefault(frozenset(plan.shards), (plan, []))[1].append(name)
+    return list(found.values())
 
 
 def _asked(bed: HostBed, request: dict[str, Any], huge_pages: bool) -> dict[str, Any]:
@@ -179,15 +182,14 @@ class Rows:
         self._path = path
 
     def read(self) -> list[dict[str, Any]]:
-        """All rows."""
-        if not self._path.exists():
-            return []
-        return [json.loads(line) for line in self._path.read_text().splitlines()]
+        """All rows, without one that a kill left unfinished."""
+        text = self._path.read_text() if self._path.exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1]]
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Append a row."""
-        with self._path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Append the rows of a case, all at once."""
+        text = "".join(json.dumps(row) + "\n" for row in [*self.read(), *rows])
+        write_atomically(self._path, text)
 
     def of(self, case: Case) -> list[dict[str, Any]]:
         """The rows of a case."""

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from experiments.experiment import ResultTable
+from experiments.pages import commit, markdown
 
+from benchmarks import results_table
+from shardwright.cost import CostModel
+from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.dataset import rates_of
+from shardwright.cost.score import score
+from shardwright.files import write_atomically
+from shardwright.integrations.torchrec.steps.rank import RankReport
+from shardwright.integrations.torchrec.steps.run import PHASES, STEP, Steps
+from shardwright.measure.hardware import fingerprint
+from shardwright.sharding import Plan
 from shardwright.task import Topology
-from shardwright.task.links import LINK_CLASSES
+from shardwright.task.links import LINK_CLASSES, links_to_dict
 
 
 def links_of(times: Sequence[Sequence[Any]], topology: Topology) -> Topology:
@@ -52,5 +67,231 @@ def _sent(collective: str, name: str, size: int, topology: Topology) -> float:
     return passes * size * (ranks - 1) / ranks / (local if name == "inter" else 1)
 
 
-def write_page(rows: Any, model: Any, arguments: Any) -> None:
-    print(len(rows))
+@dataclass(frozen=True)
+class Measured:
+    """A row: a plan on a bed, priced anew.
+
+    Attributes:
+        row: the row as it was written.
+        steps: its measurements, with the plan's cost by the cost function and model of today.
+    """
+
+    row: dict[str, Any]
+    steps: Steps
+
+    @property
+    def case(self) -> tuple[str, str, str]:
+        """Bed, rate and model."""
+        return self.row["bed"], self.row["rate"], self.row["model"]
+
+    @property
+    def names(self) -> list[str]:
+        """The strategies that made this plan."""
+        return [self.row["plan"], *self.row.get("also", ())]
+
+    def ratio(self, phase: str) -> float:
+        """Predicted / measured ms of a phase; NaN where one is 0."""
+        predicted, measured = self.steps.predicted(phase), self.steps.measured(phase)
+        return predicted / measured if predicted and measured else float("nan")
+
+    @property
+    def predicted(self) -> float:
+        """Predicted ms of a step."""
+        cost = self.steps.plan.cost
+        assert cost is not None
+        return cost.step_ms
+
+    @property
+    def error(self) -> float:
+        """Absolute relative error of the predicted step."""
+        return abs(self.ratio(STEP) - 1)
+
+
+def priced(rows: Sequence[dict[str, Any]], model: CostModel | None) -> list[Measured]:
+    """Price the plans of rows over the links that were measured in their beds.
+
+    Args:
+        rows: rows of `steps_measured.py`.
+        model: cost model of the kernels; None for that of this machine.
+    """
+    found = []
+    for row in rows:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "plan.json"
+            file.write_text(json.dumps(row["document"]))
+            plan = Plan.load(file)
+        task = replace(plan.task, topology=links_of(row["times"], plan.task.topology))
+        cost = score(task, plan.shards, model or resolve_cost_model(None, task))
+        reports = msgspec.convert(row["reports"], list[list[RankReport]])
+        found.append(Measured(row, Steps(replace(plan, task=task, cost=cost, bound_ms=None), reports)))
+    return found
+
+
+def write_page(
+    rows: Sequence[dict[str, Any]], model: CostModel | None, command: str, name: str = "steps_measured"
+) -> Path:
+    """Write the page of rows; returns its file."""
+    every = priced(rows, model)
+    usual = [one for one in every if not one.row["huge_pages"]]
+    tables = [_beds(usual), _phases(usual), _plans(usual), _rivals(usual), _huge_pages(every), _links(usual)]
+    days = sorted({row["at"][:10] for row in rows})
+    text = markdown(
+        "Steps of TorchRec over slow links, measured beside predicted",
+        [_summary(usual), *_ABOUT],
+        [table for table in tables if table.rows],
+        command,
+        f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · priced at commit {commit()} · {fingerprint('cpu', 'fbgemm')['processor']}, "
+        f"{fingerprint('cpu', 'fbgemm')['cores']} cores",
+    )
+    path = results_table.RESULTS / f"{name}.md"
+    write_atomically(path, text)
+    return path
+
+
+_ABOUT = (
+    "Hosts are network namespaces of one machine; links are limited to their rate in each direction. Ranks train by "
+    "DistributedModelParallel over gloo, 512 samples a rank in a step, each step on a fresh batch and started by all ranks at one instant; "
+    "four ranks share two cores. A measured step is the slowest rank's, the median of a round's steps, the median of the rounds. "
+    "Phases are run one by one, each started together: the forward communication holds lengths, ids and values, the backward one gradients "
+    "and the all-reduce of replicas. "
+    "Predictions take each bed's own links, lines through times of collectives measured there before, and a kernel model of that machine.",
+)
+
+
+def _summary(found: Sequence[Measured]) -> str:
+    errors = [one.error for one in found]
+    spreads = [one.steps.spread for one in found]
+    return (
+        f"**{len(found)} plans on beds: predicted steps are off by {np.mean(errors):.1%} (mean), {np.median(errors):.1%} (median)**; "
+        f"the rounds of one plan lie {np.median(spreads):.1%} apart (median)."
+    )
+
+
+def _beds(found: Sequence[Measured]) -> ResultTable:
+    rows = []
+    for (bed, rate), group in _grouped(found, lambda one: one.case[:2]):
+        models = [_spearman(of_model) for _, of_model in _grouped(group, lambda one: one.case)]
+        rows.append(
+            (bed, rate, len(group), _share(np.mean([one.error for one in group])), f"{_mean(one.ratio(STEP) for one in group):.2f}",
+             f"{_spearman(group):.2f}", f"{np.nanmean(models):.2f}", _share(np.median([one.steps.spread for one in group])))
+        )  # fmt: skip
+    return ResultTable(
+        "Steps by bed (hosts × devices). Spearman: predicted against measured steps of all plans, and the mean over the models of that "
+        "among a model's plans. Apart: the rounds of one plan, largest less smallest, median.",
+        ("bed", "links", "plans", "mean error", "predicted / measured", "Spearman", "by model", "apart"),
+        rows,
+    )
+
+
+def _phases(found: Sequence[Measured]) -> ResultTable:
+    rates, rows = list(dict.fromkeys(one.case[1] for one in found)), []
+    for bed, group in _grouped(found, lambda one: one.case[0]):
+        for phase in (*PHASES, STEP):
+            measured = np.median([one.steps.measured(phase) for one in group])
+            ratios = [_mean(one.ratio(phase) for one in group if one.case[1] == rate) for rate in rates]
+            rows.append((bed, phase, f"{measured:.2f}", *(f"{ratio:.2f}" for ratio in ratios)))
+    return ResultTable(
+        "Phases: measured ms (median over all plans), and predicted / measured (geometric mean) by the rate of the links.",
+        ("bed", "phase", "measured ms", *rates),
+        rows,
+    )
+
+
+def _plans(found: Sequence[Measured]) -> ResultTable:
+    rows = [
+        (
+            name,
+            len(group),
+            _share(np.mean([one.error for one in group])),
+            f"{_mean(one.ratio(STEP) for one in group):.2f}",
+        )
+        for name, group in _grouped(found, lambda one: one.row["plan"])
+    ]
+    return ResultTable("Steps by plan.", ("plan", "plans", "mean error", "predicted / measured"), rows)
+
+
+def _rivals(found: Sequence[Measured]) -> ResultTable:
+    rows = []
+    for name in ("torchrec", "torchrec, no statistics", "the fastest of all"):
+        for bed, group in (*_grouped(found, lambda one: one.case[0]), ("all", list(found))):
+            pairs = [pair for _, case in _grouped(group, lambda one: one.case) if (pair := _pair(case, name))]
+            if pairs:
+                predicted = _mean(ours.predicted / theirs.predicted for ours, theirs in pairs)
+                measured = _mean(ours.steps.step_ms / theirs.steps.step_ms for ours, theirs in pairs)
+                rows.append((name, bed, len(pairs), f"{predicted:.3f}", f"{measured:.3f}"))
+    return ResultTable(
+        "The plan of `auto`: its step over that of another plan of the same model on the same bed (geometric means; below 1 it is faster).",
+        ("against", "bed", "cases", "predicted", "measured"),
+        rows,
+    )
+
+
+def _pair(case: Sequence[Measured], name: str) -> tuple[Measured, Measured] | None:
+    """The plan of `auto` and the other one; None if the case lacks one."""
+    by_name = {made_by: one for one in case for made_by in one.names}
+    other = min(case, key=lambda one: one.steps.step_ms) if name.startswith("the fastest") else by_name.get(name)
+    return (by_name["auto"], other) if other and "auto" in by_name else None
+
+
+def _huge_pages(found: Sequence[Measured]) -> ResultTable:
+    rows = []
+    known = {(*one.case, one.row["plan"]): one for one in found if not one.row["huge_pages"]}
+    asked = [one for one in found if one.row["huge_pages"] and (*one.case, one.row["plan"]) in known]
+    for bed, group in _grouped(asked, lambda one: one.case[0]):
+        for phase in ("forward kernel", "backward kernel", STEP):
+            pairs = [
+                (known[*one.case, one.row["plan"]].steps.measured(phase), one.steps.measured(phase)) for one in group
+            ]
+            without, with_them = (np.median(side) for side in zip(*pairs, strict=True))
+            rows.append(
+                (bed, phase, len(pairs), f"{without:.2f}", f"{with_them:.2f}", f"{_mean(b / a for a, b in pairs):.2f}")
+            )
+    return ResultTable(
+        "Ranks started with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, as all processes that measure kernels here are, against ranks "
+        "without, as trainings start: measured ms (medians), and with / without (geometric mean over plans).",
+        ("bed", "phase", "plans", "without", "with", "with / without"),
+        rows,
+    )
+
+
+def _links(found: Sequence[Measured]) -> ResultTable:
+    rows = []
+    for (bed, rate), group in _grouped(found, lambda one: one.case[:2]):
+        links = group[0].steps.plan.task.topology.links
+        assert links is not None
+        for collective, classes in links_to_dict(links).items():
+            for name, speed in classes.items():
+                rows.append(
+                    (bed, rate, collective, name, f"{speed['latency_ms']:.2f}", f"{speed['bandwidth'] / 1e6:.1f}")
+                )
+    return ResultTable(
+        "Links as measured: MB/s that a device sends, by the bytes that a direct all-to-all, and rings of which one a device crosses "
+        "between hosts, would send.",
+        ("bed", "links", "collective", "inside a host or between", "latency ms", "MB/s"),
+        rows,
+    )
+
+
+def _grouped(found: Iterable[Measured], key: Callable[[Measured], Any]) -> list[tuple[Any, list[Measured]]]:
+    """Rows by key, in order of their first ones."""
+    groups: dict[Any, list[Measured]] = {}
+    for one in found:
+        groups.setdefault(key(one), []).append(one)
+    return list(groups.items())
+
+
+def _mean(ratios: Iterable[float]) -> float:
+    """Geometric mean of the finite ratios."""
+    known = np.array([ratio for ratio in ratios if np.isfinite(ratio)])
+    return float(np.exp(np.log(known).mean())) if len(known) else float("nan")
+
+
+def _spearman(found: Sequence[Measured]) -> float:
+    from scipy.stats import spearmanr
+
+    predicted, measured = [one.predicted for one in found], [one.steps.step_ms for one in found]
+    return float(spearmanr(predicted, measured).statistic) if len(found) > 1 else float("nan")
+
+
+def _share(value: Any) -> str:
+    return f"{value:.1%}"

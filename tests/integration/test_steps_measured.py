@@ -1,0 +1,82 @@
+"""`benchmarks/steps_measured.py`: lines through times of collectives, rows that survive a kill, and plans measured in a bed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+
+import shardwright as sw
+from shardwright.task import LinkSpeed
+
+pytest.importorskip("torchrec", reason="needs TorchRec")
+
+pytestmark = pytest.mark.torchrec
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Imports a module of benchmarks/ whose results go to a folder of the test."""
+    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
+
+
+def test_links_are_lines_through_times_by_the_bytes_that_a_device_sends(program):
+    line = {"all_to_all": (1.0, 1e6 / 2), "reduce_scatter": (2.0, 1e6 * 3 / 8), "all_reduce": (3.0, 2e6 * 3 / 8)}
+    times = [
+        [name, "inter", size, latency + 1e3 * share * size / 1e6 / 50e6]
+        for name, (latency, share) in line.items()
+        for size in (1_000_000, 2_000_000, 4_000_000)
+    ]
+    times += [["all_to_all", "intra", size, 0.5 + size / 2 / 1e6] for size in (1_000_000, 2_000_000)]
+    topology = program("steps_page").links_of(times, sw.Topology(2, 2))
+    intra, inter = topology.links.all_to_all
+    assert inter == LinkSpeed(pytest.approx(1.0), pytest.approx(50e6))
+    assert intra == LinkSpeed(pytest.approx(0.5), pytest.approx(1e9))
+    assert topology.links.reduce_scatter == (None, LinkSpeed(pytest.approx(2.0), pytest.approx(50e6)))
+    assert topology.links.all_reduce[1].latency_ms == pytest.approx(3.0)
+    assert topology.link_bandwidth == pytest.approx((1e9, 50e6))
+
+
+def test_rows_survive_a_run_that_was_killed(program, tmp_path):
+    measured = program("steps_measured")
+    rows, case = measured.Rows(tmp_path / "rows.jsonl"), measured.Case(2, 1, "1gbit", "mixed")
+    rows.add([{**case.key, "times": [1]}, {**case.key, "times": [2]}])
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write('{"bed": "4x1", "ra')
+    assert len(rows.of(case)) == 2
+    assert rows.links(case) == [2]
+    other = measured.Case(4, 1, "1gbit", "mixed")
+    assert rows.of(other) == []
+    assert rows.links(other) is None
+
+
+@pytest.mark.slow
+@pytest.mark.netns
+def test_plans_are_measured_on_hosts_with_slow_links(program, tmp_path, monkeypatch, capsys):
+    measured = program("steps_measured")
+    if reason := measured.why_not():
+        pytest.skip(reason)
+    monkeypatch.setattr(measured, "MODELS", {"mixed": measured.MODELS["mixed"][-3:]})
+    monkeypatch.setattr(measured, "FEW", {"rounds": 2, "steps": 2, "warm_up": 1, "profiled": 1})
+    arguments = ["--quick", "--rows", str(tmp_path / "rows.jsonl")]
+    measured.main(arguments)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert {"auto", "row_wise"} <= {name for row in rows for name in (row["plan"], *row["also"])}
+    for row in rows:
+        assert [len(ranks) for ranks in row["reports"]] == [2, 2]
+        assert all(ms > 0 for ranks in row["reports"] for report in ranks for ms in report["step_ms"])
+    page = (tmp_path / "steps_measured.md").read_text()
+    assert f"**{len(rows)} plans on beds" in page
+    assert "| 2x1 | backward kernel |" in page
+    measured.main(arguments)  # all of it is known
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == len(rows)
+
+
+def test_without_root_or_tools_the_benchmark_says_so_and_ends(program, tmp_path, monkeypatch, capsys):
+    measured = program("steps_measured")
+    monkeypatch.setattr(measured, "why_not", lambda: "hosts need root")
+    measured.main(["--rows", str(tmp_path / "rows.jsonl")])
+    assert "skipped: hosts need root" in capsys.readouterr().err
+    assert not (tmp_path / "rows.jsonl").exists()
