@@ -27,8 +27,9 @@ from benchmarks import results_table
 from benchmarks.hosts import HostBed, why_not
 from benchmarks.steps_page import links_of, write_page
 from shardwright.cost.choice import resolve_cost_model
-from shardwright.errors import InfeasibleTask, InvalidPlan
+from shardwright.errors import InfeasibleTask, InvalidPlan, MeasurementFailed
 from shardwright.files import write_atomically
+from shardwright.integrations.torchrec.steps.sharded import planned
 from shardwright.search.torchrec import TorchRec
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.files import plan_to_dict
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         for case in cases(options.quick):
             if not rows.of(case):
-                measure(case, rows, options)
+                _try(case, rows, options)
     model = None if options.model is None else resolve_cost_model(options.model, sw.Task(POOLED, Topology(), SAMPLES))
     print(write_page(rows.read(), model, results_table.command_of("steps_measured", arguments)).read_text())
 
@@ -114,6 +115,14 @@ def cases(quick: bool) -> list[Case]:
         return [Case(2, 1, "300mbit", "mixed")]
     every = [Case(*bed, rate, model) for model in MODELS for rate in RATES for bed in BEDS]
     return every + [Case(*bed, "1gbit", "pooled", huge_pages=True) for bed in BEDS]
+
+
+def _try(case: Case, rows: Rows, options: argparse.Namespace) -> None:
+    """Measure a case; one that fails is told, and left to a later run."""
+    try:
+        measure(case, rows, options)
+    except MeasurementFailed as error:
+        print(f"{case.key}: {error}", file=sys.stderr)
 
 
 def measure(case: Case, rows: Rows, options: argparse.Namespace) -> None:
@@ -154,6 +163,7 @@ def plans(task: Task, model: Path | None) -> list[tuple[Plan, list[str]]]:
     for name, asked, strategy in wanted:
         try:
             plan = sw.plan(asked, strategy=strategy, cost_model=model, time_limit=_SEARCH_S, runs_on="torchrec")
+            planned(plan, "cpu")
         except (InfeasibleTask, InvalidPlan) as error:
             print(f"{name}: {error}", file=sys.stderr)
             continue

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,32 +122,48 @@ def test_another_number_of_ranks_is_told_by_each(plan_file):
         assert "the plan is for 2 devices, and torchrun started 1 ranks" in said
 
 
+def test_a_rank_that_is_gone_ends_the_others_in_an_error(plan_file):
+    """Rank 1 is killed while it trains, or, on a slow machine, before it came; rank 0 says either."""
+    with torchrun_ranks(2, plan_file, "--steps", "--rounds", 5000, "--timeout", 60) as ranks:
+        time.sleep(20)
+        ranks[1].kill()
+        _, said = ranks[0].communicate(timeout=200)
+    assert ranks[0].returncode == 1
+    assert re.search(r"error: rank 0(: TorchRec did not run the plan: .+| waited 60 s for rank 1 of 2)", said), said
+    assert "Traceback" not in said
+
+
 def as_torchrun(world, *arguments):
     """Exit code and output of each rank, started with the variables that torchrun sets."""
+    with torchrun_ranks(world, *arguments) as ranks:
+        said = [rank.communicate(timeout=200) for rank in ranks]
+    return [(rank.returncode, *texts) for rank, texts in zip(ranks, said, strict=True)]
+
+
+@contextmanager
+def torchrun_ranks(world, *arguments):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+        port = probe.getsockname()[1]
     command = [sys.executable, "-m", "shardwright", "verify", *map(str, arguments)]
-    shared = {
-        "WORLD_SIZE": world,
-        "LOCAL_WORLD_SIZE": world,
+    place = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": world,
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    ranks = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=ENVIRONMENT | {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()},
-        )
-        for rank in range(world)
-    ]  # fmt: skip
+    ranks = []
     try:
-        said = [rank.communicate(timeout=200) for rank in ranks]
+        for rank in range(world):
+            variables = {name: str(value) for name, value in {**place, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            ranks.append(subprocess.Popen(command, env=ENVIRONMENT | variables, **pipes))
+        yield ranks
     finally:
         for rank in ranks:
             rank.kill()
-    return [(rank.returncode, *texts) for rank, texts in zip(ranks, said, strict=True)]
+            rank.wait()
 
 
 def run(capsys, *arguments):
