@@ -237,7 +237,7 @@ def _huge_pages(found: Sequence[Measured]) -> ResultTable:
     rows = []
     known = {(*one.case, one.row["plan"]): one for one in found if not one.row["huge_pages"]}
     asked = [one for one in found if one.row["huge_pages"] and (*one.case, one.row["plan"]) in known]
-    for bed, group in _grouped(asked, lambda one: one.case[0]):
+    for bed, group in (*_grouped(asked, lambda one: one.case[0]), *([("all", asked)] if asked else [])):
         for phase in ("forward kernel", "backward kernel", STEP):
             pairs = [
                 (known[*one.case, one.row["plan"]].steps.measured(phase), one.steps.measured(phase)) for one in group

@@ -67,18 +67,17 @@ def run_steps(
     from shardwright.integrations.torchrec.steps.rank import Rounds
     from shardwright.integrations.torchrec.steps.run import run_here, run_in_group
 
-    place, plans = place_of_this_process(), {"plan": plan}
+    place, names, plans = place_of_this_process(), ["plan"], [plan]
+    where, wanted = _where(plan, place, device), Rounds(rounds=rounds)
     if against is not None and (place is None or place.rank == 0):
-        plans[against] = _other(against, plan)
-    wanted = Rounds(rounds=rounds)
+        names, plans = [*names, against], [*plans, _other(against, plan)]
     if place is None:
-        found = run_here(list(plans.values()), wanted, device=device, timeout_s=timeout_s)
+        found = run_here(plans, wanted, device=device, timeout_s=timeout_s)
     else:
-        found = run_in_group(list(plans.values()), place, wanted, device=device, timeout_s=timeout_s)
+        found = run_in_group(plans, place, wanted, device=device, timeout_s=timeout_s)
     if place is not None and place.rank:
         return None
-    named = dict(zip(plans, found, strict=True))
-    where = _where(plan, place, device)
+    named = list(zip(names, found, strict=True))
     document = {"plan": str(file), "ranks_on": where, "note": unlike, "plans": _documents(named)}
     emit(document, _view(named), *_sentences(named, where, unlike), as_json=as_json)
     return _off(found[0], unlike)
@@ -132,7 +131,7 @@ def _phases() -> Sequence[str]:
     return (*PHASES, STEP)
 
 
-def _documents(named: dict[str, Steps]) -> list[dict[str, Any]]:
+def _documents(named: Sequence[tuple[str, Steps]]) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
@@ -158,21 +157,21 @@ def _documents(named: dict[str, Steps]) -> list[dict[str, Any]]:
                 for rank, report in enumerate(steps.reports[-1])
             ],
         }
-        for name, steps in named.items()
+        for name, steps in named
     ]
 
 
-def _view(named: dict[str, Steps]) -> rich.table.Table:
-    columns = ["phase", *(f"{name} {what}" for name in named for what in ("predicted", "measured"))]
+def _view(named: Sequence[tuple[str, Steps]]) -> rich.table.Table:
+    columns = ["phase", *(f"{name} {what}" for name, _ in named for what in ("predicted", "measured"))]
     rows = [
-        [phase, *(ms(value) for steps in named.values() for value in (steps.predicted(phase), steps.measured(phase)))]
+        [phase, *(ms(value) for _, steps in named for value in (steps.predicted(phase), steps.measured(phase)))]
         for phase in _phases()
     ]
     return table("a step of TorchRec, phase by phase", columns, rows, _CAPTION)
 
 
-def _sentences(named: dict[str, Steps], where: str, unlike: str | None) -> list[str]:
-    first, *others = named.values()
+def _sentences(named: Sequence[tuple[str, Steps]], where: str, unlike: str | None) -> list[str]:
+    (_, first), *others = named
     compared = unlike or signed(_off(first, unlike))
     held = max(report.weights_bytes + report.optimizer_bytes for report in first.reports[-1])
     memory = first.plan.memory
@@ -182,7 +181,7 @@ def _sentences(named: dict[str, Steps], where: str, unlike: str | None) -> list[
         f"{percent(first.spread)}",
         f"weights and optimizer state of the fullest rank: {format_bytes(held)} allocated, {format_bytes(account)} in the account",
     ]
-    for name, other in zip(list(named)[1:], others, strict=True):
+    for name, other in others:
         pairs = ((first.predicted("step"), other.predicted("step")), (first.step_ms, other.step_ms))
         predicted, measured = (signed(mine / theirs - 1) if mine and theirs else signed(None) for mine, theirs in pairs)
         noise = percent(max(first.spread, other.spread))
