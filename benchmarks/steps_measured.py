@@ -4,7 +4,7 @@
 
 Hosts are network namespaces (`benchmarks/hosts`), which need root: 2 and 4 hosts of one device, and 2 hosts of 2 devices, with links of 100
 Mbit/s to 1 Gbit/s. Ranks train by `DistributedModelParallel` over gloo, pinned to cores by their numbers, all starting each step together.
-First of all, collectives are timed in each bed: their lines are the links of the predictions.
+First of all, `shardwright calibrate --links` measures each bed: these are the links of the predictions.
 
 Each plan on a bed appends one row to the file of --rows, with all that a prediction needs. A stopped run goes on where it was;
 --page makes the page anew from the rows alone, with the cost function and cost model of the day. --quick takes some minutes.
@@ -25,7 +25,7 @@ from typing import Any
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.hosts import HostBed, why_not
-from benchmarks.steps_page import links_of, write_page
+from benchmarks.steps_page import write_page
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import InfeasibleTask, InvalidPlan, MeasurementFailed
 from shardwright.files import write_atomically
@@ -34,6 +34,8 @@ from shardwright.search.torchrec import TorchRec
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.files import plan_to_dict
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
+from shardwright.task.link_files import load_links
+from shardwright.task.links import links_to_dict
 
 BEDS = ((2, 1), (4, 1), (2, 2))
 RATES = ("100mbit", "300mbit", "1gbit")
@@ -42,7 +44,7 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 FEW = {"rounds": 3, "steps": 7, "warm_up": 2, "profiled": 4}
 
-_SIZES = (2 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20)  # bytes of a timed collective's buffer
+_LINK_MINUTES = "0.7"
 _SEARCH_S = 10.0
 _SMALL = 2_000  # rows of tables that lie on every device in the plan "replicas"
 _TIMEOUT_S = 560.0
@@ -102,8 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if reason := why_not():
             print(f"skipped: {reason}", file=sys.stderr)
             return
+        stop = time.monotonic() + 60 * options.minutes
         for case in cases(options.quick):
-            if not rows.of(case):
+            if not rows.of(case) and time.monotonic() < stop:
                 _try(case, rows, options)
     model = None if options.model is None else resolve_cost_model(options.model, sw.Task(POOLED, Topology(), SAMPLES))
     print(write_page(rows.read(), model, results_table.command_of("steps_measured", arguments)).read_text())
@@ -113,7 +116,8 @@ def cases(quick: bool) -> list[Case]:
     """The cases, so that a run that is stopped early has some of every bed."""
     if quick:
         return [Case(2, 1, "300mbit", "mixed")]
-    every = [Case(*bed, rate, model) for model in MODELS for rate in RATES for bed in BEDS]
+    first = [Case(*bed, rate, model) for rate in RATES for bed in BEDS for model in ("pooled", "mixed")]
+    every = first + [Case(*bed, rate, "sequence") for rate in RATES for bed in BEDS]
     return every + [Case(*bed, "1gbit", "pooled", huge_pages=True) for bed in BEDS]
 
 
@@ -129,15 +133,14 @@ def measure(case: Case, rows: Rows, options: argparse.Namespace) -> None:
     """Time a bed's collectives, plan for them, and measure all plans in turns; adds the rows."""
     started = time.monotonic()
     with HostBed(case.hosts, case.per_host, case.rate) as bed:
-        times = rows.links(case) or _asked(bed, {"sizes": _SIZES, "runs": 9}, False)["times"]
-        topology = links_of(times, Topology(case.hosts, case.per_host, "cpu", "200 MB"))
+        topology = Topology(case.hosts, case.per_host, "cpu", "200 MB", links=rows.links(case) or _links(bed))
         named = plans(Task(MODELS[case.model], topology, SAMPLES * topology.devices), options.model)
         with tempfile.TemporaryDirectory() as folder:
             files = [Path(folder) / f"{number}.json" for number in range(len(named))]
             for (plan, _), file in zip(named, files, strict=True):
                 plan.save(file)
             found = _asked(bed, {"plans": list(map(str, files)), "rounds": FEW}, case.huge_pages)["reports"]
-    shared = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "times": times}
+    shared = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
     rows.add(
         [
             {**case.key, "plan": name, "also": also, "document": plan_to_dict(plan), "reports": reports, **shared}
@@ -169,6 +172,25 @@ def plans(task: Task, model: Path | None) -> list[tuple[Plan, list[str]]]:
             continue
         found.setdefault(frozenset(plan.shards), (plan, []))[1].append(name)
     return list(found.values())
+
+
+def _links(bed: HostBed) -> Any:
+    """Links of a bed as `shardwright calibrate --links` measures them, in plain data."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "links.json"
+        command = [
+            sys.executable,
+            "-m",
+            "shardwright",
+            "calibrate",
+            "--links",
+            "--minutes",
+            _LINK_MINUTES,
+            "-o",
+            str(file),
+        ]
+        bed.run(command, timeout_s=_TIMEOUT_S, environment={"SHARDWRIGHT_CACHE": folder})
+        return links_to_dict(load_links(file).links)
 
 
 def _asked(bed: HostBed, request: dict[str, Any], huge_pages: bool) -> dict[str, Any]:
@@ -205,10 +227,10 @@ class Rows:
         """The rows of a case."""
         return [row for row in self.read() if all(row[name] == value for name, value in case.key.items())]
 
-    def links(self, case: Case) -> list[list[Any]] | None:
-        """Times of the collectives on the case's bed, from an earlier row of the same bed; None without one."""
+    def links(self, case: Case) -> Any:
+        """The links of the case's bed from an earlier row of the same bed; None without one."""
         same = [row for row in self.read() if (row["bed"], row["rate"]) == (case.key["bed"], case.rate)]
-        return same[-1]["times"] if same else None
+        return same[-1]["document"]["task"]["topology"]["links"] if same else None
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -216,6 +238,9 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=Path, required=True, help="file of the measured rows")
     parser.add_argument("--model", type=Path, help="cost model of the kernels; by default that of this machine")
     parser.add_argument("--page", action="store_true", help="measure nothing, make the page of the rows")
+    parser.add_argument(
+        "--minutes", type=float, default=600.0, help="no case begins later; a later run goes on (default: %(default)s)"
+    )
     parser.add_argument("--quick", action="store_true", help="one case, some minutes")
     return parser.parse_args(arguments)
 

@@ -17,54 +17,13 @@ from experiments.pages import commit, markdown
 from benchmarks import results_table
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
-from shardwright.cost.dataset import rates_of
 from shardwright.cost.score import score
 from shardwright.files import write_atomically
 from shardwright.integrations.torchrec.steps.rank import RankReport
 from shardwright.integrations.torchrec.steps.run import PHASES, STEP, Steps
 from shardwright.measure.hardware import fingerprint
 from shardwright.sharding import Plan
-from shardwright.task import Topology
-from shardwright.task.links import LINK_CLASSES, links_to_dict
-
-
-def links_of(times: Sequence[Sequence[Any]], topology: Topology) -> Topology:
-    """A topology with the links of timed collectives: a line through the times of each, by the bytes that a device sends.
-
-    Args:
-        times: collective, links ("intra" or "inter"), bytes of the whole buffer, and ms.
-        topology: the bed.
-    """
-    links: dict[str, dict[str, Any]] = {}
-    for collective, name in dict.fromkeys((one[0], one[1]) for one in times):
-        own = [(size, ms) for kind, where, size, ms in times if (kind, where) == (collective, name)]
-        sizes = np.array([_sent(collective, name, size, topology) for size, _ in own])
-        columns = np.stack([np.ones(len(sizes)), sizes], axis=1)
-        latency, slope = rates_of(columns, np.array([ms for _, ms in own]))
-        links.setdefault(collective, {})[name] = {"latency_ms": float(latency), "bandwidth": 1e3 / max(slope, 1e-12)}
-    usual = links["all_to_all"]
-    of_class = {name: usual.get(name, next(iter(usual.values()))) for name in LINK_CLASSES}
-    return replace(
-        topology,
-        intra_bandwidth=of_class["intra"]["bandwidth"],
-        inter_bandwidth=of_class["inter"]["bandwidth"],
-        intra_latency_ms=of_class["intra"]["latency_ms"],
-        inter_latency_ms=of_class["inter"]["latency_ms"],
-        links=links,  # type: ignore[arg-type]  # a mapping is read
-    )
-
-
-def _sent(collective: str, name: str, size: int, topology: Topology) -> float:
-    """Bytes that a device sends in a collective on a buffer of `size` bytes, inside its host or between hosts.
-
-    An all-to-all sends directly. The others are rings, of which one a device crosses between hosts.
-    """
-    hosts, local = topology.hosts, topology.devices_per_host
-    ranks = hosts * local if name == "inter" or hosts == 1 else local
-    if collective == "all_to_all":
-        return size * ((ranks - local) if name == "inter" else (ranks - 1)) / ranks
-    passes = 2 if collective == "all_reduce" else 1
-    return passes * size * (ranks - 1) / ranks / (local if name == "inter" else 1)
+from shardwright.task.links import links_to_dict
 
 
 @dataclass(frozen=True)
@@ -120,7 +79,7 @@ def priced(rows: Sequence[dict[str, Any]], model: CostModel | None) -> list[Meas
             file = Path(folder) / "plan.json"
             file.write_text(json.dumps(row["document"]))
             plan = Plan.load(file)
-        task = replace(plan.task, topology=links_of(row["times"], plan.task.topology))
+        task = plan.task
         cost = score(task, plan.shards, model or resolve_cost_model(None, task))
         reports = msgspec.convert(row["reports"], list[list[RankReport]])
         found.append(Measured(row, Steps(replace(plan, task=task, cost=cost, bound_ms=None), reports)))

@@ -85,7 +85,7 @@ def _start(
     command: Sequence[str], place: Place, output: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     with output.open("wb") as out, _errors(output).open("wb") as errors:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             ["ip", "netns", "exec", place.namespace, *command],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -93,6 +93,11 @@ def _start(
             env=dict(environment),
             start_new_session=True,  # a rank's own processes end with it
         )
+    # Local ranks begin at 0 on every host, so ranks that pin themselves by them would all take one core.
+    cores = sorted(os.sched_getaffinity(0))
+    with suppress(ProcessLookupError):
+        os.sched_setaffinity(process.pid, {cores[place.rank % len(cores)]})
+    return process
 
 
 def _errors(output: Path) -> Path:
