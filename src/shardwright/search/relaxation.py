@@ -460,6 +460,7 @@ class MasterProgram:
         self.groups, self._pricing, self._phases, self._topology = groups, pricing, phases, relaxation.topology
         self._kinds, self._everywhere = relaxation.calls, relaxation.everywhere
         self._mix = phases[KERNELS] @ pricing.mix
+        self._fixed = float(pricing.once @ phases[KERNELS]) + relaxation.least_waits(phases[LINKS])
         self._units: Ints = np.flatnonzero(self._mix > 0)
         self._links = np.flatnonzero(peers_of(self._topology) > 0)
         self._pass_ms = pass_ms(relaxation.catalog.task)[:, self._links]
@@ -543,5 +544,5 @@ class MasterProgram:
         if self._links.size:
             shares[shares.sum(axis=1) < 0.5, self._links[0]] = 1.0
         vector = np.hstack([mix * weight, np.tile(self._phases[KERNELS], (self._kinds, 1))])
-        least = self._solver.getInfo().objective_function_value + float(self._pricing.once @ self._phases[KERNELS])
+        least = self._solver.getInfo().objective_function_value + self._fixed
         return least, Prices(vector, shares * self._phases[LINKS, None])
