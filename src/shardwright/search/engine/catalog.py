@@ -232,13 +232,14 @@ def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, 
     table, topology = task.tables[index], task.topology
     limit = task.constraints.of(table.name)
     devices = devices_of(task, index) if limit.devices else everyone
-    hosts = np.unique(devices // topology.devices_per_host) if limit.devices or limit.sharding_types else np.zeros(0)
+    hosts = np.unique(devices // topology.devices_per_host) if limit.devices else np.arange(topology.hosts)
     one_host = topology.hosts > 1 and hosts.size == 1
     sets = [devices] if limit.allows("table_row_wise" if one_host else "row_wise") else []
-    on_one = limit.allows("table_row_wise") and (limit.equal_rows or not limit.allows("row_wise"))
+    # Rows of a pooled table that are dealt to one host are reduced there; single row blocks of other tables may lie anywhere anyhow.
+    on_one = limit.allows("table_row_wise") and (table.pooled or limit.equal_rows or not limit.allows("row_wise"))
     if topology.hosts > 1 and on_one and not one_host:
         by_host = devices // topology.devices_per_host
-        if limit.equal_rows:  # together, the tables can use all hosts
+        if limit.equal_rows or limit.allows("row_wise"):  # together, the tables can use all hosts
             hosts = np.roll(hosts, -_HOSTS * index)[:_HOSTS]
         sets += [devices[by_host == host] for host in hosts]
     of_rows = [row_block_devices(table, limit, topology, among) for among in sets]
