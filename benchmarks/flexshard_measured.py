@@ -30,8 +30,8 @@ from benchmarks.flexshard_cases import BATCH, Case, cases
 from benchmarks.flexshard_model import losses_unsharded
 from benchmarks.hosts import HostBed, why_not
 from benchmarks.hosts.calibration import calibrate
-from shardwright.cost.flows import INTER
-from shardwright.cost.score import communication_ms, traffic
+from shardwright.cost.flows import INTER, traffic_by_kind
+from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.task import Exchange, Table, Task, Topology
 
@@ -225,8 +225,8 @@ def row_bytes(table: Table) -> int:
 
 def predicted(task: Task, plan: sw.Plan) -> dict[str, Any]:
     """Return what the cost model predicts for a plan."""
-    flows = traffic(task, plan.shards)
-    sent = (flows.forward.sent + flows.backward.sent)[INTER].reshape(task.topology.hosts, -1).sum(axis=1)
+    flows = traffic_by_kind(task, plan.shards).values()
+    sent = np.sum([flow.sent[INTER] for flow in flows], axis=0).reshape(task.topology.hosts, -1).sum(axis=1)
     forward, backward = communication_ms(task, plan.shards)
     account = plan.memory
     held = (account.weights + account.optimizer).sum()

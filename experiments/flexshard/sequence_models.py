@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.cost import PublishedModel, traffic
-from shardwright.cost.flows import INTER
+from shardwright.cost import PublishedModel, communication_ms
+from shardwright.cost.flows import INTER, traffic_by_kind
 from shardwright.errors import InfeasibleTask
 from shardwright.search import strategy_named
 from shardwright.search.flexshard import FlexShard, tier_plan
@@ -102,10 +102,8 @@ def sent(task: Task, strategy: str) -> Sent | None:
         return None
     seconds = time.perf_counter() - start
     check_memory(task, shards)
-    flows = traffic(task, shards)
-    passes = (flows.forward, flows.backward)
-    between = sum(float(flow.sent[INTER].sum()) for flow in passes)
-    ms = sum(float(flow.milliseconds(task.topology).max()) for flow in passes)
+    between = sum(float(flow.sent[INTER].sum()) for flow in traffic_by_kind(task, shards).values())
+    ms = sum(float(of_pass.max()) for of_pass in communication_ms(task, shards))
     hot, warm = _replicated_rows(shards, task.topology.devices)
     return Sent(between, ms, bound, plans_bound, hot, warm, seconds)
 
