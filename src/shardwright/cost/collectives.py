@@ -118,6 +118,12 @@ def _sets(topology: Topology, weighted: tuple[bool, ...]) -> Floats:
     return found.reshape(SETS, 2)
 
 
+def link_facts(task: Task) -> Floats:
+    """`(6,)` devices, devices a host, ms a byte that all-to-alls send inside and between hosts: forward, then backward; for the engine."""
+    topology, prices = task.topology, prices_of(task)
+    return np.array([topology.devices, topology.devices_per_host, *prices.forward, *prices.backward])
+
+
 def set_of(way: Way, pooled: bool) -> int:
     """Index of the set that a block of a pooled table, or of a sequence table, needs."""
     return WAYS.index(way) + (0 if pooled else len(WAYS))

@@ -47,13 +47,12 @@ from shardwright._engine import TICKS, best_by_links, greedy, grid_placements, l
 from shardwright._engine import Pieces as NativePieces
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, PieceCosts, check_finite
-from shardwright.cost.collectives import prices_of, set_of, sets_of, waits_of
+from shardwright.cost.collectives import link_facts, prices_of, set_of, sets_of, waits_of
 from shardwright.cost.flows import shares_of_all_to_alls
 from shardwright.cost.model import CostModel
 from shardwright.cost.neuroshard import CommunicationNetworks
 from shardwright.cost.score import served_bytes, traffic
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.engine.catalog import link_facts
 from shardwright.search.strategy import check_number, check_whole, why_not_counted
 from shardwright.search.units import PartialPlan, Unit, Units, beside_fixed, halvings, rivals_of, take_apart
 from shardwright.sharding.memory import memory_account, shard_bytes
@@ -127,7 +126,7 @@ class Pieces:
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device with a piece takes besides its calls.
         memory: `(d,)` bytes.
-        links: `(6,)` see `engine.catalog.link_facts`.
+        links: `(6,)` see `cost.collectives.link_facts`.
         apart: `(d, 2)` ms of fixed shards' collectives besides all-to-alls, forward and backward.
         waits: `(1,)` ms of the latencies of all sets of collectives.
         sums: `(d, c, h + 2)` biases plus fixed shards by call; the next five are of fixed shards, too.

@@ -23,7 +23,7 @@ import numpy as np
 from shardwright._engine import Problem
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Spread, Tables, spread_links
-from shardwright.cost.collectives import Way, dealt_way, prices_of, set_of
+from shardwright.cost.collectives import Way, dealt_way, link_facts, prices_of, set_of
 from shardwright.cost.model import CostModel
 from shardwright.search.units import allowed_devices, column_units, rivals_of, row_block_devices, row_place, row_units
 from shardwright.sharding.shard import Shard, even_cuts
@@ -390,7 +390,7 @@ class EngineArrays(NamedTuple):
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device takes besides its calls. Devices without a piece get them too, which changes no maximum.
         memory: `(d,)` bytes.
-        links: `(6,)` see `link_facts`.
+        links: `(6,)` see `cost.collectives.link_facts`.
     """
 
     first: Ints
@@ -571,12 +571,6 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
     )
     replicated = spreads.replicated[[int(group[0]) for group in shared]]
     return Assembly(arrays, catalog, members, forms, spread_devices, replicated)
-
-
-def link_facts(task: Task) -> Floats:
-    """`(6,)` devices, devices a host, ms a byte that all-to-alls send inside and between hosts: forward, then backward."""
-    topology, prices = task.topology, prices_of(task)
-    return np.array([topology.devices, topology.devices_per_host, *prices.forward, *prices.backward])
 
 
 def _bits(task: Task, needs: Sequence[Sequence[tuple[Way, int]]]) -> Ints:
