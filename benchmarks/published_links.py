@@ -74,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, preset in PRESETS.items()
     )
     caption = (
-        f"Runs of at least {FEWEST} sizes. Of rings between hosts the bandwidth is a rank's share of its host's. The last column is the "
-        f"error without a latency. Presets: {told}."
+        f"Runs of at least {FEWEST} sizes. Of rings between hosts the bandwidth is a rank's share of its host's. The last columns are the "
+        f"error without a latency, and that of the preset's price, whose links between hosts are InfiniBand. Presets: {told}."
     )
     tables = [
         (caption, HEADS, rows),
