@@ -108,7 +108,7 @@ def _links_ms(task: Task, shard: Shard, work: ShardWork) -> float:
     if len(shard.devices) > 1:
         free = replace(task, topology=replace(topology, intra_latency_ms=0.0, inter_latency_ms=0.0))
         return sum(float(times[shard.devices[0]]) for times in communication_ms(free, [shard]))
-    values, ids = served_bytes(work)
+    values, ids = served_bytes(task, work)
     peers = (topology.devices_per_host - 1, topology.devices - topology.devices_per_host)
     slower = max(count / width for count, width in zip(peers, topology.link_bandwidth, strict=True))
     return float(slower * (max(values, ids) + values) / topology.devices * 1e3)

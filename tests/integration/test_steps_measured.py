@@ -1,4 +1,4 @@
-"""`benchmarks/steps_measured.py`: lines through times of collectives, rows that survive a kill, and plans measured in a bed."""
+"""`benchmarks/steps_measured.py`: rows that survive a kill, and plans measured in a bed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import importlib
 import json
 
 import pytest
-
-import shardwright as sw
-from shardwright.task import LinkSpeed
 
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
@@ -22,31 +19,15 @@ def program(tmp_path, monkeypatch):
     return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
-def test_links_are_lines_through_times_by_the_bytes_that_a_device_sends(program):
-    line = {"all_to_all": (1.0, 1e6 / 2), "reduce_scatter": (2.0, 1e6 * 3 / 8), "all_reduce": (3.0, 2e6 * 3 / 8)}
-    times = [
-        [name, "inter", size, latency + 1e3 * share * size / 1e6 / 50e6]
-        for name, (latency, share) in line.items()
-        for size in (1_000_000, 2_000_000, 4_000_000)
-    ]
-    times += [["all_to_all", "intra", size, 0.5 + size / 2 / 1e6] for size in (1_000_000, 2_000_000)]
-    topology = program("steps_page").links_of(times, sw.Topology(2, 2))
-    intra, inter = topology.links.all_to_all
-    assert inter == LinkSpeed(pytest.approx(1.0), pytest.approx(50e6))
-    assert intra == LinkSpeed(pytest.approx(0.5), pytest.approx(1e9))
-    assert topology.links.reduce_scatter == (None, LinkSpeed(pytest.approx(2.0), pytest.approx(50e6)))
-    assert topology.links.all_reduce[1].latency_ms == pytest.approx(3.0)
-    assert topology.link_bandwidth == pytest.approx((1e9, 50e6))
-
-
 def test_rows_survive_a_run_that_was_killed(program, tmp_path):
     measured = program("steps_measured")
     rows, case = measured.Rows(tmp_path / "rows.jsonl"), measured.Case(2, 1, "1gbit", "mixed")
-    rows.add([{**case.key, "times": [1]}, {**case.key, "times": [2]}])
+    documents = [{"task": {"topology": {"links": number}}} for number in (1, 2)]
+    rows.add([{**case.key, "document": document} for document in documents])
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write('{"bed": "4x1", "ra')
     assert len(rows.of(case)) == 2
-    assert rows.links(case) == [2]
+    assert rows.links(case) == 2
     other = measured.Case(4, 1, "1gbit", "mixed")
     assert rows.of(other) == []
     assert rows.links(other) is None
