@@ -42,7 +42,7 @@ def fortnight(request, cli, tmp_path):
     save_model(linear_model(), tmp_path / "model.safetensors")
     cli("profile", files[0], "-o", tmp_path / "tables.yaml", *options)
     (tmp_path / "task.yaml").write_text(
-        "batch_size: 256\ntopology: {devices_per_host: 4, device: cpu, memory: 1 GB}\ntables: {file: tables.yaml}\n"
+        "batch_size: 256\ntopology: {devices_per_host: 4, device: cpu, memory: 1 GB, intra_latency_ms: 0.0}\ntables: {file: tables.yaml}\n"
     )
     model = ("--model", tmp_path / "model.safetensors")
     cli("plan", tmp_path / "task.yaml", "-o", tmp_path / "plan.json", *model)
@@ -55,7 +55,7 @@ def test_a_scheduler_sees_the_day_from_which_on_a_new_plan_is_worth_it(cli, fort
     first = cli("drift", plan, files[0], *options, "--json")
     assert first.code == 0
     assert first.document["now_ms"] == pytest.approx(first.document["before_ms"], rel=1e-6)
-    found = {day: cli("drift", plan, files[day], *options, "--worth-it", 0.02, "--json") for day in (1, 5, DAYS - 1)}
+    found = {day: cli("drift", plan, files[day], *options, "--worth-it", 0.01, "--json") for day in (1, 5, DAYS - 1)}
     gains = [one.document["gain"] for one in found.values()]
     assert all(one.code == (3 if one.document["worth_it"] else 0) for one in found.values())
     assert gains[-1] == max(gains)
