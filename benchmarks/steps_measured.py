@@ -108,6 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for case in cases(options.quick):
             if not rows.of(case) and time.monotonic() < stop:
                 _try(case, rows, options)
+    if not rows.read():
+        print(f"nothing was measured: {options.rows} has no rows", file=sys.stderr)
+        return
     model = None if options.model is None else resolve_cost_model(options.model, sw.Task(POOLED, Topology(), SAMPLES))
     print(write_page(rows.read(), model, results_table.command_of("steps_measured", arguments)).read_text())
 
