@@ -40,6 +40,23 @@ inline void refresh_objective(Solution& s) {
 
 inline double total_objective(const Solution& s) { return std::accumulate(s.objective.begin(), s.objective.end(), s.waits_ms()); }
 
+// `total` to the power of 1 / 2^squarings, by square roots, which are the same on every machine.
+inline double rooted(double total, int squarings) {
+    for (int time = 0; time < squarings; ++time) total = std::sqrt(total);
+    return total;
+}
+
+// Psi itself, and the latencies: what changes that touch many devices are weighed by, since the linearisation hides most of their gain.
+inline double smoothed_step(const Solution& s) {
+    double ms = s.waits_ms();
+    for (int phase = 0; phase < PHASES; ++phase) {
+        double total = 0.0;
+        for (const auto& of : s.times) total += raised(of[phase] * s.scale[phase], s.squarings);
+        ms += rooted(total, s.squarings) / s.scale[phase];
+    }
+    return ms;
+}
+
 // Price everything, and aim at the maxima as they are now.
 inline void set_objective(Solution& s, int squarings) {
     s.refresh();
@@ -49,8 +66,7 @@ inline void set_objective(Solution& s, int squarings) {
         double top = std::max(1e-6 * step, 1e-12), total = 0.0;
         for (const auto& of : s.times) top = std::max(top, of[phase]);
         for (const auto& of : s.times) total += raised(of[phase] / top, squarings);
-        double root = std::max(total, 1e-300);  // total^(1 / power), by square roots, which are the same on every machine
-        for (int time = 0; time < squarings; ++time) root = std::sqrt(root);
+        const double root = rooted(std::max(total, 1e-300), squarings);
         s.scale[phase] = 1.0 / top;
         s.weight[phase] = total > 0.0 ? top / power * (root / std::max(total, 1e-300)) : top;
     }

@@ -15,6 +15,7 @@ inline constexpr int SQUARINGS_KICKED = 6;
 inline constexpr int WIDEST = 256;             // slowest devices that a descent looks at before it ends
 inline constexpr int WIDEST_KICKED = 3;        // the same after a kick, which changes few devices
 inline constexpr std::int64_t RESPREAD = 400'000;  // items times devices up to which every spread is tried
+inline constexpr int RESPREADS = 8;            // most rounds of it
 inline constexpr int DEVICES_KICKED = 6;
 inline constexpr int ITEMS_CUT = 3;
 inline constexpr double WORSE = 0.01;          // of the step time: how much a kick may cost and still be gone on from
@@ -33,14 +34,19 @@ inline void descend_and_widen(Solution& s, int squarings, int widest, const Stop
 
 // Try every spread of every item, where there is time for that: after each kick there is not.
 inline void respread_and_descend(Solution& s, int squarings, int widest, const Stop& stop) {
-    if (static_cast<std::int64_t>(s.problem->items) * s.problem->devices > RESPREAD || stop.late()) return;
-    set_objective(s, squarings);
-    if (respread(s, stop)) descend_and_widen(s, squarings, widest, stop);
+    if (static_cast<std::int64_t>(s.problem->items) * s.problem->devices > RESPREAD) return;
+    for (int round = 0; round < RESPREADS && !stop.late(); ++round) {
+        set_objective(s, squarings);
+        if (!respread(s, stop)) return;
+        descend_and_widen(s, squarings, widest, stop);
+    }
 }
 
 inline void improve(Solution& s, const Stop& stop) {
-    for (int squarings : SQUARINGS) descend_and_widen(s, squarings, WIDEST, stop);
-    respread_and_descend(s, SQUARINGS[2], WIDEST, stop);
+    for (int squarings : SQUARINGS) {
+        descend_and_widen(s, squarings, WIDEST, stop);
+        respread_and_descend(s, squarings, WIDEST, stop);
+    }
 }
 
 // Put an item whole, as an unplaced piece.
@@ -88,29 +94,6 @@ inline void simplify(Solution& s, double worse, double cut_error, const Stop& st
     }
 }
 
-// A way of an item: a spread, or a form and the widths of its pieces.
-struct Way {
-    int spread = NONE, form = NONE;
-    std::vector<int> widths;
-};
-
-// At least `count` pieces of a form, as even as possible, more where so few are not allowed; none where that is not possible.
-inline std::vector<int> even_widths(const Solution& s, int form, int count) {
-    const Problem& p = *s.problem;
-    const int units = p.units(form);
-    const auto most = static_cast<int>(std::min<std::int64_t>({p.most[p.owner(form)], units, p.room - s.live()}));
-    for (int pieces = std::max(std::min(count, most), 1); pieces <= most; ++pieces) {
-        std::vector<int> widths;
-        bool legal = true;
-        for (std::int64_t piece = 0; piece < pieces && legal; ++piece) {
-            widths.push_back(static_cast<int>((piece + 1) * units / pieces - piece * units / pieces));
-            legal = p.legal[p.row(form, widths.back())];
-        }
-        if (legal) return widths;
-    }
-    return {};
-}
-
 // Take up to three items apart, costly ones rather than cheap ones, and give each another random way; its pieces are left unplaced. Single
 // moves cannot do that, because half the change would make a plan worse.
 inline void cut_anew(Solution& s, Random& random) {
@@ -128,9 +111,9 @@ inline void cut_anew(Solution& s, Random& random) {
             if (auto widths = even_widths(s, form, count); !widths.empty()) ways.push_back({NONE, form, std::move(widths)});
             form = static_cast<int>(p.next_form[form]);
         } while (form != item);
-        if (p.rivals.empty() && s.spread_of[item] < 0)
+        if (p.rivals.empty())
             for (auto spread = static_cast<int>(p.spread_first[item]); spread < p.spread_first[item + 1]; ++spread)
-                if (s.spread_fits(spread)) ways.push_back({spread});
+                if (spread != s.spread_of[item] && s.spread_fits(spread)) ways.push_back({spread});
         if (ways.empty()) continue;
         const Way& way = ways[random.below(static_cast<int>(ways.size()))];
         s.clear(item);

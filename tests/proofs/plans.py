@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InvalidPlan
-from shardwright.search.units import unit_width
+from shardwright.search.ways import unit_width
 from shardwright.sharding.checking import check_constraints
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard

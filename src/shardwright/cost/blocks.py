@@ -70,6 +70,11 @@ class BlockCosts:
     bytes: Ints
     served: Floats
 
+    def take(self, blocks: Ints, count: Ints) -> BlockCosts:
+        """What so many of these blocks add."""
+        vectors, served = self.vectors[blocks] * count[:, None], self.served[blocks] * count[:, None]
+        return BlockCosts(self.call[blocks], vectors, self.bytes[blocks] * count, served)
+
     def single(self) -> PieceCosts:
         """What pieces of one block each add."""
         return PieceCosts(Added.of(self.call, self.vectors), self.bytes, self.served)

@@ -22,7 +22,8 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.strategy import why_not_whole
-from shardwright.search.units import Eligible, allowed_devices, equal_blocks, place_all, take_apart, unit_width
+from shardwright.search.units import Eligible, place_all, take_apart
+from shardwright.search.ways import allowed_devices, equal_blocks, unit_width
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.memory import block_bytes
 from shardwright.sharding.plan import Plan
@@ -200,7 +201,7 @@ def why_not_uniform(task: Task, table: Table, kind: str) -> str | None:
     limits = task.constraints.of(table.name)
     if not limits.allows(kind):
         return f"table '{table.name}' allows only {', '.join(limits.sharding_types or ())}, not {kind}"
-    ranks = np.flatnonzero(allowed_devices(task, limits))
+    ranks = np.flatnonzero(allowed_devices(task.topology, limits))
     if kind == "data_parallel" and ranks.size < task.topology.devices:
         return f"table '{table.name}' is pinned to {ranks.size} devices, and data_parallel needs all"
     per_host = task.topology.devices_per_host
@@ -258,7 +259,7 @@ class _Floor:
         costs = [self._cost_of(way) for way in ways]
         best = min(range(len(ways)), key=lambda index: costs[index], default=None)
         if best is None or costs[best][0]:
-            left = self._left[allowed_devices(self._task, self._task.constraints.of(table.name))].max()
+            left = self._left[allowed_devices(self._task.topology, self._task.constraints.of(table.name))].max()
             raise InfeasibleTask(
                 f"table '{table.name}' ({table.rows} rows, dim {table.dim}) does not fit as {kind}: its devices have at most "
                 f"{format_bytes(int(max(left, 0)))} left; allow another sharding type, or use more devices or memory"
@@ -272,7 +273,7 @@ class _Floor:
 
     def _ways(self, table: Table, kind: str, tables: int) -> list[list[Shard]]:
         task, limits = self._task, self._task.constraints.of(table.name)
-        ranks = np.flatnonzero(allowed_devices(task, limits))
+        ranks = np.flatnonzero(allowed_devices(task.topology, limits))
         whole = [[Shard.whole(table, int(rank))] for rank in ranks]
         if kind == "data_parallel":
             return [[Shard.whole(table, *ranks.tolist())]]

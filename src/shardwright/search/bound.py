@@ -115,7 +115,8 @@ class Bound:
         ms: no plan of the task has a smaller step time.
         prices: the prices behind the bound.
         choice: what every table chooses at these prices: a hint where cutting and replicating pay.
-        by: the part of the proof that gave the bound: "prices", "pieces" alone, ranges of "kernels", or "holders" of a hot table.
+        by: the part of the proof that gave the bound: "prices", "pieces" alone, ranges of "kernels", "holders" of a hot table, or
+            the "sets" of collectives.
     """
 
     ms: float
@@ -195,12 +196,36 @@ class BoundProof:
 
     def refined(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
         """Tighten the bound, given a plan of `step_ms`, by ranges of kernel time and by how many devices hold a hot table."""
+        cases = self.by_sets(bound, step_ms, late)
+        by_sets = cases[0][1].ms if cases else step_ms
         by_kernels = 0.0 if late() else self._by_kernels(bound, step_ms)
-        known = max(bound.ms, by_kernels)
+        known = max(bound.ms, by_sets, by_kernels)
         price = bound.choice.price
         hot = [table for table in np.argsort(-price, kind="stable").tolist() if price[table] >= _HOT * step_ms]
         by_holders = Holders(self._relaxation, self._pricing, bound.prices).bound(hot, step_ms, known, late)
-        return self._raised(bound, step_ms, kernels=by_kernels, holders=by_holders)
+        return self._raised(bound, step_ms, sets=by_sets, kernels=by_kernels, holders=by_holders)
+
+    @property
+    def sets(self) -> list[frozenset[int]]:
+        """The selections of sets of collectives that plans may need."""
+        return self._relaxation.sets.cases
+
+    def by_sets(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> list[tuple[int, Bound]]:
+        """Bounds of the plans that need each selection of sets of collectives, lowest first, as far as they are below `step_ms`.
+
+        Those whose latencies alone say enough, or for which no time is left, have no prices of their own.
+        """
+        relaxation, found = self._relaxation, []
+        beside = bound.ms - relaxation.least_waits(np.ones(2)) if bound.by == "prices" else 0.0
+        for case, waits in enumerate(relaxation.sets.waits.sum(axis=1).tolist()):
+            least = max(bound.ms, beside + waits)
+            if least < step_ms and not late():
+                with relaxation.only(case):
+                    of_case = self.solve()
+                found.append((case, replace(of_case, ms=max(of_case.ms, least), by="sets")))
+            elif least < step_ms:
+                found.append((case, replace(bound, ms=least)))
+        return sorted((one for one in found if one[1].ms < step_ms), key=lambda one: one[1].ms)
 
     def _raised(self, bound: Bound, step_ms: float, **found: float) -> Bound:
         """The bound, raised to the largest that parts of the proof have found (the first of equals); at most a known plan's step."""
@@ -290,12 +315,14 @@ class BoundProof:
         """
         forms = self._relaxation.catalog.forms
         whole = forms.units[forms.form] / forms.width
+        other = self._relaxation.other
+        on_one = other.parts / other.holders[:, 0]  # most parts on one device
         every_price = self._relaxation.piece_prices(np.stack(slopes))
         for slope, price in zip(slopes, every_price, strict=True):
             other_price = self._relaxation.other_prices(slope)
             discount = np.zeros(self._relaxation.tables)
             np.minimum.at(discount, forms.pieces.table, price * whole)
-            np.minimum.at(discount, self._relaxation.other.table, other_price.min(axis=0))
+            np.minimum.at(discount, self._relaxation.other.table, other_price.min(axis=0) * on_one)
             made = self._intercepts(Prices(slope, np.zeros((2, 2))), phases)
             once = float(self._pricing.once @ phases[KERNELS])
             base = made - np.minimum(made, 0.0) + np.minimum(made, 0.0).sum() + discount.sum() + once
@@ -316,7 +343,7 @@ class BoundProof:
 def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
     """Step ms of the plan that replicates all tables, which pays no latency for lookups; infinite if it is not allowed."""
     spreads, task = catalog.spreads, catalog.task
-    copies = np.flatnonzero(spreads.replicated)
+    copies = spreads.copies
     if copies.size < len(task.tables):
         return float("inf")
     calls, call = np.unique(spreads.costs.call[copies], return_inverse=True)
@@ -346,13 +373,15 @@ class Loads:
 
     Attributes:
         table: `(n,)`.
-        parts: `(n,)` devices that hold a part each.
+        parts: `(n,)` parts, each on a device.
+        holders: `(n, 2)` fewest and most devices that hold them; as many as the parts if no two parts share a device.
         ms: `(n, 4)` ms by phase, for kernels and for values and gradients sent, on each of these devices.
         ids: `(n,)` ms of the ids that each other device sends.
     """
 
     table: Ints
     parts: Ints
+    holders: Ints
     ms: Floats
     ids: Floats
 
@@ -498,22 +527,33 @@ class Holders:
         """`(spreads,)` ms of the other ways, with as many parts on holders as pays, and `(spreads, 4)` how they rise with the weights."""
         loads, others, copies = self._spreads, self._others(holders), self._relaxation.copied
         on, off = loads.priced(weights, holders), loads.priced(1.0 - weights, others)
-        most, fewest = np.minimum(loads.parts, holders.most), np.maximum(loads.parts - others.most, 0)
+        stacked, parts = loads.holders[:, 0] < loads.parts, loads.parts
+        most = np.where(stacked, parts, np.minimum(parts, holders.most))
+        fewest = np.where(stacked, 0, np.maximum(parts - others.most, 0))
         inside = np.where(on <= off, most, fewest)
         outside = loads.parts - inside
         price = inside * on + np.where(outside > 0, outside * np.where(outside > 0, off, 0.0), 0.0)
         rise = inside[:, None] * loads.change(holders) - outside[:, None] * loads.change(others)
         for held, least in self._least_holders.items():
-            price[(loads.table == held) & (loads.parts < least) & ~copies] = np.inf
+            price[(loads.table == held) & (loads.holders[:, 1] < least) & ~copies] = np.inf
         own = loads.table == table
         if copied:
             price[own & ~copies] = np.inf
         else:
-            price[own & (copies | (loads.parts < holders.fewest) | (loads.parts > holders.most))] = np.inf
+            few, many = loads.holders.T
+            price[own & (copies | (many < holders.fewest) | (few > holders.most))] = np.inf
         return price, rise
 
 
-def _loads(table: Ints, parts: Ints, kernels: Floats, links: Floats, relaxation: Relaxation, prices: Prices) -> Loads:
+def _loads(
+    table: Ints,
+    parts: Ints,
+    holders: Ints,
+    kernels: Floats,
+    links: Floats,
+    relaxation: Relaxation,
+    prices: Prices,
+) -> Loads:
     """Loads from `(2, n)` kernel ms and `(n, 5)` link terms of a part."""
     task = relaxation.catalog.task
     present = peers_of(relaxation.topology) > 0
@@ -521,20 +561,21 @@ def _loads(table: Ints, parts: Ints, kernels: Floats, links: Floats, relaxation:
     forward, backward = link_prices(task, prices)
     sent = np.delete(links, 2, axis=1) @ np.delete(np.stack([forward, backward]), 2, axis=1).T
     ms = np.stack([kernels[0], *sent.T, kernels[1]], axis=1)
-    return Loads(table, parts, ms, links[:, 2] * asked / relaxation.topology.devices)
+    return Loads(table, parts, holders, ms, links[:, 2] * asked / relaxation.topology.devices)
 
 
 def _piece_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
     forms, links = relaxation.catalog.forms, piece_links(relaxation.least_served())
     ones = np.ones(forms.costs.call.size, dtype=np.int64)
-    return _loads(forms.pieces.table, ones, relaxation.piece_prices(slopes), links, relaxation, prices)
+    alone = np.stack([ones, ones], axis=1)
+    return _loads(forms.pieces.table, ones, alone, relaxation.piece_prices(slopes), links, relaxation, prices)
 
 
 def _spread_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
     """Loads of the smaller parts, or of the larger ones where these are less."""
     other = relaxation.other
     kernels = np.stack([relaxation.other_prices(slope).min(axis=0) for slope in slopes])
-    return _loads(other.table, other.parts, kernels, other.part_links.min(axis=0), relaxation, prices)
+    return _loads(other.table, other.parts, other.holders, kernels, other.part_links.min(axis=0), relaxation, prices)
 
 
 def _in_pieces(price: Floats, least: int) -> tuple[float, Ints]:

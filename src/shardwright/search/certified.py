@@ -25,7 +25,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
-from shardwright.search.baselines import KINDS, UNIFORM, FusedGreedy
+from shardwright.search.baselines import UNIFORM, FusedGreedy
 from shardwright.search.engine.plans import WarmStart
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.strategy import (
@@ -61,6 +61,7 @@ _LANES = 4  # kicks a round
 _PATIENCE = (4, 40)  # fewest and most rounds of kicks without a better plan
 _PATIENT = 1_600  # tables × such rounds: a round takes longer with more tables
 SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
+_CASES, _SHARE = 8, 0.5  # selections of sharding types that are tried, and `limit` of their starts
 _OTHERS = 0.25  # share of the time left for the searches of other strategies
 
 
@@ -153,10 +154,11 @@ class Certified:
         return Plan(seen.task, shards, self.name, seen.seed, bound_ms=bound_ms, search_end=end)
 
     def _others(self, session: SearchSession, seen: BestPlan) -> None:
-        """Try what other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""
+        """Try plans of few sharding types, and what `neuroshard` and `greedy` find."""
         from shardwright.search.engine.session import Start
 
-        session.survey([Start(np.inf, kind=kind) for kind in KINDS])
+        cases = session.prepared.cases(session.best_ms, lambda: session.late)
+        session.survey([Start(_SHARE, case=case) for case in cases[:_CASES]])
         seen.attempt(NeuroShard(score="step"), part=_OTHERS)
         if seen.interrupted:
             session.stop()

@@ -1,7 +1,8 @@
 """The relaxed problem behind the bound: what each table would choose at given prices, and the linear program that finds the prices.
 
 A table's ways (see `engine.catalog`) are single column blocks and single row blocks of its forms; equal row blocks over 2, 4, 8, … devices,
-over as many as a host has, over those the table is pinned to, or over all; and replicas on all devices.
+over as many as a host has, over those the table is pinned to, or over all; grids, any number of whose column blocks share a host; and
+replicas on all devices.
 
 The program mixes the tables' ways so that the mean device costs least; its duals are the prices. Its variables are the cost of each
 hidden unit of each call, the share of devices that make each call, the ms of the forward and of the backward links, and the share of each
@@ -11,7 +12,11 @@ from its last solution.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
 
 import highspy
 import numpy as np
@@ -19,11 +24,11 @@ import numpy as np
 from shardwright._engine import cheapest_widths, least_bottlenecks
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import BlockCosts, Blocks, priced, priced_at_all, spread_links
-from shardwright.cost.collectives import WAYS, Way, prices_of, set_of
+from shardwright.cost.collectives import WAYS, Way, prices_of, set_of, waits_of
 from shardwright.cost.model import Pricing
 from shardwright.linear_programs import INFINITE, quiet_solver
 from shardwright.search.engine.catalog import Catalog, largest_memory
-from shardwright.search.units import row_counts, row_units
+from shardwright.search.ways import grid_counts, row_counts, row_units
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.sharding.shard import equal_sizes
 from shardwright.task.task import Task
@@ -99,12 +104,13 @@ class Relaxation:
     def __init__(self, catalog: Catalog) -> None:
         task, forms = catalog.task, catalog.forms
         self.catalog, self.legal = catalog, forms.legal.copy()
-        self.topology, self._waits = task.topology, Waits(catalog)
+        self.topology, self.sets = task.topology, Sets(catalog)
+        self._case: int | None = None
         self.low_rows, self.low = _row_pieces_with_fewest_rows(catalog)
         self.legal[self.low_rows] |= self.low.bytes <= largest_memory(task)[forms.pieces.table[self.low_rows]]
         self.other = _other_ways(catalog)
         self.other_legal = np.ones(self.other.table.size, dtype=bool)
-        copies = self.other.parts == task.topology.devices
+        copies = (self.other.holders == task.topology.devices).all(axis=1)
         copies &= self.other.links[:, :3].sum(axis=1) == 0
         self.everywhere = np.setdiff1d(
             self.other.call[copies], np.concatenate([forms.costs.call, self.other.call[~copies]])
@@ -251,64 +257,77 @@ class Relaxation:
 
     def least_waits(self, phases: Floats) -> float:
         """Least ms of latencies that a plan pays in the passes that `(2,)` phases count, if it does not replicate everything."""
-        return self._waits.least(phases)
+        waits = self.sets.waits if self._case is None else self.sets.waits[[self._case]]
+        return float((waits @ phases).min()) if len(waits) else 0.0
+
+    @contextmanager
+    def only(self, case: int) -> Iterator[None]:
+        """Leave only the ways of plans that need exactly the sets of a case."""
+        kept, sets = (self.legal, self.other_legal), list(self.sets.cases[case])
+        self.legal = self.legal & np.isin(self.sets.of_pieces, sets)
+        self.other_legal = self.other_legal & np.isin(self.other.sets, sets)
+        self._case = case
+        yield
+        (self.legal, self.other_legal), self._case = kept, None
 
 
-class Waits:
-    """The sets of collectives that tables may need.
+class Sets:
+    """The sets of collectives that plans of a task may need, and what these wait for; see `cost.collectives`.
 
     Args:
         catalog: the ways of all tables.
+
+    Attributes:
+        cases: every selection of sets that a plan may need which does not replicate everything.
+        waits: `(cases, 2)` ms of their latencies, forward and backward.
+        of_pieces: `(pieces,)` the set that each piece needs.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         tables, forms = catalog.task.tables, catalog.forms
+        single = np.array([set_of("all_to_all", table.pooled) for table in tables], dtype=np.int64)
+        self.of_pieces = single[forms.pieces.table]
         needs: list[set[int]] = [set() for _ in tables]
         for table in np.unique(forms.pieces.table[forms.legal]).tolist():
-            needs[table].add(set_of("all_to_all", tables[table].pooled))
+            needs[table].add(int(single[table]))
         for table, way in zip(catalog.spreads.table.tolist(), catalog.spreads.ways, strict=True):
             needs[table].add(set_of(way, tables[table].pooled))
         # Row blocks that a search leaves out, such as those on other hosts, count too.
         for table, limits in ((index, catalog.task.constraints.of(table.name)) for index, table in enumerate(tables)):
-            if limits.allows("row_wise") or limits.allows("table_row_wise"):
-                needs[table] |= {
-                    set_of(way, tables[table].pooled) for way in (WAYS[:3] if tables[table].pooled else WAYS[:1])
-                }
-        self._needs = {frozenset(found): tables[index].pooled for index, found in enumerate(needs) if found}
-        self._sets = prices_of(catalog.task).sets
-
-    def least(self, phases: Floats) -> float:
-        """Least ms in the passes that `(2,)` phases count, if not everything is replicated."""
-        price = self._sets @ phases
-        total, exchanged = 0.0, np.inf
-        for pooled in (True, False):
-            needs = [found for found, kind in self._needs.items() if kind is pooled]
-            forced = {one for found in needs if len(found) == 1 for one in found}
-            others = [price[list(found)].min() for found in needs if not found & forced]
-            total += float(price[list(forced)].sum() + max(others, default=0.0))
-            exchanged = min([exchanged, *(price[one] for found in needs for one in found if one % len(WAYS) < 3)])
-        return max(total, float(exchanged) if np.isfinite(exchanged) else 0.0)
+            if any(map(limits.allows, ("row_wise", "table_row_wise", "grid"))):
+                dealt = WAYS[:3] if tables[table].pooled else WAYS[:1]
+                needs[table] |= {set_of(way, tables[table].pooled) for way in dealt}
+        every, wanted = sorted(set().union(*needs)), {frozenset(found) for found in needs if found}
+        exchanged = {one for one in every if one % len(WAYS) != WAYS.index("data_parallel")}
+        some = (frozenset(chosen) for count in range(1, len(every) + 1) for chosen in combinations(every, count))
+        self.cases = [case for case in some if case & exchanged and all(case & found for found in wanted)]
+        prices = prices_of(catalog.task)
+        self.waits = np.array([waits_of(prices, case) for case in self.cases]).reshape(-1, 2)
 
 
 @dataclass(frozen=True, eq=False)
 class OtherWays:
-    """Ways that use several devices at once: equal row blocks and replicas.
+    """Ways that use several devices at once: equal row blocks, grids and replicas.
 
     Attributes:
         table: `(k,)`.
-        parts: `(k,)` devices that hold a part.
+        parts: `(k,)` blocks, each on a device.
+        holders: `(k, 2)` fewest and most devices that hold them.
         call: `(k,)` the kind of fused call that serves each part.
         vectors: `(k, h + 2)` sums of vectors over all devices.
         links: `(k, 5)` link terms over all devices; see `link_prices`.
+        sets: `(k,)` the set of collectives that each needs.
         part_vectors: `(2, k, h + 2)` what one part adds, of the larger ones and of the smaller ones.
         part_links: `(2, k, 5)` likewise.
     """
 
     table: Ints
     parts: Ints
+    holders: Ints
     call: Ints
     vectors: Floats
     links: Floats
+    sets: Ints
     part_vectors: Floats
     part_links: Floats
 
@@ -381,43 +400,80 @@ def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
 def _other_ways(catalog: Catalog) -> OtherWays:
     task, tables, spreads = catalog.task, catalog.tables, catalog.spreads
     found = _equal_row_blocks(catalog)
-    cuts = np.array([cut for cut, _ in found], dtype=np.int64).reshape(-1, 5)
-    table, sizes, counts = cuts[:, 0], cuts[:, 1::2].T, cuts[:, 2::2].T[..., None]
-    of_size = [tables.costs(Blocks(table, rows, tables.dim[table], np.ones_like(table))) for rows in sizes]
+    table, columns = (np.array([getattr(cut, name) for cut in found], dtype=np.int64) for name in ("table", "columns"))
+    cuts = np.array([cut.sizes for cut in found], dtype=np.int64).reshape(-1, 4)
+    sizes, counts = cuts[:, 0::2].T, (cuts[:, 1::2] * columns[:, None]).T[..., None]
+    dim = tables.dim[table] // columns
+    of_size = [tables.costs(Blocks(table, rows, dim, np.ones_like(table))) for rows in sizes]
     fits = of_size[0].bytes <= largest_memory(task)[table]
     vectors = np.stack([costs.vectors for costs in of_size])[:, fits]
-    of_links = [spread_links(task, [way for _, way in found], costs, np.zeros_like(table)) for costs in of_size]
+    of_links = [spread_links(task, [cut.way for cut in found], costs, np.zeros_like(table)) for costs in of_size]
     links = np.stack([np.hstack(parts) for parts in of_links])[:, fits]
-    counts = counts[:, fits]
-    copies = np.flatnonzero(spreads.replicated)
+    counts, of_one = counts[:, fits], cuts[fits, 1::2].sum(axis=1)
+    copies = spreads.copies
     devices = task.topology.devices
+    everywhere = np.full(copies.size, devices)
     copied, of_copies = np.hstack(spreads.links)[copies], spreads.costs.vectors[copies]
     return OtherWays(
         np.concatenate([table[fits], spreads.table[copies]]),
-        np.concatenate([counts.sum(axis=0)[:, 0], np.full(copies.size, devices)]),
+        np.concatenate([counts.sum(axis=0)[:, 0], everywhere]),
+        np.vstack(
+            [
+                np.stack([of_one, np.minimum(of_one * columns[fits], devices)], axis=1),
+                np.stack([everywhere, everywhere], axis=1),
+            ]
+        ),
         np.concatenate([of_size[0].call[fits], spreads.costs.call[copies]]),
         np.vstack([(vectors * counts).sum(axis=0), of_copies * devices]),
         np.vstack([(links * counts).sum(axis=0), copied * devices]),
+        np.array(
+            [
+                set_of(way, task.tables[index].pooled)
+                for index, way in (
+                    *((found[fit].table, found[fit].way) for fit in np.flatnonzero(fits)),
+                    *((int(spreads.table[copy]), spreads.ways[copy]) for copy in copies),
+                )
+            ],
+            dtype=np.int64,
+        ),
         np.concatenate([vectors, np.stack([of_copies, of_copies])], axis=1),
         np.concatenate([links, np.stack([copied, copied])], axis=1),
     )
 
 
-def _equal_row_blocks(catalog: Catalog) -> list[tuple[tuple[int, int, int, int, int], Way]]:
-    """Table, rows and number of the larger blocks and of the smaller ones; and how their outputs reach the devices."""
+class EqualRows(NamedTuple):
+    """Column blocks of one width, each in equal row blocks.
+
+    Attributes:
+        table: the table.
+        columns: how many column blocks.
+        sizes: rows and number of a column block's larger row blocks, then of the smaller ones.
+        way: how the outputs reach the devices.
+    """
+
+    table: int
+    columns: int
+    sizes: tuple[int, int, int, int]
+    way: Way
+
+
+def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
     task = catalog.task
     gridded = set(catalog.forms.table[catalog.forms.rows].tolist())
-    found: list[tuple[tuple[int, int, int, int, int], Way]] = []
+    found: list[EqualRows] = []
     for index, table in enumerate(task.tables):
-        equal_rows = task.constraints.of(table.name).equal_rows
+        limits, near = task.constraints.of(table.name), task.topology.devices_per_host
         for count in _block_counts(task, index):
             for way in row_ways(task.topology, count, table.pooled):
                 dealt = way != "all_to_all"
                 if not dealt and index in gridded and row_units(table.rows) % count == 0:
                     continue
-                for sizes in equal_sizes(table.rows, count, as_torchrec=equal_rows or dealt):
-                    all_hold = sizes[1] + sizes[3] == count
-                    found.append(((index, *sizes), way if all_hold else "all_to_all"))
+                for sizes in equal_sizes(table.rows, count, as_torchrec=limits.equal_rows or dealt):
+                    found.append(EqualRows(index, 1, sizes, way if sizes[1] + sizes[3] == count else "all_to_all"))
+        for columns in grid_counts(table, limits, task.topology):
+            for sizes in equal_sizes(table.rows, near):
+                way = row_ways(task.topology, near, table.pooled)[0] if sizes[1] + sizes[3] == near else "all_to_all"
+                found.append(EqualRows(index, columns, sizes, way))
     return found
 
 

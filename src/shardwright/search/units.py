@@ -1,7 +1,8 @@
 """How tables may be cut, and the units that strategies of whole tables place: each on an allowed device that has memory left.
 
 A table stays whole if that is allowed and fits. Otherwise it is cut in the first way that its constraints allow and that fits: column
-blocks, fewest first; row blocks over its devices; row blocks over the devices of one host; a replica everywhere.
+blocks, fewest first; row blocks over its devices; row blocks over the devices of one host; a replica everywhere;
+column blocks with their rows over the devices of a host each.
 """
 
 from __future__ import annotations
@@ -10,134 +11,20 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, TypeAlias
 
 import numpy as np
 
 from shardwright.arrays import Bools, Ints
 from shardwright.errors import InfeasibleTask
+from shardwright.search.ways import allowed_devices, equal_blocks, grids_of, row_block_devices, unit_width
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import COLUMN_UNIT, Shard, even_cuts
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
 from shardwright.task.units import format_bytes
 
-
-def unit_width(table: Table, limits: TableConstraint) -> int:
-    """The unit of columns: widths of column blocks are its multiples; the whole dim if the table cannot be cut into columns.
-
-    The unit is 4, or 1 if the dim is no multiple of 4, and a multiple of the constraint's `column_multiple`. Fused kernels take no block
-    narrower than 4 columns, so a table of 4 columns is cut only if its constraints forbid leaving it whole.
-    """
-    narrow = table.dim == COLUMN_UNIT and not limits.allows("table_wise")
-    width = math.lcm(1 if table.dim % COLUMN_UNIT or narrow else COLUMN_UNIT, limits.column_multiple or 1)
-    return width if table.dim % width == 0 else table.dim
-
-
-def equal_blocks(table: Table, limits: TableConstraint) -> list[int]:
-    """Numbers of column blocks, all of one width, that a table may be cut into, ascending: what `equal_columns` allows.
-
-    The numbers divide the units of the dim, are at most `max_shards`, and leave blocks of at least `min_columns`. The list is empty if the
-    table may not be cut by columns.
-    """
-    if not limits.allows("column_wise"):
-        return []
-    units = table.dim // unit_width(table, limits)
-    most = min(units, table.dim // max(limits.min_columns or 1, 1), limits.max_shards or units)
-    return [count for count in range(2, most + 1) if units % count == 0]
-
-
-def column_units(table: Table, limits: TableConstraint) -> list[int]:
-    """Units of each column form of a table; one form of one unit if it may not be cut."""
-    if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
-        return [1]
-    if limits.equal_columns:
-        return equal_blocks(table, limits) or [1]
-    return [table.dim // unit_width(table, limits)]
-
-
-def row_block_devices(table: Table, limits: TableConstraint, topology: Topology, devices: Ints) -> Ints | None:
-    """The devices for a table's equal row blocks: as many of `devices` as it may have blocks, the roomiest first.
-
-    If `devices` lie on several hosts, so do the blocks, however few they are: on one host they would be table_row_wise.
-
-    Args:
-        table: the table.
-        limits: its constraints; their sharding types are ignored.
-        topology: the cluster.
-        devices: ranks to choose from, ascending.
-
-    Returns:
-        Ranks, ascending; None if there are fewer than two blocks, or `equal_rows` forbids blocks of that size.
-    """
-    most = min(devices.size, table.rows, limits.max_shards or devices.size)
-    if most < 2:
-        return None
-    chosen = devices if most == devices.size else _roomiest(topology, devices, most)
-    return None if limits.equal_rows and not _as_torchrec(table, topology, chosen) else chosen
-
-
-ROW_UNITS = 16
-_FEWEST_ROWS = 64  # fewest rows of a row unit: blocks that differ by a row then cost the same to 2%
-
-
-def row_units(rows: int) -> int:
-    """How many parts row blocks are made of: 16, or 2 if blocks of a finer grid would differ too much by a row."""
-    return ROW_UNITS if rows >= ROW_UNITS * _FEWEST_ROWS else 2
-
-
-RowPlace: TypeAlias = Literal["anywhere", "several hosts", "one host"]
-"""Where single row blocks of a table may lie: on any devices, not all on one host, or all on the same host."""
-
-
-def row_place(limits: TableConstraint, topology: Topology, devices: Ints) -> RowPlace | None:
-    """Where single row blocks may lie on different devices of `devices`, ascending; None if the table may not be cut into them.
-
-    Row blocks on one of several hosts are table_row_wise, all others row_wise. A table that may be both has its blocks anywhere, and so has
-    one whose devices leave no choice.
-    """
-    if limits.equal_rows or limits.max_shards == 1 or devices.size < 2:
-        return None
-    _, on_host = np.unique(devices // topology.devices_per_host, return_counts=True)
-    several = topology.hosts > 1
-    across = limits.allows("row_wise") and (not several or on_host.size > 1)
-    within = limits.allows("table_row_wise") and several and on_host.max() > 1
-    if across and not within:
-        return "several hosts" if several and on_host.max() > 1 else "anywhere"
-    if within and not across:
-        return "one host" if on_host.size > 1 else "anywhere"
-    return "anywhere" if across else None
-
-
-def row_counts(task: Task, table: Table, limits: TableConstraint) -> list[int]:
-    """Numbers of equal row blocks: 2, 4, 8, …, the devices, the devices of a host, and the devices that the table is pinned to."""
-    devices, pinned = task.topology.devices, int(allowed_devices(task, limits).sum())
-    most = min(devices, table.rows, limits.max_shards or devices)
-    counts = {2**power for power in range(1, most.bit_length())}
-    counts |= {min(most, wide) for wide in (devices, task.topology.devices_per_host, pinned)}
-    return sorted(count for count in counts if 2 <= count <= most)
-
-
-def _roomiest(topology: Topology, devices: Ints, count: int) -> Ints:
-    """`count` of the devices: the roomiest of each host, then the second of each, and so on."""
-    by_memory = devices[np.argsort(-np.array(topology.memory_bytes)[devices], kind="stable")]
-    hosts = by_memory // topology.devices_per_host
-    turn = np.empty_like(hosts)
-    for host in np.unique(hosts):
-        turn[hosts == host] = np.arange(np.count_nonzero(hosts == host))
-    return np.sort(by_memory[np.argsort(turn, kind="stable")[:count]])
-
-
-def _as_torchrec(table: Table, topology: Topology, devices: Ints) -> bool:
-    """Whether blocks on these devices are as large as TorchRec's, which are on all devices of the cluster or of one host."""
-    first, last = int(devices[0]), int(devices[-1])
-    parts = topology.devices_per_host if topology.host_of(first) == topology.host_of(last) else topology.devices
-    return -(-table.rows // devices.size) <= -(-table.rows // parts)
-
-
-PLACEABLE = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
+PLACEABLE = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel", "grid")
 
 
 @dataclass(frozen=True)
@@ -221,18 +108,9 @@ def halvings(task: Task, unit: Unit) -> Iterator[list[Shard]]:
             yield [replace(block, columns=(left, left + dim))]
 
 
-def allowed_devices(task: Task, limits: TableConstraint) -> Bools:
-    """`(devices,)` whether a table's pinning lets it go there."""
-    allowed = np.ones(task.topology.devices, dtype=bool)
-    if limits.devices is not None:
-        allowed[:] = False
-        allowed[list(limits.devices)] = True
-    return allowed
-
-
 def _cut(task: Task, table: Table, cut_large: bool) -> Units:
     limits = task.constraints.of(table.name)
-    allowed = allowed_devices(task, limits)
+    allowed = allowed_devices(task.topology, limits)
     if not cut_large and limits.allows("table_wise"):
         whole = Shard.whole(table, 0)
         return Units((Unit((whole,), allowed, shard_bytes(task, whole)),), ())
@@ -243,6 +121,7 @@ def _cut(task: Task, table: Table, cut_large: bool) -> Units:
         "row_wise": _row_blocks,
         "table_row_wise": _host_row_blocks,
         "data_parallel": _replica,
+        "grid": _grid,
     }
     for kind, way in ways.items():
         if limits.allows(kind) and (found := way(task, table, allowed, largest)) is not None:
@@ -330,6 +209,18 @@ def _replica(task: Task, table: Table, allowed: Bools, largest: int) -> Units | 
         return None
     shard = Shard.whole(table, *range(task.topology.devices))
     return Units((), (shard,)) if shard_bytes(task, shard) <= min(task.topology.memory_bytes) else None
+
+
+def _grid(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
+    """The fewest column blocks that fit, each on a host; tables take turns over the hosts."""
+    turn = [other.name for other in task.tables].index(table.name)
+    memory = np.array(task.topology.memory_bytes)
+    for way in grids_of(table, task.constraints.of(table.name), task.topology, turn):
+        shards = way.shards(table)
+        needed = way.per_device * max(shard_bytes(task, shard) for shard in shards)
+        if needed <= memory[way.devices].min():
+            return Units((), tuple(shards))
+    return None
 
 
 def _units(task: Task, shards: list[Shard], allowed: Bools, largest: int) -> Units | None:

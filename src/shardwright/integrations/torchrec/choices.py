@@ -64,7 +64,7 @@ def kernels_by_type(
     """
     device = topology.compute_device
     offered = table.sharder.sharding_types(device)
-    types = _types(offered, given, table.sharder_key)
+    types = _types(offered, given, table)
     if topology.world_size % min(topology.intra_group_size, topology.world_size):
         types -= _ROWS_OF_HOSTS
     asked = {kind: _kernels(table, kind, given, device) for kind in PREFERENCE if kind in types}
@@ -85,13 +85,13 @@ def kernels_by_type(
     return found
 
 
-def _types(offered: list[str], given: ParameterConstraints | None, sharder_key: str) -> set[str]:
+def _types(offered: list[str], given: ParameterConstraints | None, table: ShardableTable) -> set[str]:
     if given is not None and given.sharding_types:
         return set(given.sharding_types) & set(offered)
     types = set(offered)
-    if "FeatureProcessedEmbeddingBagCollection" in sharder_key:
+    if "FeatureProcessedEmbeddingBagCollection" in table.sharder_key:
         types -= GUARDED_SHARDING_TYPES_FOR_FP_MODULES
-    return types - {ShardingType.GRID_SHARD.value}
+    return types if table.pooled else types - {ShardingType.GRID_SHARD.value}
 
 
 def _kernels(
@@ -109,7 +109,7 @@ def _kernels(
 
 def _said(given: ParameterConstraints | None) -> str:
     if given is None:
-        return "all but grid_shard"
+        return "all"
     return f"sharding types {given.sharding_types or 'any'} with compute kernels {given.compute_kernels or 'any'}"
 
 
@@ -121,6 +121,7 @@ _COLUMNS = ShardingType.COLUMN_WISE.value
 _HOST_COLUMNS = ShardingType.TABLE_COLUMN_WISE.value
 _ROWS = ShardingType.ROW_WISE.value
 _HOST_ROWS = ShardingType.TABLE_ROW_WISE.value
+_GRID = ShardingType.GRID_SHARD.value
 
 
 def limits_of(
@@ -136,7 +137,7 @@ def limits_of(
 
     Column blocks have one width: a divisor of the dim and a multiple of 4, at least `narrowest`. Row blocks are equal and cover all
     ranks, or those of one host. A table that may only have column blocks inside one host is pinned to a host; such tables take turns
-    over the hosts. A grid is planned only if nothing else is allowed.
+    over the hosts. A grid on one host is planned only if nothing else is allowed.
 
     Args:
         table: the table.
@@ -154,6 +155,10 @@ def limits_of(
     if cuttable and (_COLUMNS in types or (_HOST_COLUMNS in types and topology.hosts == 1)):
         kinds.add("column_wise")
     kinds |= _row_kinds(table, types, topology, alone=not kinds)
+    of_host = topology.devices_per_host
+    filled = table.rows >= of_host and (topology.device != "cpu" or _blocks_with_rows(table.rows, of_host) == of_host)
+    if cuttable and _GRID in types and filled and (topology.hosts > 1 or not kinds):
+        kinds.add("grid")
     if not kinds and cuttable and _HOST_COLUMNS in types:
         kinds, devices = {"column_wise"}, _host(topology, turn % topology.hosts)
     if not kinds and table.rows == 1:  # all but one of its row blocks are empty

@@ -33,6 +33,11 @@ from shardwright.sharding.runtimes import Pattern, pattern_of
 from shardwright.sharding.shard import Shard
 
 _IN_COLUMNS = (ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value)
+_CUT_ALIKE = {
+    ShardingType.TABLE_WISE.value: _IN_COLUMNS,
+    ShardingType.TABLE_ROW_WISE.value: (ShardingType.GRID_SHARD.value,),
+}
+"""Sharding types of one column block, and those that cut several of them alike."""
 
 
 def patterns_of(plan: Plan, problem: TorchRecProblem) -> dict[str, Pattern]:
@@ -119,16 +124,16 @@ def sharding_plan_of(
 def _in_fewer_types(
     patterns: Mapping[str, Pattern], problem: TorchRecProblem, kernels: Mapping[str, KernelChoice]
 ) -> dict[str, Pattern]:
-    """Whole tables as one column block if their module has column blocks: another sharding type would call collectives of its own."""
+    """Tables of one column block as the types of several that their module has: every sharding type calls collectives of its own."""
     pooled = {name for name in patterns if problem.task.table_by_name[name].pooled}
     kinds = {(problem.places[name].path, pattern.kind) for name, pattern in patterns.items() if name in pooled}
     found = dict(patterns)
     for name in pooled:
-        place, whole = problem.places[name], ShardingType.TABLE_WISE.value
-        for kind in _IN_COLUMNS:
-            runs = name in kernels or place.kernels.get(kind, ())[:1] == place.kernels.get(whole, ())[:1]
+        place, own = problem.places[name], patterns[name].kind
+        for kind in _CUT_ALIKE.get(own, ()):
+            runs = name in kernels or place.kernels.get(kind, ())[:1] == place.kernels.get(own, ())[:1]
             fits = name not in kernels or kernels[name].kernel in place.kernels.get(kind, ())
-            if found[name].kind == whole and (place.path, kind) in kinds and runs and fits:
+            if (place.path, kind) in kinds and runs and fits:
                 found[name] = replace(found[name], kind=kind)
     return found
 

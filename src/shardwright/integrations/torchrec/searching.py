@@ -2,9 +2,8 @@
 
 The searched task may differ from the problem's. A table whose cache holds c rows enters the search with its c hottest rows. Each
 expected miss counts as several lookups: the ratio of device memory's speed to that of the link to the host or SSD, at most 64. Beyond 64
-the same devices stay busiest, and the ids of so many lookups would fill them. A table that may only be a grid enters as one table for
-each of its ranges of columns, with row blocks on one host each. A search knows only the cached rows, so the time that sharding groups
-take to synchronise tables in host memory is added afterwards.
+the same devices stay busiest, and the ids of so many lookups would fill them. A search knows only the cached rows, so the time that
+sharding groups take to synchronise tables in host memory is added afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from torchrec.distributed.planner.constants import MIN_CW_DIM
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.types import ShardingPlan
 
@@ -29,7 +27,6 @@ from shardwright.integrations.torchrec.caching import (
     least_cache,
     missed_rows,
 )
-from shardwright.integrations.torchrec.choices import block_width
 from shardwright.integrations.torchrec.conversion import KernelChoice, runnable, sharding_plan_of
 from shardwright.integrations.torchrec.moved import ssd_bytes
 from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, KEY_VALUE, STORES, bandwidth_of
@@ -54,20 +51,21 @@ class SearchTask:
 
     Attributes:
         task: the task to search.
-        origin: table of the problem and first column, by name of each table of `task`; empty if both are the same task.
+        same: whether it is the problem's own.
     """
 
     task: Task
-    origin: Mapping[str, tuple[str, int]]
+    same: bool
 
     def answer(self, plan: Plan, problem: TorchRecProblem) -> Plan:
         """Convert a plan of the searched task to one of the problem's task. Its costs and bound stay those of the search."""
-        if not self.origin:
+        if self.same:
             return plan
-        shards: list[Shard] = []
-        for name, (table_name, first) in self.origin.items():
-            rows = problem.task.table_by_name[table_name].rows
-            shards += _enlarged(plan.by_table[name], table_name, first, rows, self.task.table_by_name[name].rows)
+        shards = [
+            shard
+            for table in self.task.tables
+            for shard in _enlarged(plan.by_table[table.name], problem.task.table_by_name[table.name].rows, table.rows)
+        ]
         return replace(plan, task=problem.task, shards=tuple(shards))
 
 
@@ -80,25 +78,15 @@ def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *
         spread: let tables on SSD take the same share of device memory as of the SSD, so that whatever fits the devices fits the SSDs.
     """
     task = problem.task
-    grids = [name for name, limits in task.constraints.tables.items() if "grid" in (limits.sharding_types or ())]
-    if not grids and not choices:
-        return SearchTask(task, {})
-    tables: list[Table] = []
-    origin: dict[str, tuple[str, int]] = {}
-    limits: dict[str, TableConstraint] = {}
-    least = {name: _least(problem, choice, spread) for name, choice in choices.items()}
-    for table in task.tables:
-        smaller = _cached(problem, table, choices[table.name], least[table.name]) if table.name in choices else table
-        given = task.constraints.of(table.name)
-        if table.name in choices:
-            given = _off_device_limits(given, choices[table.name])
-        cuts = _grid_cuts(problem, table) if table.name in grids else [0, table.dim]
-        for start, stop in pairwise(cuts):
-            name = table.name if len(cuts) == 2 else f"{table.name}[{start}:{stop}]"
-            tables.append(replace(smaller, name=name, dim=stop - start))
-            origin[name] = (table.name, start)
-            limits[name] = _on_one_host(task) if table.name in grids else given
-    return SearchTask(replace(task, tables=tables, constraints=Constraints(tables=limits)), origin)
+    if not choices:
+        return SearchTask(task, True)
+    limits, tables = dict(task.constraints.tables), dict(task.table_by_name)
+    for name, choice in choices.items():
+        limits[name] = _off_device_limits(task.constraints.of(name), choice)
+        tables[name] = _cached(problem, tables[name], choice, _least(problem, choice, spread))
+    given = task.constraints
+    constraints = Constraints(limits, given.colocate, given.apart)
+    return SearchTask(replace(task, tables=list(tables.values()), constraints=constraints), False)
 
 
 def _least(problem: TorchRecProblem, choice: KernelChoice, spread: bool) -> float:
@@ -133,32 +121,16 @@ def _off_device_limits(limits: TableConstraint, choice: KernelChoice) -> TableCo
         return replace(limits, sharding_types=("table_wise",))
     kinds = {kind for kind in limits.sharding_types or () if kind != "data_parallel"}
     if choice.kernel in CACHED and kinds & {"row_wise", "table_row_wise"}:
-        kinds -= {"column_wise"}
+        kinds -= {"column_wise", "grid"}
     return replace(limits, sharding_types=tuple(sorted(kinds))) if kinds else limits
 
 
-def _on_one_host(task: Task) -> TableConstraint:
-    kind = "table_row_wise" if task.topology.hosts > 1 else "row_wise"
-    return TableConstraint((kind,), equal_rows=True)
-
-
-def _grid_cuts(problem: TorchRecProblem, table: Table) -> list[int]:
-    """Cuts at TorchRec's width: the narrowest divisor of the dim that is a multiple of 4 and at least `min_partition`, else 128."""
-    given = problem.places[table.name].given
-    least = given.min_partition if given and given.min_partition else MIN_CW_DIM
-    return list(range(0, table.dim + 1, block_width(table.dim, least)))
-
-
-def _enlarged(shards: list[Shard], table: str, first: int, rows: int, searched_rows: int) -> list[Shard]:
-    """The same blocks for a table with more rows, from its column `first` on."""
+def _enlarged(shards: list[Shard], rows: int, searched_rows: int) -> list[Shard]:
+    """The same blocks for a table with more rows."""
     blocks = sorted({shard.rows for shard in shards})
-    whole = blocks == [(0, searched_rows)]
-    cuts = [0, rows] if whole else even_cuts(rows, len(blocks))
+    cuts = [0, rows] if blocks == [(0, searched_rows)] else even_cuts(rows, len(blocks))
     larger = dict(zip(blocks, pairwise(cuts), strict=True))
-    return [
-        Shard(table, larger[shard.rows], (shard.columns[0] + first, shard.columns[1] + first), shard.devices)
-        for shard in shards
-    ]
+    return [replace(shard, rows=larger[shard.rows]) for shard in shards]
 
 
 def with_host_sync(plan: Plan, problem: TorchRecProblem, choices: Mapping[str, KernelChoice]) -> Plan:

@@ -1,7 +1,8 @@
 """The catalog: every way to make a task's tables, as arrays; and the arrays of the engine, made from it.
 
 A table can lie in single blocks, each on one device: column blocks (of multiples of 4 columns), or row blocks on a grid of `row_units`
-parts. Or it can be *spread*: cut into equal row blocks over a set of devices, or replicated on every device. The bound and the searches
+parts. Or it can be *spread*: cut into equal row blocks over a set of devices, replicated on every device, or cut into column blocks whose
+rows are each dealt to a host (a grid). The bound and the searches
 choose from these ways.
 
 Terms. An *item* is what a search places: a table, or a colocated group with the pieces and spreads that its tables share. A *form* is a way
@@ -13,9 +14,8 @@ blocks of a unit each if a table must have equal columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,12 +25,17 @@ from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Spread, Tables, spread_links
 from shardwright.cost.collectives import Way, dealt_way, link_facts, prices_of, set_of
 from shardwright.cost.model import CostModel
-from shardwright.search.units import allowed_devices, column_units, rivals_of, row_block_devices, row_place, row_units
-from shardwright.sharding.shard import Shard, even_cuts
+from shardwright.search.units import rivals_of
+from shardwright.search.ways import (
+    Dealt,
+    allowed_devices,
+    column_units,
+    dealt_ways,
+    row_place,
+    row_units,
+)
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-
-_HOSTS = 8  # hosts that a table of equal row blocks chooses between: enough to balance, few enough for 1,000 devices
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,21 +85,24 @@ class Spreads:
 
     Attributes:
         table: `(s,)` the table, ascending.
-        devices: for each, the ranks that hold a part; equal sets are one array.
-        replicated: `(s,)` whether every device holds all of it, rather than a row block.
-        blocks: the block that each of its devices holds; for row blocks the largest.
-        costs: what that block adds to its device.
+        dealt: what each is; equal sets of devices are one array.
+        blocks: a block that each of its devices holds; for row blocks the largest.
+        costs: what the blocks of a device add to it.
         ways: how the outputs of each reach the devices.
         links: what each adds to the links of its devices.
     """
 
     table: Ints
-    devices: tuple[Ints, ...]
-    replicated: Bools
+    dealt: tuple[Dealt, ...]
     blocks: Blocks
     costs: BlockCosts
     ways: tuple[Way, ...]
     links: Spread
+
+    @cached_property
+    def copies(self) -> Ints:
+        """The ways in which every device holds all of a table."""
+        return np.flatnonzero([way.copies for way in self.dealt])
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +131,7 @@ def make_catalog(task: Task, cost_model: CostModel) -> Catalog:
 
 def devices_of(task: Task, table: int) -> Ints:
     """Ranks that a table's pinning lets it use."""
-    return np.flatnonzero(allowed_devices(task, task.constraints.of(task.tables[table].name)))
+    return np.flatnonzero(allowed_devices(task.topology, task.constraints.of(task.tables[table].name)))
 
 
 def largest_memory(task: Task) -> Ints:
@@ -186,67 +194,49 @@ def _costs(tables: Tables, pieces: Blocks, blocks: Ints) -> BlockCosts:
     if single.size == blocks.size:
         return costs
     source = (np.cumsum(blocks == 1) - 1)[np.arange(blocks.size) - (blocks - 1)]  # a form's first piece is one block
-    vectors, served = costs.vectors[source] * blocks[:, None], costs.served[source] * blocks[:, None]
-    return BlockCosts(costs.call[source], vectors, costs.bytes[source] * blocks, served)
+    return costs.take(source, blocks)
 
 
 def _spreads(task: Task, tables: Tables) -> Spreads:
-    everyone = np.arange(task.topology.devices)
-    shared: dict[bytes, Ints] = {}
     found = [
-        (index, ranks if ranks is everyone else shared.setdefault(ranks.tobytes(), ranks), copies)
-        for index in range(len(task.tables))
-        for ranks, copies in _ways_to_spread(task, index, everyone)
+        (index, way)
+        for index, table in enumerate(task.tables)
+        for way in dealt_ways(table, task.constraints.of(table.name), task.topology, index)
     ]
-    table = np.array([index for index, *_ in found], dtype=np.int64)
-    replicated = np.array([copies for *_, copies in found], dtype=bool)
-    count = np.array([devices.size for _, devices, _ in found], dtype=np.int64)
-    blocks = Blocks(
-        table,
-        np.where(replicated, tables.rows[table], -(-tables.rows[table] // np.maximum(count, 1))),
-        tables.dim[table],
-        np.where(replicated, count, 1),
+    ways = [way for _, way in found]
+    table, columns, on_each, replicas = (
+        np.array(values, dtype=np.int64)
+        for values in (
+            [index for index, _ in found],
+            [way.columns for way in ways],
+            [way.per_device for way in ways],
+            [way.devices.size if way.copies else 1 for way in ways],
+        )
     )
+    rows = np.array([way.block_rows(task.tables[index]) for index, way in found], dtype=np.int64)
+    blocks = Blocks(table, rows, tables.dim[table] // columns, replicas)
     memory = np.array(task.topology.memory_bytes, dtype=np.int64)
-    room = {id(devices): memory[devices].min() for devices in (everyone, *shared.values())}
     costs = tables.costs(blocks)
-    fits = np.flatnonzero(costs.bytes <= np.array([room[id(devices)] for _, devices, _ in found], dtype=np.int64))
-    found, blocks = [found[index] for index in fits], blocks.part(fits)
-    costs = BlockCosts(costs.call[fits], costs.vectors[fits], costs.bytes[fits], costs.served[fits])
-    ways = tuple(_way(task, index, devices, copies) for index, devices, copies in found)
-    links = spread_links(task, ways, costs, blocks.rows * blocks.dim)
-    return Spreads(table[fits], tuple(devices for _, devices, _ in found), replicated[fits], blocks, costs, ways, links)
+    room = np.array([memory[way.devices].min() for way in ways], dtype=np.int64)
+    fits = np.flatnonzero(costs.bytes * on_each <= room)
+    blocks, costs = blocks.part(fits), costs.take(fits, on_each[fits])
+    shared: dict[bytes, Ints] = {}  # equal sets are one array
+    ways = [
+        replace(way, devices=shared.setdefault(way.devices.tobytes(), way.devices))
+        for way in map(ways.__getitem__, fits)
+    ]
+    outputs = tuple(_outputs(task, int(index), way) for index, way in zip(table[fits], ways, strict=True))
+    links = spread_links(task, outputs, costs, blocks.rows * blocks.dim)
+    return Spreads(table[fits], tuple(ways), blocks, costs, outputs, links)
 
 
-def _way(task: Task, table: int, devices: Ints, copies: bool) -> Way:
+def _outputs(task: Task, table: int, way: Dealt) -> Way:
     """How the outputs of a spread reach the devices; see `cost.collectives.way_of`."""
-    if copies:
+    if way.copies:
         return "data_parallel"
     if not task.tables[table].pooled:
         return "all_to_all"
-    return dealt_way(task.topology, devices.tolist())
-
-
-def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, bool]]:
-    """The ways to spread a table: devices, and whether they hold replicas."""
-    table, topology = task.tables[index], task.topology
-    limit = task.constraints.of(table.name)
-    devices = devices_of(task, index) if limit.devices else everyone
-    hosts = np.unique(devices // topology.devices_per_host) if limit.devices else np.arange(topology.hosts)
-    one_host = topology.hosts > 1 and hosts.size == 1
-    sets = [devices] if limit.allows("table_row_wise" if one_host else "row_wise") else []
-    # Rows of a pooled table that are dealt to one host are reduced there; single row blocks of other tables may lie anywhere anyhow.
-    on_one = limit.allows("table_row_wise") and (table.pooled or limit.equal_rows or not limit.allows("row_wise"))
-    if topology.hosts > 1 and on_one and not one_host:
-        by_host = devices // topology.devices_per_host
-        if limit.equal_rows or limit.allows("row_wise"):  # together, the tables can use all hosts
-            hosts = np.roll(hosts, -_HOSTS * index)[:_HOSTS]
-        sets += [devices[by_host == host] for host in hosts]
-    of_rows = [row_block_devices(table, limit, topology, among) for among in sets]
-    ways = [(ranks, False) for ranks in of_rows if ranks is not None]
-    if limit.allows("data_parallel") and devices.size == topology.devices > 1:
-        ways.append((devices, True))
-    return ways
+    return dealt_way(task.topology, way.devices[: way.devices.size // way.hosts].tolist())
 
 
 Members: TypeAlias = tuple[tuple[int, ...], ...]
@@ -292,9 +282,9 @@ def _item_pieces(catalog: Catalog, members: Members) -> tuple[Ints, PieceCosts, 
 def _item_spreads(catalog: Catalog, members: Members) -> tuple[Ints, list[Ints]]:
     """The spreads that all tables of an item share: `(spreads,)` the item, and the catalog's spreads of its tables."""
     spreads = catalog.spreads
-    of_table: dict[int, dict[tuple[bool, int], int]] = {}
-    for index, table in enumerate(spreads.table):
-        key = (bool(spreads.replicated[index]), id(spreads.devices[index]))  # equal sets are one array
+    of_table: dict[int, dict[tuple[bool, int, int], int]] = {}
+    for index, (table, way) in enumerate(zip(spreads.table, spreads.dealt, strict=True)):
+        key = (way.copies, way.columns, id(way.devices))  # equal sets are one array
         of_table.setdefault(int(table), {})[key] = index
     items, shared = [], []
     for item, tables in enumerate(members):
@@ -316,7 +306,7 @@ def _allowed(task: Task, members: Members) -> Bools:
     """`(items, d)` whether the pinning of its tables lets an item go to a device; `(0, 0)` if nothing is pinned."""
     if not any(limits.devices for limits in task.constraints.tables.values()):
         return np.zeros((0, 0), dtype=bool)
-    masks = [allowed_devices(task, task.constraints.of(table.name)) for table in task.tables]
+    masks = [allowed_devices(task.topology, task.constraints.of(table.name)) for table in task.tables]
     return np.array([np.logical_and.reduce([masks[table] for table in tables]) for tables in members])
 
 
@@ -436,8 +426,7 @@ class Assembly:
         catalog: what the arrays were made from.
         members: `(items,)` tables of each item: one, or a colocated group.
         forms: `(forms,)` the catalog's form behind each form; for a group, that of its first table.
-        spread_devices: the ranks of each spread.
-        spread_replicated: `(spreads,)` whether its devices hold replicas.
+        dealt: what each spread is.
         home: the plan to start from.
     """
 
@@ -445,8 +434,7 @@ class Assembly:
     catalog: Catalog
     members: Members
     forms: Ints
-    spread_devices: tuple[Ints, ...]
-    spread_replicated: Bools
+    dealt: tuple[Dealt, ...]
     home: Home = NO_HOME
 
     @cached_property
@@ -481,6 +469,11 @@ class Assembly:
         return Added(self.arrays.spread_part, self.arrays.spread_call, self.arrays.spread_vectors)
 
     @cached_property
+    def spread_copies(self) -> Bools:
+        """`(spreads,)` whether the devices of each spread hold replicas."""
+        return np.array([way.copies for way in self.dealt], dtype=bool)
+
+    @cached_property
     def whole(self) -> Ints:
         """`(items,)` the row of each item's whole piece."""
         found: Ints = self.arrays.first[1 : self.arrays.most.size + 1] - 1
@@ -501,14 +494,6 @@ class Assembly:
         """All spreads of an item."""
         return range(int(self.arrays.spread_first[item]), int(self.arrays.spread_first[item + 1]))
 
-    def spread_shards(self, table: Table, spread: int) -> list[Shard]:
-        """A table in a spread of its item: replicas on the spread's devices, or equal row blocks."""
-        ranks = self.spread_devices[spread].tolist()
-        if self.spread_replicated[spread]:
-            return [Shard.whole(table, *ranks)]
-        blocks = zip(pairwise(even_cuts(table.rows, len(ranks))), ranks, strict=True)
-        return [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in blocks]
-
 
 def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, links_price: Floats) -> Assembly:
     """The arrays of a search over a catalog.
@@ -525,9 +510,9 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
     first, own, legal, forms = _item_pieces(catalog, members)
     item = np.array([owner[int(table)] for table in catalog.forms.table[forms]], dtype=np.int64)
     spreads, (spread_item, shared) = catalog.spreads, _item_spreads(catalog, members)
-    spread_devices = tuple(spreads.devices[group[0]] for group in shared)
+    dealt = tuple(spreads.dealt[group[0]] for group in shared)
     spread_added = Added.of_groups(spreads.costs.call, spreads.costs.vectors, shared)
-    ranges, devices = _device_ranges(spread_devices)
+    ranges, devices = _device_ranges([way.devices for way in dealt])
 
     def summed(values: Floats) -> Floats:
         rows = [values[group].sum(axis=0) for group in shared]
@@ -569,8 +554,7 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         memory=np.array(task.topology.memory_bytes, dtype=np.int64),
         links=link_facts(task),
     )
-    replicated = spreads.replicated[[int(group[0]) for group in shared]]
-    return Assembly(arrays, catalog, members, forms, spread_devices, replicated)
+    return Assembly(arrays, catalog, members, forms, dealt)
 
 
 def _bits(task: Task, needs: Sequence[Sequence[tuple[Way, int]]]) -> Ints:
@@ -588,7 +572,7 @@ def _rings(item: Ints) -> Ints:
     return result
 
 
-def _device_ranges(sets: tuple[Ints, ...]) -> tuple[Ints, Ints]:
+def _device_ranges(sets: Sequence[Ints]) -> tuple[Ints, Ints]:
     """`(sets, 2)` where the devices of each set lie in one array, and that array; equal sets are one object and share their place."""
     begin, place, parts = 0, {}, [np.zeros(0, dtype=np.int64)]
     for devices in sets:

@@ -18,7 +18,7 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.search.engine.catalog import NOTHING, Assembly, Home
-from shardwright.search.units import row_units
+from shardwright.search.ways import row_units
 from shardwright.sharding.diff import Carried, by_holder, carry, element_bytes, moved_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -192,9 +192,12 @@ def _spread_bytes(carried: Carried, assembly: Assembly, holdings: Sequence[Holdi
 
 
 def _bytes_for_spread(carried: Carried, assembly: Assembly, holding: Holding | None, item: int, spread: int) -> float:
-    devices, copies = assembly.spread_devices[spread], bool(assembly.spread_replicated[spread])
+    way = assembly.dealt[spread]
+    devices, copies = way.devices, way.copies
     copied = float(devices.size) if copies else 1.0
-    if holding is not None and not assembly.rows[holding.form]:  # a share of the columns is that share of any row block
+    if (
+        way.columns == 1 and holding is not None and not assembly.rows[holding.form]
+    ):  # a share of the columns is that share of any row block
         units = assembly.units(holding.form)
         inside = np.zeros(assembly.arrays.memory.size, dtype=bool)
         inside[devices] = True
@@ -205,7 +208,7 @@ def _bytes_for_spread(carried: Carried, assembly: Assembly, holding: Holding | N
     for table in assembly.tables_of(item):
         if table.name in carried.shards:
             held = by_holder(carried.shards[table.name])
-            blocks = by_holder(assembly.spread_shards(table, spread))
+            blocks = by_holder(way.shards(table))
             stays = sum(
                 new.common(old)
                 for device, old_blocks in held.items()
@@ -251,10 +254,11 @@ def _take_spread(carried: Carried, assembly: Assembly, solution: Solution, item:
     tables = assembly.tables_of(item)
     held = {shard for table in tables for shard in carried.shards.get(table.name, [])}
     for spread in assembly.spreads_of(item):
-        parts = 1 if assembly.spread_replicated[spread] else assembly.spread_devices[spread].size
+        way = assembly.dealt[spread]
+        parts = 1 if way.copies else way.devices.size * way.per_device
         if len(held) != len(tables) * parts:
             continue
-        blocks = {shard for table in tables for shard in assembly.spread_shards(table, spread)}
+        blocks = {shard for table in tables for shard in way.shards(table)}
         if blocks == held and spread_fits(assembly, solution, item, spread):
             solution.take_spread(item, spread)
             return True
@@ -263,7 +267,7 @@ def _take_spread(carried: Carried, assembly: Assembly, solution: Solution, item:
 
 def spread_fits(assembly: Assembly, solution: Solution, item: int, spread: int) -> bool:
     """Whether the devices of a spread have room for an item, and pinning and rivals let it lie there."""
-    devices = assembly.spread_devices[spread].tolist()
+    devices = assembly.dealt[spread].devices.tolist()
     return solution.spread_fits(spread) and all(solution.may_lie(item, device) for device in devices)
 
 
@@ -432,7 +436,7 @@ def shards_of(assembly: Assembly, solution: Solution) -> list[Shard]:
     for item, spread in enumerate(solution.spread_of.tolist()):
         if spread >= 0:
             for table in assembly.tables_of(item):
-                shards += assembly.spread_shards(table, spread)
+                shards += assembly.dealt[spread].shards(table)
     form_of, width_of, device_of = solution.form, solution.width, solution.device
     item_of = assembly.arrays.item[form_of]
     order = np.lexsort((device_of, item_of))

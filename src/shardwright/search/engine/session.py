@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,6 +75,13 @@ class Prepared:
                 break
         return self._bound.ms
 
+    def cases(self, step_ms: float, late: Callable[[], bool]) -> list[Case]:
+        """Selections of sets of collectives whose plans may take less than `step_ms`, most promising first, as far as time allows."""
+        if self._proof is None or self._bound is None:
+            return []
+        found = self._proof.by_sets(self._bound, step_ms, late)
+        return [Case(self._proof.sets[case], bound.prices) for case, bound in found]
+
     def refined(self, step_ms: float, late: Callable[[], bool]) -> float | None:
         """As `tighten`, by kernel time and by the number of devices that hold a hot table; see `search.bound`.
 
@@ -128,21 +136,22 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
     return Prepared(
         assembly,
         *_peak_shares(assembly, cost_model.pricing, prices),
-        _spread_prices(assembly, prices),
+        _prices(assembly, prices)[1],
         bound.ms if bound and bound.ms > 0 else rough,
         proof,
         bound,
     )
 
 
-def _spread_prices(assembly: Assembly, prices: Prices) -> Floats:
-    arrays = assembly.arrays
-    apart = arrays.spread_apart @ prices.links.sum(axis=1)
-    devices = np.array([ranks.size for ranks in assembly.spread_devices], dtype=np.float64)
-    kernels = assembly.spread_added.priced(prices.vector)
-    each = kernels + arrays.spread_served @ served_price(assembly.task, prices) + apart
-    total: Floats = devices * each
-    return total
+def _prices(assembly: Assembly, prices: Prices) -> tuple[Floats, Floats]:
+    """Ms times devices of pieces, infinite where they may not be, and of spreads."""
+    arrays, served = assembly.arrays, served_price(assembly.task, prices)
+    pieces = Added(arrays.part, arrays.call, arrays.vectors).priced(prices.vector)
+    pieces += arrays.served @ [served[:2].sum(), served[2]]
+    each = assembly.spread_added.priced(prices.vector) + arrays.spread_served @ served
+    each += arrays.spread_apart @ prices.links.sum(axis=1)
+    devices = np.array([way.devices.size for way in assembly.dealt], dtype=np.float64)
+    return np.where(arrays.legal, pieces, np.inf), devices * each
 
 
 def _peak_shares(assembly: Assembly, pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
@@ -184,6 +193,13 @@ def _no_way(task: Task, bound: Bound) -> str:
     )
 
 
+class Case(NamedTuple):
+    """The plans that need some sets of collectives, and prices for them."""
+
+    sets: frozenset[int]
+    prices: Prices
+
+
 @dataclass(frozen=True)
 class Start:
     """How to make a first solution.
@@ -193,14 +209,14 @@ class Start:
         memory_weight: ms that a byte of memory counts for in the order in which pieces are placed.
         spreading: factor on the prices of spreads; infinite for none.
         memory_share: share of the largest device's memory that a piece may take, with the same exception.
-        kind: sharding type of all items that may have it; None for any.
+        case: sets of collectives, and prices; None for all sets at the prices of the bound.
     """
 
     limit: float
     memory_weight: float = 0.0
     spreading: float = 1.0
     memory_share: float = 1.0
-    kind: str | None = None
+    case: Case | None = None
 
 
 def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
@@ -216,8 +232,8 @@ def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
     assembly, arrays = prepared.assembly, prepared.assembly.arrays
     solution = Solution(assembly.problem)
     price, spread_price = np.where(arrays.legal, arrays.price, np.inf), prepared.spread_price * how.spreading
-    if how.kind is not None:
-        price, spread_price = _of_one_kind(assembly, price, spread_price, how.kind)
+    if how.case is not None:
+        price, spread_price = _within(assembly, how.case)
     room = how.memory_share * float(arrays.memory.max())
     load = np.maximum(prepared.piece_shares / how.limit, arrays.bytes / room)
     spread_load = np.maximum(prepared.spread_shares / how.limit, arrays.spread_bytes / room)
@@ -237,22 +253,17 @@ def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
     return solution, stuck
 
 
-def _of_one_kind(assembly: Assembly, price: Floats, spread_price: Floats, kind: str) -> tuple[Floats, Floats]:
-    """The prices of pieces and spreads; if an item may have this sharding type, its ways of other types get infinite prices."""
+def _within(assembly: Assembly, case: Case) -> tuple[Floats, Floats]:
+    """The prices of pieces and spreads in a case; ways beyond its sets are infinite, unless an item has no other."""
     arrays, items = assembly.arrays, assembly.arrays.most.size
-    form = np.repeat(np.arange(arrays.item.size), np.diff(arrays.first))
-    whole = np.zeros(price.size, dtype=bool)
-    whole[arrays.first[1:] - 1] = True
-    of_kind = ~assembly.rows[form] & (whole == (kind == "table_wise")) & np.isfinite(price)
-    of_kind &= kind in ("table_wise", "column_wise")
-    hosts = [devices[[0, -1]] // arrays.links[1] for devices in assembly.spread_devices]
-    on_host = np.array([first == last for first, last in hosts], dtype=bool) & (arrays.memory.size > arrays.links[1])
-    kinds = np.where(assembly.spread_replicated, "data_parallel", np.where(on_host, "table_row_wise", "row_wise"))
-    owner, item = assembly.spread_item, arrays.item[form]
-    able = np.isin(np.arange(items), np.concatenate([item[of_kind], owner[kinds == kind]]))
+    price, spread_price = _prices(assembly, case.prices)
+    item, outside = np.repeat(arrays.item, np.diff(arrays.first)), ~sum(1 << one for one in case.sets)
+    able = (arrays.sets & outside == 0)[item] & np.isfinite(price)
+    spread_able = arrays.spread_sets & outside == 0
+    some = np.isin(np.arange(items), np.concatenate([item[able], assembly.spread_item[spread_able]]))
     return (
-        np.where(of_kind | ~able[item], price, np.inf),
-        np.where((kinds == kind) | ~able[owner], spread_price, np.inf),
+        np.where(able | ~some[item], price, np.inf),
+        np.where(spread_able | ~some[assembly.spread_item], spread_price, np.inf),
     )
 
 
@@ -481,13 +492,13 @@ class SearchSession:
     def _both_kinds(self, solution: Solution) -> list[Solution]:
         """The solution, improved, and what it becomes without its replicas: no single change leads from one to the other."""
         self._improve(solution)
-        other = solution.without_copies(self._assembly.spread_replicated, self._stop)
+        other = solution.without_copies(self._assembly.spread_copies, self._stop)
         return [solution] if other is None else [solution, other]
 
     def _copied(self, solution: Solution) -> bool:
         """Whether a solution replicates an item."""
         spreads = solution.spread_of[solution.spread_of >= 0]
-        return bool(self._assembly.spread_replicated[spreads].any())
+        return bool(self._assembly.spread_copies[spreads].any())
 
     def _adopted(self, carried: Carried) -> Solution | None:
         """A plan as a full solution; items that the plan does not settle lie as in a start. None if that is impossible."""

@@ -1,12 +1,12 @@
 """The ways to make a table, and placement as rows of a program: tiling, memory, colocation and separation.
 
-A table is made in exactly one *way*: cut into column blocks (a whole table is one block of all columns), into row blocks, or replicated
-on every device. A way offers *pieces*, blocks on devices, and rules on how many of each are taken.
+A table is made in exactly one *way*: cut into column blocks (a whole table is one block of all columns), into row blocks, into a grid of
+both, or replicated on every device. A way offers *pieces*, blocks on devices, and rules on how many of each are taken.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,10 +18,12 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.collectives import Way as Outputs
 from shardwright.cost.collectives import dealt_way
 from shardwright.linear_programs import Program
-from shardwright.search.units import (
+from shardwright.search.ways import (
     ROW_UNITS,
+    Dealt,
     allowed_devices,
     equal_blocks,
+    grid_counts,
     row_block_devices,
     row_counts,
     row_place,
@@ -35,7 +37,7 @@ from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
-Kind: TypeAlias = Literal["columns", "rows", "replica"]
+Kind: TypeAlias = Literal["columns", "rows", "grid", "replica"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,10 @@ class Piece:
     """A block that a way may put on its devices.
 
     Attributes:
-        shard: the block, beginning at the first row and column; its place in the table follows once all pieces are known.
-        share: share of the table it holds on each of its devices, in the dimension that is cut; 1 for row blocks.
+        shard: the block, beginning at the first row and column; its place in the table follows once all pieces are known. Blocks of a
+            grid have their own rows.
+        share: share of the table it holds on each of its devices, in the dimension that is cut; 1 for row blocks, and the share of the
+            columns for blocks of a grid.
         most: how often it may be taken.
     """
 
@@ -96,6 +100,13 @@ class Way:
         """
         blocks = [piece.shard for piece, count in zip(self.pieces, taken, strict=True) for _ in range(count)]
         result, row, column = [], 0, 0
+        if self.kind == "grid":  # the devices of a host have the same column blocks, each its own rows of them
+            of_rows = Counter[tuple[int, int]]()
+            for block in blocks:
+                column = of_rows[block.rows] * block.dim
+                result.append(replace(block, columns=(column, column + block.dim)))
+                of_rows[block.rows] += 1
+            return result
         for block in sorted(blocks, key=lambda shard: shard.devices):
             result.append(replace(block, rows=(row, row + block.row_count), columns=(column, column + block.dim)))
             row += block.row_count if self.kind == "rows" else 0
@@ -219,6 +230,21 @@ def _on_grid(topology: Topology, table: Table, ranks: Sequence[int], most: int, 
     return Way(table, "rows", tuple(pieces), tuple(rules))
 
 
+def _grids(topology: Topology, table: Table, limits: TableConstraint, ranks: Sequence[int]) -> Iterator[Way]:
+    """Column blocks of one width on hosts, any number of them on a host, each with its rows dealt to the host's devices."""
+    near = topology.devices_per_host
+    hosts = [list(range(first, first + near)) for first in range(0, topology.devices, near)]
+    hosts = [host for host in hosts if set(host) <= set(ranks)]
+    for count in grid_counts(table, limits, topology) if hosts else ():
+        blocks = [shard for host in hosts for shard in Dealt(np.array(host)).shards(table)]
+        width = table.dim // count
+        pieces = tuple(Piece(replace(block, columns=(0, width)), 1 / count, count) for block in blocks)
+        firsts = range(0, len(pieces), near)
+        rules = [Rule((first, first + i), (1, -1), 0, 0) for first in firsts for i in range(1, near)]
+        everything = Rule(tuple(firsts), (1,) * len(firsts), count, count)
+        yield Way(table, "grid", pieces, (everything, *rules), dealt_way(topology, hosts[0]))
+
+
 def _block(table: Table, rows: int, rank: int) -> Piece:
     return Piece(Shard(table.name, (0, rows), (0, table.dim), (rank,)), 1.0)
 
@@ -254,12 +280,12 @@ def ways_of(task: Task, table: Table, units: int, merging_pays: bool) -> list[Wa
         merging_pays: whether two blocks of the table on one device are never better than one as wide as both.
     """
     limits = task.constraints.of(table.name)
-    ranks = np.flatnonzero(allowed_devices(task, limits)).tolist()
+    ranks = np.flatnonzero(allowed_devices(task.topology, limits)).tolist()
     if limits.equal_columns:
         columns = [_equal_columns(table, limits, ranks, count) for count in _equal_counts(table, limits, units)]
     else:
         columns = [_columns(table, limits, ranks, units, merging_pays)]
-    ways = [*columns, *row_ways(task, table, limits, ranks)]
+    ways = [*columns, *row_ways(task, table, limits, ranks), *_grids(task.topology, table, limits, ranks)]
     devices = task.topology.devices
     if limits.allows("data_parallel") and len(ranks) == devices > 1:
         replica = Piece(Shard.whole(table, *ranks), 1.0)

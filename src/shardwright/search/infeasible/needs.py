@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwright.arrays import Bools
 from shardwright.errors import InfeasibleTask
-from shardwright.search.units import allowed_devices
+from shardwright.search.ways import allowed_devices
 from shardwright.sharding.memory import block_bytes, gradient_size, optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.constraints import SHARDING_TYPES, TableConstraint
@@ -270,7 +270,7 @@ def _group(task: Task, places: Places, tables: Sequence[Table]) -> Group:
     pinned = [limits for t in tables if (limits := task.constraints.of(t.name)).devices is not None]
     mask = np.ones(task.topology.devices, dtype=bool)
     for limits in pinned:
-        mask &= allowed_devices(task, limits)
+        mask &= allowed_devices(task.topology, limits)
     where = places.of(mask)
     needs = [_possible(task, table, where) for table in tables]
     names = tuple(table.name for table in tables)

@@ -161,10 +161,10 @@ def test_sharders_that_offer_columns_on_one_host_alone_need_no_constraint(world)
     assert all(len(of_table) == 1 for of_table in hosts.values())
 
 
-def test_a_grid_is_still_planned_only_where_it_is_asked_for():
-    with pytest.raises(PlannerError) as caught:
-        planner(topology(8, 4)).plan(bags([(10_000, 256)]), offering("grid_shard"))
-    assert caught.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+def test_grids_are_planned_unasked():
+    """TorchRec's planner makes them where constraints ask for them alone."""
+    found = planner(topology(8, 4)).plan(bags([(10_000, 256), (500, 64)]), offering("grid_shard"))
+    assert {table.sharding_type for table in tables_of(found).values()} == {"grid_shard"}
 
 
 def test_dense_kernels_run_replicas_only():

@@ -167,8 +167,8 @@ def test_without_a_policy_the_strategy_says_how_to_get_one():
 
 def test_tables_that_may_not_be_whole_are_refused(tmp_path):
     task = varied_task(0)
-    cut = {task.tables[0].name: TableConstraint(sharding_types=("grid",))}
-    assert "grid" in (saved(tmp_path).supports(replace(task, constraints=Constraints(cut))) or "")
+    cut = {task.tables[0].name: TableConstraint(sharding_types=("tiered",))}
+    assert "tiered" in (saved(tmp_path).supports(replace(task, constraints=Constraints(cut))) or "")
 
 
 @pytest.mark.parametrize("fault", ["missing", "shape", "other strategy"])

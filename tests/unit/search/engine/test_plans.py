@@ -133,7 +133,7 @@ def test_grids_and_tiers_have_no_home_and_move(what):
 def test_a_share_of_the_columns_is_that_share_of_any_rows():
     """Three quarters on one device, then whole in rows over all: a quarter of its quarter comes, all of the others'."""
     prepared, carried, _ = warm(Plan(WHOLE, BLOCKS["columns"][0]))
-    spread = int(np.flatnonzero(~np.array(prepared.assembly.spread_replicated))[0])
+    spread = int(np.flatnonzero(~prepared.assembly.spread_copies)[0])
     expected = PRICE * moved_bytes(
         WHOLE, carried, {"t": [Shard("t", (1600 * i, 1600 * (i + 1)), (0, 64), (i,)) for i in range(4)]}
     )

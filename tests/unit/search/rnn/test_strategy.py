@@ -59,8 +59,8 @@ def test_tables_that_must_be_cut_over_all_devices_need_no_training():
 
 
 def test_tasks_and_installations_it_cannot_serve(monkeypatch):
-    grid = Constraints({"table_0": TableConstraint(("grid",))})
-    assert "allows only grid" in Rnn().supports(task_of(3, 2, constraints=grid))
+    tiered = Constraints({"table_0": TableConstraint(("tiered",))})
+    assert "allows only tiered" in Rnn().supports(task_of(3, 2, constraints=tiered))
     monkeypatch.setattr("shardwright.search.rnn.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"shardwright\[learn\]"):
         Rnn().search(task_of(3, 2), SimpleCostModel(), seed=0, deadline=None)
