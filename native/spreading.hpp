@@ -36,12 +36,15 @@ inline std::vector<int> even_widths(const Solution& s, int form, int count) {
 // The ways of an item that are worth a try: whole, every form in a few numbers of even pieces, every spread.
 inline std::vector<Way> ways_to_try(const Solution& s, int item) {
     const Problem& p = *s.problem;
+    const int near = static_cast<int>(p.links.per_host);
     std::vector<Way> found;
     if (p.legal[p.whole(item)]) found.push_back({NONE, item, {p.units(item)}});
     int form = item;
     do {
         for (int count = 2; count <= p.units(form); count *= 2) {
             if (p.equal[form] && count < p.units(form)) continue;
+            // Equal row blocks on all devices of a host, or on all, are spreads: collectives reduce them.
+            if (form >= p.items && !p.equal[form] && (count == near || count == p.devices)) continue;
             if (auto widths = even_widths(s, form, count); widths.size() > 1) found.push_back({NONE, form, std::move(widths)});
         }
         form = static_cast<int>(p.next_form[form]);

@@ -80,10 +80,6 @@ CASES = {
 }
 
 
-def pooled(tables: list[Table]) -> set[str]:
-    return {one.name for one in tables if one.pooled}
-
-
 def mixed(world: int) -> tuple[list[Table], list[Shard], dict[str, str]]:
     """All cases of a world as one plan, each on a table of its own."""
     tables, shards, kinds = [], [], {}
@@ -132,9 +128,10 @@ def test_a_mixed_plan_trains_as_the_unsharded_module(ranks, tmp_path, optimizer)
     tables, shards, kinds = mixed(ranks[0])
     reply = run(ranks, tables, shards, tmp_path, optimizer)
     assert max(reply["differences"]) < TOLERANCE, reply["differences"]
-    # Beside column blocks a whole pooled table is one more of them, which saves a set of collectives.
-    in_columns = {name for name, kind in kinds.items() if kind == "table_wise" and name in pooled(tables)}
-    assert reply["kinds"] == {**kinds, **dict.fromkeys(in_columns, "column_wise")}
+    # A table of one column block is declared as those of several beside it, which saves a set of collectives.
+    alike = {"table_wise": "column_wise", "table_row_wise": "grid_shard"}
+    pooled = {one.name for one in tables if one.pooled}
+    assert reply["kinds"] == {name: alike.get(kind, kind) if name in pooled else kind for name, kind in kinds.items()}
 
 
 def test_what_torchrec_cannot_run_is_refused_before_it_runs():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import accumulate, combinations, pairwise, product
+from itertools import accumulate, combinations, combinations_with_replacement, pairwise, product
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def ways_of(task: Task, table: Table, rng: np.random.Generator) -> tuple[list[Wa
     gridded = table.rows >= FEWEST_ROWS
     grid = list(_on_grid(table.rows, task.topology.devices)) if gridded else []
     some = [grid[place] for place in rng.choice(len(grid), min(len(grid), SAMPLED_CUTS), replace=False)]
-    found = [*_columns(task, table), *_rows(task, table, some)]
+    found = [*_columns(task, table), *_rows(task, table, some), *_grids(task, table)]
     if limits != ANY:
         alone = replace(task, tables=[table], constraints=Constraints({table.name: limits}))
         found = [way for way in found if _allowed(alone, way)]
@@ -98,6 +98,24 @@ def _rows(task: Task, table: Table, on_grid: Sequence[tuple[int, ...]]) -> Itera
             yield tuple(
                 Shard(table.name, edge, (0, table.dim), (rank,))
                 for edge, rank in zip(pairwise(edges), place, strict=True)
+            )
+
+
+def _grids(task: Task, table: Table) -> Iterator[Way]:
+    """Column blocks of one width, each dealt to the devices of a host, in equal row blocks or as TorchRec cuts them."""
+    near, hosts, units = task.topology.devices_per_host, range(task.topology.hosts), table.dim
+    units //= unit_width(table, task.constraints.of(table.name))
+    if not table.pooled or near < 2 or table.rows < near:
+        return
+    cuts = _orders(_even(table.rows, near)) | _orders(_torchrecs(table.rows, near))
+    for count in (count for count in range(2, units + 1) if units % count == 0):
+        width = table.dim // count
+        for chosen, blocks in product(combinations_with_replacement(hosts, count), sorted(cuts)):
+            edges = list(pairwise([0, *accumulate(blocks)]))
+            yield tuple(
+                Shard(table.name, rows, (place * width, (place + 1) * width), (host * near + local,))
+                for place, host in enumerate(chosen)
+                for local, rows in enumerate(edges)
             )
 
 
@@ -239,7 +257,7 @@ def _priced(task: Task, model: CostModel, of_tables: Sequence[Sequence[Way]]) ->
         vectors = np.zeros((*shape, max(calls, default=0) + 1, of_block.shape[1]))
         made, served, memory = np.zeros(vectors.shape[:3]), np.zeros((*shape, 3)), np.zeros(shape, dtype=np.int64)
         apart, sets = np.zeros((*shape, 2)), np.zeros((len(ways), len(SETS)), dtype=bool)
-        kinds = [outputs_of(task, way) for way in ways]
+        kinds = [outputs_of(task, [shard for shard in way if shard.columns == way[0].columns]) for way in ways]
         for place, (kind, way) in enumerate(zip(kinds, ways, strict=True)):
             sets[place, SETS.index((kind, task.table_by_name[way[0].table].pooled))] = True
         for place, shard in ((place, shard) for place, way in enumerate(ways) for shard in way):

@@ -163,6 +163,8 @@ def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
     units = np.array([*(counts[0] for counts in columns), *(units for _, units, _ in others)], dtype=np.int64)
     rows = np.array([*(False for _ in columns), *(in_rows for *_, in_rows in others)], dtype=bool)
     searched = ~rows | np.array([place == "anywhere" for place in places], dtype=bool)[table]
+    # The two halves of a short table on the devices of a host, or on all, would be a spread.
+    searched &= ~(rows & (units == 2) & (2 in (task.topology.devices_per_host, task.topology.devices)))
     equal = np.array([limit.equal_columns for limit in limits], dtype=bool)[table] & ~rows
     first = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
     pieces, blocks = _pieces(tables, table, units, rows, equal)
