@@ -10,6 +10,24 @@ inline void price_all(Solution& s) {
     refresh_objective(s);
 }
 
+// Where an item lies: a spread, or pieces on devices.
+struct Lying {
+    int spread = NONE;
+    std::vector<Piece> pieces;
+};
+
+inline Lying lying(const Solution& s, int item) {
+    Lying found{s.spread_of[item], {}};
+    for (int piece = s.of_item[item]; piece >= 0; piece = s.pieces[piece].next_of_item) found.pieces.push_back(s.pieces[piece]);
+    return found;
+}
+
+inline void put_back(Solution& s, int item, const Lying& was) {
+    if (was.spread >= 0) s.take_spread(item, was.spread);
+    for (const Piece& piece : was.pieces) s.place(s.add(piece.form, piece.width), piece.device);
+    price_all(s);
+}
+
 // A way of an item: a spread, or a form and the widths of its pieces.
 struct Way {
     int spread = NONE, form = NONE;
@@ -33,15 +51,39 @@ inline std::vector<int> even_widths(const Solution& s, int form, int count) {
     return {};
 }
 
-// The ways of an item that are worth a try: whole, every form in a few numbers of even pieces, every spread.
+// Add the spreads of an item, of those that differ in their devices only the one whose devices have least to do.
+inline void add_spreads(const Solution& s, int item, std::vector<Way>& ways) {
+    const Problem& p = *s.problem;
+    double least = 0.0;
+    int last = NONE;
+    for (auto spread = static_cast<int>(p.spread_first[item]); spread < p.spread_first[item + 1]; ++spread) {
+        if (!s.spread_fits(spread)) continue;
+        double load = 0.0;
+        for (auto device : p.devices_of(spread)) load += s.load(static_cast<int>(device));
+        const bool alike = last >= 0 && p.spread_bytes[spread] == p.spread_bytes[last] && p.spread_sets[spread] == p.spread_sets[last] &&
+                           p.devices_of(spread).size() == p.devices_of(last).size();
+        if (alike && load >= least) continue;
+        if (alike) ways.pop_back();
+        ways.push_back({spread});
+        least = load;
+        last = spread;
+    }
+}
+
+inline constexpr double COSTLY = 0.02;   // of the step time: items that cost less alone are not worth another way
+inline constexpr std::size_t REHOUSED = 48;  // items of a round
+inline constexpr double GAINING = 1e-4;  // of the step time: what an item's absence has to gain for another way to be worth a try
+
+// The ways of an item that are worth a try: whole, every form in a few numbers of even pieces that cost something, every spread.
 inline std::vector<Way> ways_to_try(const Solution& s, int item) {
     const Problem& p = *s.problem;
+    const double most = std::max(2.0, 2.0 * p.price[p.whole(item)] / (COSTLY * s.step_ms()));
     const int near = static_cast<int>(p.links.per_host);
     std::vector<Way> found;
     if (p.legal[p.whole(item)]) found.push_back({NONE, item, {p.units(item)}});
     int form = item;
     do {
-        for (int count = 2; count <= p.units(form); count *= 2) {
+        for (int count = 2; count <= std::min<double>(p.units(form), most); count *= 2) {
             if (p.equal[form] && count < p.units(form)) continue;
             // Equal row blocks on all devices of a host, or on all, are spreads: collectives reduce them.
             if (form >= p.items && !p.equal[form] && (count == near || count == p.devices)) continue;
@@ -49,8 +91,7 @@ inline std::vector<Way> ways_to_try(const Solution& s, int item) {
         }
         form = static_cast<int>(p.next_form[form]);
     } while (form != item);
-    if (p.rivals.empty())
-        for (auto spread = static_cast<int>(p.spread_first[item]); spread < p.spread_first[item + 1]; ++spread) found.push_back({spread});
+    if (p.rivals.empty()) add_spreads(s, item, found);
     return found;
 }
 
@@ -93,21 +134,20 @@ inline double received_by(const Solution& s, int item) {
     return ms;
 }
 
+// What the step, smoothed, and what moves come to.
+inline double smoothed_value(const Solution& s, int item) { return smoothed_step(s) + received_by(s, item); }
+
 // Let an item lie in the way that lowers the step, smoothed, most; returns whether any does.
 inline bool rehouse(Solution& s, int item) {
-    const auto value = [&] { return smoothed_step(s) + received_by(s, item); };
-    const double before = value();
-    const int spread = s.spread_of[item];
-    std::vector<Piece> pieces;
-    for (int piece = s.of_item[item]; piece >= 0; piece = s.pieces[piece].next_of_item) pieces.push_back(s.pieces[piece]);
+    const Lying was = lying(s, item);
+    double best = smoothed_value(s, item) * (1 - 1e-9);
     s.clear(item);
     price_all(s);
-    double best = before * (1 - 1e-9);
     const Way* chosen = nullptr;
     const std::vector<Way> ways = ways_to_try(s, item);
     for (const Way& way : ways) {
         if (!lie(s, item, way)) continue;
-        if (const double found = value(); found < best) {
+        if (const double found = smoothed_value(s, item); found < best) {
             best = found;
             chosen = &way;
         }
@@ -115,19 +155,27 @@ inline bool rehouse(Solution& s, int item) {
         price_all(s);
     }
     if (chosen) return lie(s, item, *chosen);
-    if (spread >= 0) s.take_spread(item, spread);
-    for (const Piece& piece : pieces) s.place(s.add(piece.form, piece.width), piece.device);
-    price_all(s);
+    put_back(s, item, was);
     return false;
 }
 
-// Rehouse every item that is spread or costly; returns how many changed.
+// Rehouse the spread and the costly items, of which the step gains most if they are gone; returns how many changed.
 inline int respread(Solution& s, const Stop& stop) {
     const Problem& p = *s.problem;
-    const double costly = 0.02 * s.step_ms();  // items that cost less alone are not worth another way
+    const double costly = COSTLY * s.step_ms(), now = smoothed_step(s);
+    std::vector<std::pair<double, int>> gains;
+    for (int item = 0; item < p.items && !stop.late(); ++item) {
+        if (s.spread_of[item] < 0 && p.price[p.whole(item)] <= costly) continue;
+        const Lying was = lying(s, item);
+        s.clear(item);
+        price_all(s);
+        const double gain = now - smoothed_step(s);
+        put_back(s, item, was);
+        if (gain > GAINING * now) gains.emplace_back(-gain, item);
+    }
+    std::sort(gains.begin(), gains.end());
     int changed = 0;
-    for (int item = 0; item < p.items && !stop.late(); ++item)
-        if (s.spread_of[item] >= 0 || p.price[p.whole(item)] > costly) changed += rehouse(s, item);
+    for (std::size_t place = 0; place < std::min(gains.size(), REHOUSED) && !stop.late(); ++place) changed += rehouse(s, gains[place].second);
     return changed;
 }
 
