@@ -1,0 +1,167 @@
+"""Does a cut that somebody makes by hand beat the search? The heaviest tables of public models, cut into tables of fewer columns.
+
+    python -m benchmarks.cut_by_hand                      # results/cut_by_hand.md
+    python -m benchmarks.cut_by_hand --quick              # one model on two hosts
+
+The tables of fewer columns are planned, put together again, and priced as a plan of the model itself. Such a plan may mix ways that no single
+table has: one column block in rows on a host, another whole. So it counts for TorchRec only if TorchRec runs it. All figures are predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import shardwright as sw
+from benchmarks import results_table
+from shardwright.cost import score
+from shardwright.cost.choice import resolve_cost_model
+from shardwright.errors import InfeasibleTask
+from shardwright.sharding.runtimes import patterns_like
+from shardwright.task import AccessProfile, Table, Task, Topology
+from shardwright.workload.generators import public_task
+
+BATCH = 131_072
+MODELS = ("mlperf-dlrm-dcnv2", "hugectr-7", "one table")
+HOSTS = (1, 2, 4, 8, 16)
+CUT_TABLES, COLUMNS = (1, 2, 4, 8), (2, 4, 8)
+SECONDS = 10.0
+RUNTIMES: tuple[tuple[str, sw.Runtime | None], ...] = (("torchrec", "torchrec"), ("any blocks", None))
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model's default plan, and the best of those cut by hand.
+
+    Attributes:
+        plan: the default plan.
+        step_ms: least step of a plan that was cut by hand.
+        cut: how many tables were cut for it, and into how many parts.
+        seconds: the search of the default plan.
+    """
+
+    plan: sw.Plan
+    step_ms: float
+    cut: tuple[int, int]
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Step cut by hand over that of the default."""
+        assert self.plan.cost is not None
+        return self.step_ms / self.plan.cost.step_ms
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one model on two hosts")
+    options = parser.parse_args(arguments)
+    models, hosts = (MODELS[-1:], (2,)) if options.quick else (MODELS, HOSTS)
+    rows = []
+    for model, count, (label, runs_on) in ((m, h, r) for m in models for h in hosts for r in RUNTIMES):
+        found = compared(task_of(model, count), runs_on)
+        cost, gap = found.plan.cost, found.plan.gap
+        assert cost is not None
+        rows.append(
+            (
+                model,
+                f"{count} × 8",
+                label,
+                f"{cost.step_ms:.3f}",
+                "-" if gap is None else f"{100 * gap:.1f}%",
+                f"{found.seconds:.1f}",
+                f"{found.ratio:.3f}",
+                "{} tables in {}".format(*found.cut),
+            )
+        )
+        print(*rows[-1], sep=" · ", flush=True)
+    heads = ("model", "H100s", "blocks for", "step, ms", "gap", "search, s", "by hand / default", "the cut")
+    caption = f"Predicted for batches of {BATCH:,} samples, {SECONDS:.0f} s a search at most. Below 1, the cut by hand is better."
+    results_table.write_results(
+        "cut_by_hand",
+        "Tables cut by hand beside the search",
+        [(caption, heads, rows)],
+        results_table.command_of("cut_by_hand", arguments),
+    )
+
+
+def task_of(model: str, hosts: int) -> Task:
+    """A public model, or one hot table beside nothing else, on hosts of 8 H100s."""
+    topology = Topology.preset("h100-8", hosts=hosts)
+    if model == "one table":
+        rows = 10_000_000
+        return Task([Table("hot", rows, 128, 30.0, access=AccessProfile.zipf(rows, 1.05))], topology, BATCH)
+    return public_task(model, topology, batch_size=BATCH)
+
+
+def compared(task: Task, runs_on: sw.Runtime | None) -> Found:
+    """Plan a task, and all cuts of its heaviest tables."""
+    started = time.monotonic()
+    plan = sw.plan(task, runs_on=runs_on, time_limit=SECONDS)
+    seconds = time.monotonic() - started
+    model = resolve_cost_model(None, task)
+    best = (float("inf"), (0, 0))
+    for cut, smaller in cut_tasks(task):
+        try:
+            of_parts = sw.plan(smaller, runs_on=runs_on, time_limit=SECONDS)
+        except InfeasibleTask:
+            continue
+        shards = together(task, of_parts)
+        if runs_on == "torchrec" and not torchrec_runs(task, shards):
+            continue
+        best = min(best, (score(task, shards, model).step_ms, cut))
+    return Found(plan, *best, seconds)
+
+
+def cut_tasks(task: Task) -> Iterator[tuple[tuple[int, int], Task]]:
+    """Tasks whose heaviest tables are cut into equal tables of fewer columns, with how many are cut into how many."""
+    heaviest = sorted(task.tables, key=lambda table: -table.pooling * table.dim)
+    for tables in sorted({min(count, len(heaviest)) for count in CUT_TABLES}):
+        chosen = {table.name for table in heaviest[:tables]}
+        for parts in COLUMNS:
+            cut = [
+                part
+                for table in task.tables
+                for part in (_parts(table, parts) if table.name in chosen and table.dim % (4 * parts) == 0 else [table])
+            ]
+            yield (tables, parts), replace(task, tables=cut)
+
+
+def _parts(table: Table, parts: int) -> list[Table]:
+    return [replace(table, name=f"{table.name}/{part}", dim=table.dim // parts) for part in range(parts)]
+
+
+def together(task: Task, plan: sw.Plan) -> list[sw.Shard]:
+    """The shards of a plan of parts as shards of the model's tables."""
+    shards = []
+    for shard in plan.shards:
+        name, _, part = shard.table.partition("/")
+        first = int(part or 0) * plan.task.table_by_name[shard.table].dim
+        columns = (first + shard.columns[0], first + shard.columns[1])
+        shards.append(replace(shard, table=name, columns=columns))
+    return _joined(task, shards)
+
+
+def _joined(task: Task, shards: Sequence[sw.Shard]) -> list[sw.Shard]:
+    """Replicas of all parts of a table as one replica: the others may stay beside each other."""
+    copied = {
+        table.name
+        for table in task.tables
+        if all(len(shard.devices) == task.topology.devices > 1 for shard in shards if shard.table == table.name)
+    }
+    rest = [shard for shard in shards if shard.table not in copied]
+    return rest + [sw.Shard.whole(task.table_by_name[name], *range(task.topology.devices)) for name in copied]
+
+
+def torchrec_runs(task: Task, shards: Sequence[sw.Shard]) -> bool:
+    """Whether TorchRec has a sharding type for every table."""
+    of_table: dict[str, list[sw.Shard]] = {}
+    for shard in shards:
+        of_table.setdefault(shard.table, []).append(shard)
+    return all(patterns_like(found, task.table_by_name[name], task.topology) for name, found in of_table.items())
+
+
+if __name__ == "__main__":
+    main()
