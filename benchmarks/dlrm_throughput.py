@@ -170,6 +170,8 @@ def _summary(by_case: Sequence[Sequence[Measured]]) -> str:
     for against in ("torchrec", "size"):
         gains = [gain for of_case in by_case for one in of_case if "ours" in one.names
                  if (gain := _gain(of_case, one, against)) is not None]  # fmt: skip
+        if not gains:  # no bed had a plan of that planner
+            continue
         told.append(f"{geometric_mean(gains):.3f} times that of `{against}` ({min(gains):.2f} to {max(gains):.2f})")
     spreads = [_spread(one) for of_case in by_case for one in of_case]
     return (
