@@ -136,13 +136,15 @@ def measure(case: Case, rows: Rows, options: argparse.Namespace) -> None:
     """Time a bed's collectives, plan for them, and measure all plans in turns; adds the rows."""
     started = time.monotonic()
     with HostBed(case.hosts, case.per_host, case.rate) as bed:
-        topology = Topology(case.hosts, case.per_host, "cpu", "200 MB", links=rows.links(case) or _links(bed))
+        topology = Topology(case.hosts, case.per_host, "cpu", "200 MB", links=rows.links(case) or links_of(bed))
         named = plans(Task(MODELS[case.model], topology, SAMPLES * topology.devices), options.model)
         with tempfile.TemporaryDirectory() as folder:
             files = [Path(folder) / f"{number}.json" for number in range(len(named))]
             for (plan, _), file in zip(named, files, strict=True):
                 plan.save(file)
-            found = _asked(bed, {"plans": list(map(str, files)), "rounds": FEW}, case.huge_pages)["reports"]
+            found = asked(bed, "steps_rank", {"plans": list(map(str, files)), "rounds": FEW}, case.huge_pages)[
+                "reports"
+            ]
     shared = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
     rows.add(
         [
@@ -165,10 +167,20 @@ def plans(task: Task, model: Path | None) -> list[tuple[Plan, list[str]]]:
     if small:
         wanted.append(("replicas", replace(task, constraints=Constraints(small)), "auto"))
     wanted += [(name, task, name) for name in ("row_wise", "column_wise", "table_row_wise")]
+    return distinct(wanted, model)
+
+
+def distinct(wanted: Sequence[tuple[str, Task, Any]], model: Path | None) -> list[tuple[Plan, list[str]]]:
+    """Different plans that TorchRec can run, each with its names; what cannot be planned or run is told.
+
+    Args:
+        wanted: name, task and strategy of each plan.
+        model: cost model of the kernels; None for that of this machine.
+    """
     found: dict[frozenset[Shard], tuple[Plan, list[str]]] = {}
-    for name, asked, strategy in wanted:
+    for name, task, strategy in wanted:
         try:
-            plan = sw.plan(asked, strategy=strategy, cost_model=model, time_limit=_SEARCH_S, runs_on="torchrec")
+            plan = sw.plan(task, strategy=strategy, cost_model=model, time_limit=_SEARCH_S, runs_on="torchrec")
             planned(plan, "cpu")
         except (InfeasibleTask, InvalidPlan) as error:
             print(f"{name}: {error}", file=sys.stderr)
@@ -177,7 +189,7 @@ def plans(task: Task, model: Path | None) -> list[tuple[Plan, list[str]]]:
     return list(found.values())
 
 
-def _links(bed: HostBed) -> Any:
+def links_of(bed: HostBed) -> Any:
     """Links of a bed as `shardwright calibrate --links` measures them, in plain data."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "links.json"
@@ -196,9 +208,9 @@ def _links(bed: HostBed) -> Any:
         return links_to_dict(load_links(file).links)
 
 
-def _asked(bed: HostBed, request: dict[str, Any], huge_pages: bool) -> dict[str, Any]:
-    """Run the rank program on a bed; return what rank 0 printed."""
-    command = [sys.executable, "-m", "benchmarks.steps_rank", json.dumps(request)]
+def asked(bed: HostBed, program: str, request: dict[str, Any], huge_pages: bool = False) -> dict[str, Any]:
+    """Run a rank program of this folder on a bed; return what rank 0 printed."""
+    command = [sys.executable, "-m", f"benchmarks.{program}", json.dumps(request)]
     environment = {"GLIBC_TUNABLES": HUGE_PAGES if huge_pages else ""}
     reply: dict[str, Any] = json.loads(
         bed.run(command, timeout_s=_TIMEOUT_S, environment=environment)[0].splitlines()[-1]

@@ -128,8 +128,8 @@ def _summary(found: Sequence[Measured]) -> str:
 
 def _beds(found: Sequence[Measured]) -> ResultTable:
     rows = []
-    for (bed, rate), group in _grouped(found, lambda one: one.case[:2]):
-        models = [_spearman(of_model) for _, of_model in _grouped(group, lambda one: one.case)]
+    for (bed, rate), group in grouped(found, lambda one: one.case[:2]):
+        models = [_spearman(of_model) for _, of_model in grouped(group, lambda one: one.case)]
         rows.append(
             (bed, rate, len(group), _share(np.mean([one.error for one in group])), f"{_mean(one.ratio(STEP) for one in group):.2f}",
              f"{_spearman(group):.2f}", f"{np.nanmean(models):.2f}", _share(np.median([one.steps.spread for one in group])))
@@ -144,7 +144,7 @@ def _beds(found: Sequence[Measured]) -> ResultTable:
 
 def _phases(found: Sequence[Measured]) -> ResultTable:
     rates, rows = list(dict.fromkeys(one.case[1] for one in found)), []
-    for bed, group in _grouped(found, lambda one: one.case[0]):
+    for bed, group in grouped(found, lambda one: one.case[0]):
         for phase in (*PHASES, STEP):
             measured = np.median([one.steps.measured(phase) for one in group])
             ratios = [_mean(one.ratio(phase) for one in group if one.case[1] == rate) for rate in rates]
@@ -164,7 +164,7 @@ def _plans(found: Sequence[Measured]) -> ResultTable:
             _share(np.mean([one.error for one in group])),
             f"{_mean(one.ratio(STEP) for one in group):.2f}",
         )
-        for name, group in _grouped(found, lambda one: one.row["plan"])
+        for name, group in grouped(found, lambda one: one.row["plan"])
     ]
     return ResultTable("Steps by plan.", ("plan", "plans", "mean error", "predicted / measured"), rows)
 
@@ -172,8 +172,8 @@ def _plans(found: Sequence[Measured]) -> ResultTable:
 def _rivals(found: Sequence[Measured]) -> ResultTable:
     rows = []
     for name in ("torchrec", "torchrec, no statistics", "the fastest of all"):
-        for bed, group in (*_grouped(found, lambda one: one.case[0]), ("all", list(found))):
-            pairs = [pair for _, case in _grouped(group, lambda one: one.case) if (pair := _pair(case, name))]
+        for bed, group in (*grouped(found, lambda one: one.case[0]), ("all", list(found))):
+            pairs = [pair for _, case in grouped(group, lambda one: one.case) if (pair := _pair(case, name))]
             if pairs:
                 predicted = _mean(ours.predicted / theirs.predicted for ours, theirs in pairs)
                 measured = _mean(ours.steps.step_ms / theirs.steps.step_ms for ours, theirs in pairs)
@@ -196,7 +196,7 @@ def _huge_pages(found: Sequence[Measured]) -> ResultTable:
     rows = []
     known = {(*one.case, one.row["plan"]): one for one in found if not one.row["huge_pages"]}
     asked = [one for one in found if one.row["huge_pages"] and (*one.case, one.row["plan"]) in known]
-    for bed, group in (*_grouped(asked, lambda one: one.case[0]), *([("all", asked)] if asked else [])):
+    for bed, group in (*grouped(asked, lambda one: one.case[0]), *([("all", asked)] if asked else [])):
         for phase in ("forward kernel", "backward kernel", STEP):
             pairs = [
                 (known[*one.case, one.row["plan"]].steps.measured(phase), one.steps.measured(phase)) for one in group
@@ -215,7 +215,7 @@ def _huge_pages(found: Sequence[Measured]) -> ResultTable:
 
 def _links(found: Sequence[Measured]) -> ResultTable:
     rows = []
-    for (bed, rate), group in _grouped(found, lambda one: one.case[:2]):
+    for (bed, rate), group in grouped(found, lambda one: one.case[:2]):
         links = group[0].steps.plan.task.topology.links
         assert links is not None
         for collective, classes in links_to_dict(links).items():
@@ -231,7 +231,7 @@ def _links(found: Sequence[Measured]) -> ResultTable:
     )
 
 
-def _grouped(found: Iterable[Measured], key: Callable[[Measured], Any]) -> list[tuple[Any, list[Measured]]]:
+def grouped(found: Iterable[Measured], key: Callable[[Measured], Any]) -> list[tuple[Any, list[Measured]]]:
     """Rows by key, in order of their first ones."""
     groups: dict[Any, list[Measured]] = {}
     for one in found:

@@ -10,21 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from shardwright.measure.collectives.rank import Member, RunPolicy, joined_group
 
 TIMEOUT_S = 240.0
-
-
-def main() -> None:
-    request = json.loads(sys.argv[1])
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with joined_group("cpu", rank, world, local_rank=rank, local_world=world, timeout_s=TIMEOUT_S) as member:
-        found = steps(member, request)
-    if rank == 0:
-        print(json.dumps(found), flush=True)
-    os._exit(0)  # torch's profiler now and then aborts a process that unloads it, after the reply
 
 
 def steps(member: Member, request: dict[str, Any]) -> dict[str, Any]:
@@ -33,6 +24,17 @@ def steps(member: Member, request: dict[str, Any]) -> dict[str, Any]:
 
     quiet()
     return answer(member, request, RunPolicy())
+
+
+def main(program: Callable[[Member, dict[str, Any]], dict[str, Any]] = steps) -> None:
+    """Run a program as a rank with the request of the command line; rank 0 prints the reply."""
+    request = json.loads(sys.argv[1])
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    with joined_group("cpu", rank, world, local_rank=rank, local_world=world, timeout_s=TIMEOUT_S) as member:
+        found = program(member, request)
+    if rank == 0:
+        print(json.dumps(found), flush=True)
+    os._exit(0)  # torch's profiler now and then aborts a process that unloads it, after the reply
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`shardwright verify --steps`: plans trained by real TorchRec processes, and what is said when a rank dies or hangs."""
+"""`shardwright verify --steps` and `tune --steps`: plans trained by real TorchRec processes, and what is said when a rank dies or hangs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ main(answer)
 
 
 def verify(*arguments):
-    command = [sys.executable, "-m", "shardwright", "verify", *map(str, arguments)]
+    return run_command("verify", *arguments)
+
+
+def run_command(*arguments):
+    command = [sys.executable, "-m", "shardwright", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=200, check=False)
 
 
@@ -133,19 +137,49 @@ def test_a_rank_that_is_gone_ends_the_others_in_an_error(plan_file):
     assert "Traceback" not in said
 
 
-def as_torchrun(world, *arguments):
+def check_tuned(document, plan_file):
+    """The saved plan is the candidate that was taken, and TorchRec's plan took turns with the default one."""
+    named = {name: one for one in document["candidates"] for name in one["name"].split(" = ")}
+    assert {"default", "torchrec"} <= named.keys()
+    assert all(len(one["rounds_ms"]) >= (3 if len(document["candidates"]) > 1 else 1) for one in named.values())
+    assert document["stopped"] in ("settled", "time")
+    saved, taken = Plan.load(plan_file), named[document["taken"].split(" = ")[0]]
+    assert saved.cost.step_ms == taken["predicted_step_ms"]
+    assert "torchrec" in saved.runs_on
+    if taken is not named["default"]:
+        assert taken["against_default"] < 0
+
+
+def test_the_fastest_measured_plan_is_kept(plan, tmp_path):
+    plan.task.save(tmp_path / "task.yaml")
+    options = ["--steps", "--minutes", 0.1, "-o", tmp_path / "tuned.json", "--json"]
+    done = run_command("tune", tmp_path / "task.yaml", *options)
+    assert done.returncode == 0, done.stderr
+    check_tuned(json.loads(done.stdout), tmp_path / "tuned.json")
+
+
+def test_the_ranks_that_torchrun_started_tune(plan, tmp_path):
+    plan.task.save(tmp_path / "task.yaml")
+    options = ["--steps", "--minutes", 0.1, "-o", tmp_path / "tuned.json", "--json"]
+    done = as_torchrun(2, tmp_path / "task.yaml", *options, command="tune")
+    assert [code for code, *_ in done] == [0, 0], done
+    assert not done[1][1]
+    check_tuned(json.loads(done[0][1]), tmp_path / "tuned.json")
+
+
+def as_torchrun(world, *arguments, command="verify"):
     """Exit code and output of each rank, started with the variables that torchrun sets."""
-    with torchrun_ranks(world, *arguments) as ranks:
+    with torchrun_ranks(world, *arguments, command=command) as ranks:
         said = [rank.communicate(timeout=200) for rank in ranks]
     return [(rank.returncode, *texts) for rank, texts in zip(ranks, said, strict=True)]
 
 
 @contextmanager
-def torchrun_ranks(world, *arguments):
+def torchrun_ranks(world, *arguments, command="verify"):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "shardwright", "verify", *map(str, arguments)]
+    program = [sys.executable, "-m", "shardwright", command, *map(str, arguments)]
     place = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
@@ -158,7 +192,7 @@ def torchrun_ranks(world, *arguments):
         for rank in range(world):
             variables = {name: str(value) for name, value in {**place, "RANK": rank, "LOCAL_RANK": rank}.items()}
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-            ranks.append(subprocess.Popen(command, env=ENVIRONMENT | variables, **pipes))
+            ranks.append(subprocess.Popen(program, env=ENVIRONMENT | variables, **pipes))
         yield ranks
     finally:
         for rank in ranks:

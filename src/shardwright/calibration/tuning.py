@@ -128,15 +128,7 @@ def tune(
         KeyboardInterrupt: Ctrl-C was pressed before the first plan was measured; later, Ctrl-C returns the best plan so far.
     """
     check_minutes(minutes)
-    kind = device or ("cpu" if task.topology.device == "cpu" else "cuda")
-    check_device(kind)
-    machine = fingerprint(kind, default_backend())
-    here = device_type(machine)
-    if task.topology.device != here:
-        raise InvalidInput(
-            f"the task is for {task.topology.device}, and would be tuned on {here}: tune where it is to be trained, on a machine with "
-            f"{task.topology.device} devices"
-        )
+    kind, machine = tuned_machine(task, device)
     base = resolve_cost_model(cost_model, task)
     began, tell = monotonic(), progress or (lambda *_: None)
     room = int(_ROOM_SHARE * (available_memory() if kind == "cpu" else device_memory()))
@@ -173,6 +165,29 @@ def tune(
         failed=tuple(measured.failed.values()),
         notes=(note,) if note else (),
     )
+
+
+def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:
+    """What a task is measured on: "cpu" or "cuda", and this machine's facts.
+
+    Args:
+        task: the task.
+        device: "cpu" or "cuda"; None for the task's device.
+
+    Raises:
+        InvalidInput: there is no such device, or the task is for devices of another type.
+        MeasurementFailed: this machine has no such device.
+    """
+    kind = device or ("cpu" if task.topology.device == "cpu" else "cuda")
+    check_device(kind)
+    machine = fingerprint(kind, default_backend())
+    here = device_type(machine)
+    if task.topology.device != here:
+        raise InvalidInput(
+            f"the task is for {task.topology.device}, and would be tuned on {here}: tune where it is to be trained, on a machine with "
+            f"{task.topology.device} devices"
+        )
+    return kind, machine
 
 
 def _for_task(found: Plan, task: Task, base: CostModel, first: Plan | None) -> Plan:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.console import RenderableType
 
-from shardwright.cli.checks import check_target
+from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, cost_model_for, option
 from shardwright.cli.output import emit, ms, note, progress, saved, signed
-from shardwright.errors import require
+from shardwright.errors import InvalidInput, require
 
 if TYPE_CHECKING:
     from shardwright.calibration import Tuned
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 STOPPED = {
     "floor": "it is within the noise of the floor",
     "no gain": "several rounds in a row gained nothing",
+    "settled": "no further round would change the choice",
     "time": "time was up",
     "interrupted": "it was interrupted",
 }
 
 
 def run(
+    context: typer.Context,
     *,
     task: TaskFile,
     output: Annotated[
@@ -41,6 +43,13 @@ def run(
     model: ModelFile = None,
     runs_on: RunsOn = "shardwright",
     seed: Seed = 0,
+    steps: Annotated[
+        bool,
+        typer.Option(
+            "--steps",
+            help="Train steps of a few plans with TorchRec in turns, and keep the fastest; also under torchrun.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan, measure on this machine, correct the cost model, and plan again; keep the best plan that was measured.
@@ -49,11 +58,22 @@ def run(
     The result never measured worse than the plan without tuning. Ctrl-C ends the command with the best plan so far. Measurements are
     kept: the same command goes on where the last one stopped.
 
+    With --steps, our plans and that of TorchRec's planner train in turns, links included, and the fastest one is kept.
+
     Example:
         shardwright tune task.yaml --minutes 5 -o plan.json
+        shardwright tune task.yaml --steps -o plan.json
         shardwright report plan.json -o report.html
     """
     require("measure", "measuring")
+    if steps:
+        from shardwright.cli.tune_steps import run_steps
+
+        if runs_on != "torchrec" and any(one.name == "runs_on" for one in given_parameters(context)):
+            raise InvalidInput(f"--runs-on {runs_on}: with --steps, TorchRec runs the plans; leave one of the two out")
+        check_target(output, inputs=[task, model])
+        run_steps(task, output=output, minutes=minutes, device=device, model=model, seed=seed, as_json=as_json)
+        return
     import shardwright as sw
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.show import device_table, headline, tuning_lines

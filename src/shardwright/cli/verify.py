@@ -83,12 +83,24 @@ def run(
         check_same_task(checked, plan, Task.load(task), task)
     _check_comparable(checked, device, tolerance)
     print_origin_notes([checked], device)
+    unlike = other_device(checked.task.topology.device, device)
     if steps:
-        _steps(plan, checked, against, rounds, device, timeout, tolerance, as_json)
+        from shardwright.cli.verify_steps import run_steps
+
+        off = run_steps(
+            plan,
+            checked,
+            against=against,
+            rounds=rounds,
+            device=device,
+            timeout_s=timeout,
+            unlike=unlike,
+            as_json=as_json,
+        )
+        _fail_beyond(tolerance, off)
         return
     with progress("measuring") as report:
         (measured,) = measure_plans([checked], rounds=rounds, device=device, backend=backend, progress=report)
-    unlike = other_device(checked.task.topology.device, device)
     document = _document(plan, checked, measured, tolerance, unlike)
     off, metadata = document["relative_difference"], getattr(model_of(checked), "metadata", {})
     state = document["controls_slower"] = measured.controls.slower_than(metadata)
@@ -99,25 +111,6 @@ def run(
     truth = [truth_line("plan", [measured], metadata)] if None not in (off, state) else []
     view = _view(checked, measured, unlike)
     emit({**document, "measured_on": measured_device(device)}, view, summary, *truth, as_json=as_json)
-    _fail_beyond(tolerance, off)
-
-
-def _steps(
-    file: Path,
-    plan: Plan,
-    against: str | None,
-    rounds: int,
-    device: str,
-    timeout_s: float,
-    tolerance: float | None,
-    as_json: bool,
-) -> None:
-    from shardwright.cli.verify_steps import run_steps
-
-    unlike = other_device(plan.task.topology.device, device)
-    off = run_steps(
-        file, plan, against=against, rounds=rounds, device=device, timeout_s=timeout_s, unlike=unlike, as_json=as_json
-    )
     _fail_beyond(tolerance, off)
 
 

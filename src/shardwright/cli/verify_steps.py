@@ -65,16 +65,14 @@ def run_steps(
     require_torchrec()
     logging.getLogger("torchrec").setLevel(logging.ERROR)  # TorchRec warns about topologies not from its factory
     from shardwright.integrations.torchrec.steps.rank import Rounds
-    from shardwright.integrations.torchrec.steps.run import run_here, run_in_group
+    from shardwright.integrations.torchrec.steps.run import ranks
 
     place, names, plans = place_of_this_process(), ["plan"], [plan]
-    where, wanted = _where(plan, place, device), Rounds(rounds=rounds)
+    where, wanted = where_ranks_run(plan.task.topology.devices, place, device), Rounds(rounds=rounds)
     if against is not None and (place is None or place.rank == 0):
         names, plans = [*names, against], [*plans, _other(against, plan)]
-    if place is None:
-        found = run_here(plans, wanted, device=device, timeout_s=timeout_s)
-    else:
-        found = run_in_group(plans, place, wanted, device=device, timeout_s=timeout_s)
+    with ranks(plans, plan.task.topology.devices, place, device=device, timeout_s=timeout_s) as measure:
+        found = measure(plans, wanted)
     if place is not None and place.rank:
         return None
     named = list(zip(names, found, strict=True))
@@ -109,9 +107,8 @@ def _other(against: str, plan: Plan) -> Plan:
     return scored(other, model)
 
 
-def _where(plan: Plan, place: PlaceInGroup | None, device: str) -> str:
+def where_ranks_run(world: int, place: PlaceInGroup | None, device: str) -> str:
     """In words, where the ranks run."""
-    world = plan.task.topology.devices
     if place is not None and place.hosts > 1:
         return f"{world} ranks on {place.hosts} hosts"
     cores = len(os.sched_getaffinity(0))

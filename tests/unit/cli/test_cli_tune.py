@@ -69,6 +69,8 @@ def test_tables_that_do_not_fit_are_measured_with_fewer_rows_and_planned_in_full
         (("--minutes", "nan"), "minutes is nan"),
         (("--device", "tpu"), "must be 'cpu' or 'cuda'"),
         (("-o", "/no/such/folder/plan.json"), "folder does not exist"),
+        (("--steps", "-o", "/no/such/folder/plan.json"), "folder does not exist"),
+        (("--steps", "--runs-on", "shardwright"), "with --steps, TorchRec runs the plans; leave one of the two out"),
     ],
 )
 def test_bad_input(cli, task_file, options, said):

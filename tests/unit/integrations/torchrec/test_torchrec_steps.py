@@ -12,7 +12,7 @@ pytest.importorskip("torchrec", reason="needs TorchRec")
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.integrations.torchrec.steps.phases import PHASES, _times
 from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds
-from shardwright.integrations.torchrec.steps.run import Steps, rank_program, run_here, run_in_group
+from shardwright.integrations.torchrec.steps.run import Steps, rank_program, ranks, run_here
 from shardwright.integrations.torchrec.steps.sharded import planned
 from shardwright.measure.collectives.group import PlaceInGroup
 from shardwright.sharding import DeviceCost, Plan, PlanCost, Shard
@@ -88,8 +88,11 @@ def test_bad_timeouts(timeout_s):
 
 
 def test_a_group_of_another_size_is_told():
-    with pytest.raises(InvalidInput, match="for 4 devices, and torchrun started 2 ranks"):
-        run_in_group([whole()], PlaceInGroup(0, 2, 0, 2))
+    with (
+        pytest.raises(InvalidInput, match="for 4 devices, and torchrun started 2 ranks"),
+        ranks([whole()], 4, PlaceInGroup(0, 2, 0, 2)),
+    ):
+        pass
 
 
 def test_ranks_get_no_huge_pages_that_the_user_does_not_ask_for(monkeypatch):

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -42,6 +43,7 @@ PHASES: dict[str, tuple[tuple[str, ...], Callable[[PlanCost], float]]] = {
 _RANK = "import os, sys; os.environ['GLIBC_TUNABLES'] = {!r}; os.execv({!r}, [{!r}, '-m', {!r}, sys.argv[1]])"
 _PROCESS_BYTES = 600 * 2**20  # torch, FBGEMM and TorchRec in one process
 _START_S = 120.0
+_MORE_TIME = "allow more time with --timeout of verify or --minutes of tune"
 
 
 def rank_program() -> tuple[str, ...]:
@@ -91,6 +93,10 @@ class Steps:
         return cost.step_ms if phase == STEP else PHASES[phase][1](cost)
 
 
+Measure = Callable[[Sequence[Plan], Rounds], list[Steps]]
+"""Measures plans on ranks that are kept between calls."""
+
+
 def _times(phase: str) -> Callable[[RankReport], list[float]]:
     """A function that returns a rank's ms of a phase in each step of a round."""
     if phase == STEP:
@@ -121,64 +127,92 @@ def run_here(
         InvalidPlan: TorchRec cannot run such blocks.
         MeasurementFailed: a rank ended or hung, or this machine lacks memory or GPUs.
     """
-    rounds, world = rounds or Rounds(), _check(plans, device, timeout_s)
-    _check_memory(plans, device)
-    group = GroupOptions(
-        world,
-        device=device,
-        timeout_s=timeout_s,
-        start_timeout_s=_START_S + 5 * world,
-        program=program or rank_program(),
-    )
-    with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
-        files = [Path(folder) / f"plan-{number}.json" for number in range(len(plans))]
-        for plan, file in zip(plans, files, strict=True):
-            plan.save(file)
-        request = {"plans": list(map(str, files)), "rounds": msgspec.to_builtins(rounds)}
-        try:
-            with RankGroup(group) as ranks:
-                reply = ranks.ask(request, "to run the plan")
-        except GroupFailed as error:
-            raise MeasurementFailed(
-                f"TorchRec did not run the plan: {error}; allow more time with --timeout, or look at the rank named"
-            ) from error
-    reports = msgspec.convert(reply["reports"], list[list[list[RankReport]]])
-    return [Steps(plan, found) for plan, found in zip(plans, reports, strict=True)]
+    (world,) = {plan.task.topology.devices for plan in plans}
+    with ranks(plans, world, None, device=device, timeout_s=timeout_s, program=program) as measure:
+        return measure(plans, rounds or Rounds())
 
 
-def run_in_group(
+@contextmanager
+def ranks(
     plans: Sequence[Plan],
-    place: PlaceInGroup,
-    rounds: Rounds | None = None,
+    world: int,
+    place: PlaceInGroup | None,
     *,
     device: str = "cpu",
     timeout_s: float = 300.0,
-) -> list[Steps]:
-    """Like `run_here`, with the ranks that torchrun started: every one must call this, those of rank 0 are run, and all get the result.
+    program: tuple[str, ...] | None = None,
+) -> Iterator[Measure]:
+    """Ranks that measure plans as often as they are asked: processes of this machine, or the ranks that torchrun started.
+
+    Under torchrun, every rank calls this, and measures as often as rank 0 does: the plans of rank 0, and all get the result.
+
+    Args:
+        plans: the plans that will be measured, which are checked before any process starts; those of other ranks than 0 do not count.
+        world: devices that the plans are for.
+        place: place of this rank in the group that torchrun started; None to start processes here, see `run_here`.
+        device: "cpu" (gloo) or "cuda" (NCCL).
+        timeout_s: longest time of one call.
+        program: arguments of Python that run a rank.
 
     Raises:
         InvalidInput: an option is out of range, or the group has another number of ranks.
         InvalidPlan: TorchRec cannot run such blocks.
-        MeasurementFailed: another rank ended or hung, or GPUs are missing.
+        MeasurementFailed: a rank ended or hung, or this machine lacks memory or GPUs.
     """
-    rounds, world = rounds or Rounds(), _check(plans, device, timeout_s)
-    if place.world != world:
+    _check(plans, device, timeout_s)
+    if place is not None and place.world != world:
         raise InvalidInput(
             f"the plan is for {world} devices, and torchrun started {place.world} ranks; start as many ranks as devices, or plan anew"
         )
+    if place is None:
+        _check_memory(plans, device)
+        started = _processes(world, device, timeout_s, program or rank_program())
+    else:
+        started = _of_torchrun(place, device, timeout_s)
+    with started as measure:
+        yield measure
+
+
+@contextmanager
+def _processes(world: int, device: str, timeout_s: float, program: tuple[str, ...]) -> Iterator[Measure]:
+    def measure(plans: Sequence[Plan], rounds: Rounds) -> list[Steps]:
+        with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
+            files = [Path(folder) / f"plan-{number}.json" for number in range(len(plans))]
+            for plan, file in zip(plans, files, strict=True):
+                plan.save(file)
+            request = {"plans": list(map(str, files)), "rounds": msgspec.to_builtins(rounds)}
+            reply = group.ask(request, "to run the plan")
+        reports = msgspec.convert(reply["reports"], list[list[list[RankReport]]])
+        return [Steps(plan, of_plan) for plan, of_plan in zip(plans, reports, strict=True)]
+
+    start_s = _START_S + 5 * world
+    options = GroupOptions(world, device=device, timeout_s=timeout_s, start_timeout_s=start_s, program=program)
+    try:
+        with RankGroup(options) as group:
+            yield measure
+    except GroupFailed as error:
+        raise MeasurementFailed(
+            f"TorchRec did not run the plan: {error}; {_MORE_TIME}, or look at the rank named"
+        ) from error
+
+
+@contextmanager
+def _of_torchrun(place: PlaceInGroup, device: str, timeout_s: float) -> Iterator[Measure]:
+    def measure(plans: Sequence[Plan], rounds: Rounds) -> list[Steps]:
+        shared = _of_rank_0(plans, member)
+        return [Steps(plan, of_plan) for plan, of_plan in zip(shared, run_rounds(shared, rounds, member), strict=True)]
+
+    world, local_rank, local_world = place.world, place.local_rank, place.local_world
     try:
         with joined_group(
-            device, place.rank, world, local_rank=place.local_rank, local_world=place.local_world, timeout_s=timeout_s
+            device, place.rank, world, local_rank=local_rank, local_world=local_world, timeout_s=timeout_s
         ) as member:
-            plans = _of_rank_0(plans, member)
-            reports = run_rounds(plans, rounds, member)
+            yield measure
     except RuntimeError as error:  # what torch.distributed raises where another rank is gone or silent
         first = str(error).splitlines()[0]
         raise MeasurementFailed(
-            f"rank {place.rank}: TorchRec did not run the plan: {first}; look at what the other ranks said before, or allow more time "
-            "with --timeout"
+            f"rank {place.rank}: TorchRec did not run the plan: {first}; look at what the other ranks said before, or {_MORE_TIME}"
         ) from error
-    return [Steps(plan, found) for plan, found in zip(plans, reports, strict=True)]
 
 
 def _of_rank_0(plans: Sequence[Plan], member: Member) -> list[Plan]:
@@ -192,15 +226,13 @@ def _of_rank_0(plans: Sequence[Plan], member: Member) -> list[Plan]:
         return found
 
 
-def _check(plans: Sequence[Plan], device: str, timeout_s: float) -> int:
-    """Check what can be told before any process starts; return the number of ranks."""
+def _check(plans: Sequence[Plan], device: str, timeout_s: float) -> None:
+    """Check what can be told before any process starts."""
     group_backend(device)  # raises for other devices
     if not 0 < timeout_s < float("inf"):
         raise InvalidInput(f"timeout is {timeout_s} s, must be a finite number above 0")
     for plan in plans:
         planned(plan, device)  # raises here rather than in every rank
-    (world,) = {plan.task.topology.devices for plan in plans}
-    return world
 
 
 def _check_memory(plans: Sequence[Plan], device: str) -> None:

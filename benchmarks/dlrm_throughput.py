@@ -1,0 +1,230 @@
+"""Throughput of training a small DLRM, dense layers included, on plans of three planners over hosts with slow links.
+
+    python -m benchmarks.dlrm_throughput --rows dlrm.jsonl
+
+Hosts are network namespaces (`benchmarks/hosts`), which need root. The plans of TorchRec's planner, of ours and of `size`, which gives the
+next-largest table to the emptiest device, train in turns by `DistributedModelParallel`: tables as planned, dense layers by
+`DistributedDataParallel`, all from the same weights and on the same batches, so that the losses must agree.
+
+Each plan on a bed appends one row to the file of --rows. A stopped run goes on where it was; --page makes the page from the rows alone.
+--quick takes some minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+import numpy as np
+from experiments.experiment import ResultTable
+from experiments.pages import commit, hardware, markdown
+
+from benchmarks import results_table
+from benchmarks.hosts import HostBed, why_not
+from benchmarks.steps_measured import BEDS, SAMPLES, Case, Rows, asked, distinct, links_of
+from benchmarks.steps_page import Measured, grouped, priced
+from shardwright.cost import CostModel
+from shardwright.cost.choice import resolve_cost_model
+from shardwright.errors import MeasurementFailed
+from shardwright.files import write_atomically
+from shardwright.sharding.files import plan_to_dict
+from shardwright.task import Table, Task, Topology
+
+RATES = ("300mbit", "1gbit")
+PLANNERS = {"torchrec": "torchrec", "ours": "auto", "size": "size"}
+AGREE = 1e-3  # of a loss: plans sum in other orders, and no more may differ
+FEW = {"rounds": {"rounds": 5, "steps": 7, "warm_up": 2, "profiled": 1}, "batches": 30, "warm_up": 5}
+
+_DIM = 32  # a DLRM needs one width
+_ROWS = (200_000, 150_000, 100_000, 80_000, 50_000, 40_000, 20_000, 10_000, 5_000, 3_000, 1_500, 800, 400, 200, 100, 50)
+_POOLINGS = (2.0, 1.0, 6.0, 1.0, 10.0, 1.0, 4.0, 15.0, 1.0, 3.0, 1.0, 8.0, 1.0, 2.0, 1.0, 1.0)
+TABLES = tuple(
+    Table(f"t{number}", rows, _DIM, pooling)
+    for number, (rows, pooling) in enumerate(zip(_ROWS, _POOLINGS, strict=True))
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parsed(arguments)
+    rows = Rows(options.rows)
+    if not options.page:
+        if reason := why_not():
+            print(f"skipped: {reason}", file=sys.stderr)
+            return
+        for case in cases(options.quick):
+            if not rows.of(case):
+                try:
+                    measure(case, rows, options.model)
+                except MeasurementFailed as error:  # left to a later run
+                    print(f"{case.key}: {error}", file=sys.stderr)
+    if not rows.read():
+        print(f"nothing was measured: {options.rows} has no rows", file=sys.stderr)
+        return
+    model = None if options.model is None else resolve_cost_model(options.model, _task(Topology()))
+    print(write_page(rows.read(), model, results_table.command_of("dlrm_throughput", arguments)).read_text())
+
+
+def cases(quick: bool) -> list[Case]:
+    """The beds with their rates."""
+    return [Case(2, 1, "300mbit", "dlrm")] if quick else [Case(*bed, rate, "dlrm") for rate in RATES for bed in BEDS]
+
+
+def measure(case: Case, rows: Rows, model: Path | None) -> None:
+    """Time a bed's collectives, plan for them, and train on all plans in turns; adds the rows.
+
+    Raises:
+        MeasurementFailed: a rank failed, or the losses of two plans differ.
+    """
+    started = time.monotonic()
+    with HostBed(case.hosts, case.per_host, case.rate) as bed:
+        task = _task(Topology(case.hosts, case.per_host, "cpu", "200 MB", links=rows.links(case) or links_of(bed)))
+        named = distinct([(name, task, strategy) for name, strategy in PLANNERS.items()], model)
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / f"{number}.json" for number in range(len(named))]
+            for (plan, _), file in zip(named, files, strict=True):
+                plan.save(file)
+            found = asked(bed, "dlrm_rank", {"plans": list(map(str, files)), **FEW})
+    check_losses(found["losses"])
+    shared = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "batches": FEW["batches"]}
+    told = zip(named, found["reports"], found["seconds"], found["losses"], strict=True)
+    rows.add(
+        [
+            {**case.key, "plan": name, "also": also, "document": plan_to_dict(plan), **shared}
+            | {"reports": reports, "seconds": seconds, "losses": losses}
+            for (plan, (name, *also)), reports, seconds, losses in told
+        ]
+    )
+    print(f"{case.key}: {len(named)} plans in {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+
+def _task(topology: Topology) -> Task:
+    """The task of a bed. By SGD, columns of a row learn alike wherever they lie; other optimizers keep a state for each block of a row."""
+    return Task(TABLES, topology, SAMPLES * topology.devices, optimizer="sgd")
+
+
+def check_losses(losses: Sequence[Sequence[Sequence[float]]]) -> float:
+    """Return the largest difference between two plans' losses of a batch, relative to the loss.
+
+    Args:
+        losses: losses by plan, round and batch.
+
+    Raises:
+        MeasurementFailed: it exceeds `AGREE`.
+    """
+    by_plan = np.array(losses).reshape(len(losses), -1)
+    largest = float((np.ptp(by_plan, axis=0) / by_plan.min(axis=0)).max())
+    if not largest <= AGREE:
+        raise MeasurementFailed(
+            f"the losses of two plans differ by {largest:.2g} of a loss, must be at most {AGREE:g}: one of them trains another model"
+        )
+    return largest
+
+
+def write_page(rows: Sequence[dict[str, Any]], model: CostModel | None, command: str) -> Path:
+    """Write the page of rows; returns its file."""
+    measured = priced(rows, model)
+    by_case = [of_case for _, of_case in grouped(measured, lambda one: one.case)]
+    largest = max(check_losses([one.row["losses"] for one in of_case]) for of_case in by_case)
+    days = sorted({row["at"][:10] for row in rows})
+    text = markdown(
+        "Throughput of training a DLRM over slow links",
+        [_summary(by_case), _ABOUT, f"The losses of the plans differ by at most {largest:.1g} of a loss."],
+        [_throughput(by_case), _steps(by_case)],
+        command,
+        f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · priced at commit {commit()} · {hardware()}",
+    )
+    path = results_table.RESULTS / "dlrm_throughput.md"
+    write_atomically(path, text)
+    return path
+
+
+_ABOUT = (
+    f"A DLRM of {len(TABLES)} tables of {_DIM} columns and {sum(_ROWS):,} rows with dense layers (13 – 64 – {_DIM}; interactions; "
+    "128 – 64 – 1), trained by TorchRec's DistributedModelParallel over gloo: tables by SGD, dense layers by DistributedDataParallel and "
+    "Adam. Hosts are network namespaces of one machine; links are limited to their rate in each direction, and four ranks share two cores. "
+    f"A rank has {SAMPLES} samples in a step, drawn before. Plans take turns, round by round, from the same weights and on the same "
+    "batches. Throughput is that of a round's batches at full speed, until the last rank has ended. The embedding step is the tables' "
+    "alone, predicted over links that were measured on the bed before, by a kernel model that knows another optimizer."
+)
+
+
+def _rates(one: Measured) -> list[float]:
+    """Samples a second, by round."""
+    return [one.steps.plan.task.batch_size * one.row["batches"] / seconds for seconds in one.row["seconds"]]
+
+
+def _gain(of_case: Sequence[Measured], one: Measured, against: str) -> float | None:
+    """A plan's throughput over that of another planner's plan in the same rounds, the median; None without that plan."""
+    rivals = [rival for rival in of_case if against in rival.names]
+    return median(own / other for own, other in zip(_rates(one), _rates(rivals[0]), strict=True)) if rivals else None
+
+
+def _summary(by_case: Sequence[Sequence[Measured]]) -> str:
+    told = []
+    for against in ("torchrec", "size"):
+        gains = [gain for of_case in by_case for one in of_case if "ours" in one.names
+                 if (gain := _gain(of_case, one, against)) is not None]  # fmt: skip
+        if not gains:  # no bed had a plan of that planner
+            continue
+        told.append(f"{geometric_mean(gains):.3f} times that of `{against}` ({min(gains):.2f} to {max(gains):.2f})")
+    spreads = [_spread(one) for of_case in by_case for one in of_case]
+    return (
+        f"**The throughput of our plans is {' and '.join(told)}** (geometric means, smallest and largest of {len(by_case)} cases); the "
+        f"rounds of one plan lie {median(spreads):.1%} apart (median), {max(spreads):.1%} at most."
+    )
+
+
+def _spread(one: Measured) -> float:
+    rates = _rates(one)
+    return (max(rates) - min(rates)) / median(rates)
+
+
+def _throughput(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
+    rows = []
+    for of_case in by_case:
+        for one in of_case:
+            gains = (_gain(of_case, one, against) for against in PLANNERS)
+            told = ("–" if gain is None else f"{gain:.2f}" for gain in gains)
+            bed, rate, _ = one.case
+            rows.append((bed, rate, ", ".join(one.names), f"{median(_rates(one)):,.0f}", f"{_spread(one):.1%}", *told))
+    return ResultTable(
+        "Training throughput by bed (hosts × devices): the median over the rounds, how far the rounds lie apart (largest less smallest), "
+        "and how many times that of each planner's plan it is (median of the rounds' ratios).",
+        ("bed", "links", "plan", "samples/s", "apart", *(f"over {name}" for name in PLANNERS)),
+        rows,
+    )
+
+
+def _steps(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
+    rows = []
+    for one in (one for of_case in by_case for one in of_case):
+        whole = 1e3 * median(one.row["seconds"]) / one.row["batches"]
+        share = f"{one.steps.step_ms / whole:.0%}"
+        bed, rate, _ = one.case
+        rows.append(
+            (bed, rate, ", ".join(one.names), f"{one.predicted:.2f}", f"{one.steps.step_ms:.2f}", f"{whole:.2f}", share)
+        )
+    return ResultTable(
+        "The embedding step beside the whole one, ms.",
+        ("bed", "links", "plan", "embedding step, predicted", "measured", "whole step", "embeddings' share"),
+        rows,
+    )
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dlrm_throughput", description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, required=True, help="file of the measured rows")
+    parser.add_argument("--model", type=Path, help="cost model of the kernels; by default that of this machine")
+    parser.add_argument("--page", action="store_true", help="measure nothing, make the page of the rows")
+    parser.add_argument("--quick", action="store_true", help="one bed, some minutes")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

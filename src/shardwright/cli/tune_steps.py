@@ -1,0 +1,127 @@
+"""`shardwright tune --steps`: train some steps on a few plans in turns with TorchRec, and keep the fastest one."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.cli.errors import Interrupted, about
+from shardwright.cli.options import cost_model_for
+from shardwright.cli.output import MISSING, emit, ms, note, percent, progress, saved, signed, table
+
+if TYPE_CHECKING:
+    import rich.table
+
+    from shardwright.integrations.torchrec.steps.tuning import TunedSteps
+
+_CAPTION = "step: ms of the slowest rank, the median over the rounds · against default: by the ratios of each round, with what noise allows"
+
+
+def run_steps(
+    task: Path, *, output: Path | None, minutes: float, device: str | None, model: Path | None, seed: int, as_json: bool
+) -> None:
+    """Measure whole steps of a few plans, save the fastest one, and print all.
+
+    Args:
+        task: task file.
+        output: where to save the plan.
+        minutes: time limit.
+        device: "cpu" or "cuda"; None for the task's device.
+        model: file of the cost model.
+        seed: seed of the searches.
+        as_json: whether to print one JSON document.
+
+    Raises:
+        ShardwrightError: see `tune_steps`.
+    """
+    from shardwright.cli.calibrate import with_known_links
+    from shardwright.cli.model_notes import print_model_notes
+    from shardwright.cli.show import headline
+    from shardwright.cli.verify_steps import where_ranks_run
+    from shardwright.integrations.torchrec.requirements import require_torchrec
+    from shardwright.measure.collectives.group import place_of_this_process
+    from shardwright.task import Task
+
+    require_torchrec()
+    logging.getLogger("torchrec").setLevel(logging.ERROR)  # TorchRec warns about topologies not from its factory
+    from shardwright.integrations.torchrec.steps.tuning import tune_steps
+
+    place, placed = place_of_this_process(), Task.load(task)
+    topology, known_links = with_known_links(placed.topology)
+    placed = replace(placed, topology=topology)
+    cost_model = cost_model_for(model, placed, task)
+    if place is None or place.rank == 0:
+        print_model_notes(cost_model, placed)
+        if known_links is not None:
+            note(known_links)
+    with progress("tuning", detail="starting") as report, about(task):
+        found = tune_steps(
+            placed,
+            minutes=minutes,
+            device=device,
+            cost_model=cost_model,
+            seed=seed,
+            progress=lambda seconds, total, what: report(min(seconds, total), total, f"s: {what}"),
+        )
+    if found is None:  # another rank says it all
+        return
+    for text in found.notes:
+        note(f"note: {text}")
+    if output is not None:
+        found.plan.save(output)
+    where = where_ranks_run(topology.devices, place, device or ("cpu" if topology.device == "cpu" else "cuda"))
+    views = (headline(found.plan), _why(found, where), saved(output))
+    emit(_document(found, where, output), _view(found), *views, as_json=as_json)
+    if found.stopped == "interrupted":
+        raise Interrupted("stopped early with the fastest plan so far")
+
+
+def _document(found: TunedSteps, where: str, output: Path | None) -> dict[str, Any]:
+    from shardwright.sharding.files import plan_to_dict
+
+    return {
+        "taken": found.name,
+        "candidates": [
+            {
+                "name": name,
+                "predicted_step_ms": steps.predicted("step"),
+                "step_ms": steps.step_ms,
+                "rounds_ms": steps.rounds("step"),
+                "against_default": found.against_first(name).share,
+                "noise": found.against_first(name).noise,
+            }
+            for name, steps in found.candidates.items()
+        ],
+        "ranks_on": where,
+        "stopped": found.stopped,
+        "seconds": found.seconds,
+        "notes": list(found.notes),
+        "plan": plan_to_dict(found.plan, output),
+    }
+
+
+def _view(found: TunedSteps) -> rich.table.Table:
+    rounds = max(len(steps.reports) for steps in found.candidates.values())
+    rows = []
+    for name, steps in found.candidates.items():
+        against, count = found.against_first(name), len(steps.reports)
+        dropped = f"dropped after round {count}, clearly slower" if count < rounds else ""
+        difference = f"{signed(against.share)} ± {percent(against.noise)}" if steps is not found.first else MISSING
+        what = "taken" if name == found.name else dropped
+        rows.append([name, ms(steps.predicted("step")), ms(steps.step_ms), difference, what])
+    columns = ("candidate", "predicted ms", "measured ms", "against default", "")
+    return table(f"a step of TorchRec, {rounds} rounds", columns, rows, _CAPTION, texts=(0, 4))
+
+
+def _why(found: TunedSteps, where: str) -> str:
+    """Lines about the plan that was taken, and why."""
+    from shardwright.cli.tune import STOPPED
+
+    against = found.against_first(found.name)
+    if found.plan is found.first.plan:
+        why = "no other plan is faster beyond the noise"
+    else:
+        why = f"its step is {signed(against.share)} against the default plan's, beyond the noise of {percent(against.noise)}"
+    return f"taken: {found.name}; {why}\nstopped after {found.seconds:.0f} s: {STOPPED[found.stopped]}; {where}"
