@@ -11,10 +11,10 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InvalidPlan
-from shardwright.search.ways import unit_width
 from shardwright.sharding.checking import check_constraints
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
+from shardwright.sharding.ways import unit_width
 from shardwright.sharding.work import numbered_calls, shard_work
 from shardwright.task import Constraints, Table, Task
 from shardwright.task.constraints import ANY

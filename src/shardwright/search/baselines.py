@@ -23,11 +23,11 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.strategy import why_not_whole
 from shardwright.search.units import Eligible, place_all, take_apart
-from shardwright.search.ways import allowed_devices, equal_blocks, unit_width
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.memory import block_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import COLUMN_UNIT, Shard, even_cuts
+from shardwright.sharding.ways import allowed_devices, equal_blocks, unit_width
 from shardwright.sharding.work import ShardWork, ShardWorks, numbered_calls, shard_work
 from shardwright.task.constraints import Constraints
 from shardwright.task.table import Table

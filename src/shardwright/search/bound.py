@@ -76,24 +76,21 @@ import numpy as np
 
 from shardwright._engine import cheapest_widths
 from shardwright.arrays import Floats, Ints
-from shardwright.cost.collectives import prices_of, set_of, waits_of
+from shardwright.cost.collectives import prices_of
 from shardwright.cost.model import CostModel, Pricing
-from shardwright.linear_programs import Program
-from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.relaxation import (
+from shardwright.cost.prices import (
     ALL_PHASES,
-    Choice,
-    MasterProgram,
     Prices,
-    Relaxation,
     first_prices,
-    least_calls,
     link_prices,
     pass_ms,
     peers_of,
     piece_links,
     tangents,
 )
+from shardwright.linear_programs import Program
+from shardwright.search.engine.catalog import Catalog, make_catalog
+from shardwright.search.relaxation import Choice, MasterProgram, Relaxation, least_calls
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 
@@ -143,7 +140,7 @@ class BoundProof:
     def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
-        self._replicated = _all_replicated(catalog, cost_model.pricing)
+        self._replicated = self._relaxation.all_replicated_ms(self._pricing)
         self._mix = self._pricing.mix.sum(axis=0)
         self._others: dict[tuple[bytes, int], float] = {}
 
@@ -338,20 +335,6 @@ class BoundProof:
         backward = (values * each[1]).max(axis=1) + apart[:, 1]
         both: Floats = own[LINKS] @ np.stack([forward, backward])
         return both
-
-
-def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
-    """Step ms of the plan that replicates all tables, which pays no latency for lookups; infinite if it is not allowed."""
-    spreads, task = catalog.spreads, catalog.task
-    copies = spreads.copies
-    if copies.size < len(task.tables):
-        return float("inf")
-    calls, call = np.unique(spreads.costs.call[copies], return_inverse=True)
-    sums = np.zeros((calls.size, spreads.costs.vectors.shape[1]))
-    np.add.at(sums, call, spreads.costs.vectors[copies])
-    kernels = pricing.times(sums).sum(axis=0) + pricing.once
-    waits = waits_of(prices_of(task), {set_of("data_parallel", table.pooled) for table in task.tables})
-    return float(kernels.sum() + spreads.links.apart[copies].sum() + waits.sum())
 
 
 _MOST_TABLES = 6

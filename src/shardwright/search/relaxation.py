@@ -26,45 +26,14 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import BlockCosts, Blocks, priced, priced_at_all, spread_links
 from shardwright.cost.collectives import WAYS, Way, prices_of, set_of, waits_of
 from shardwright.cost.model import Pricing
+from shardwright.cost.prices import Prices, link_prices, pass_ms, peers_of, piece_links, served_price
 from shardwright.linear_programs import INFINITE, quiet_solver
 from shardwright.search.engine.catalog import Catalog, largest_memory
-from shardwright.search.ways import grid_counts, row_counts, row_units
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.sharding.shard import equal_sizes
+from shardwright.sharding.ways import grid_counts, row_counts, row_units
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
-
-ALL_PHASES = np.ones(4)  # in the order of `sharding.costs.PHASES`
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Prices of what a plan uses on the mean device.
-
-    Attributes:
-        vector: `(calls, h + 2)` ms a unit of each sum of each fused call.
-        links: `(2, 2)` weight of each link class (columns) in the forward and the backward pass (rows); each row sums to 1, or to 0
-            without links.
-    """
-
-    vector: Floats
-    links: Floats
-
-
-def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASES) -> Prices:
-    """Prices to begin with: half of every hidden unit, all link classes alike."""
-    present = (peers_of(task.topology) > 0).astype(float)
-    links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[LINKS, None]
-    return Prices(np.tile(np.append(phases[KERNELS] @ mix / 2, phases[KERNELS]), (calls, 1)), links)
-
-
-def tangents(pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
-    """`(2, calls, h + 2)` slopes and `(calls, 2)` intercepts of forward and backward time, with hidden units as active as in `prices`."""
-    mix = pricing.mix.sum(axis=0)
-    active = np.divide(prices.vector[:, :-2], mix, out=np.zeros_like(prices.vector[:, :-2]), where=mix > 0)
-    ones = np.ones((len(active), 1))
-    slopes = np.stack([np.hstack([pricing.mix[phase] * active, ones * np.eye(2)[phase]]) for phase in range(2)])
-    return slopes, active @ (pricing.mix * pricing.hidden_bias).T + pricing.bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,6 +229,19 @@ class Relaxation:
         waits = self.sets.waits if self._case is None else self.sets.waits[[self._case]]
         return float((waits @ phases).min()) if len(waits) else 0.0
 
+    def all_replicated_ms(self, pricing: Pricing) -> float:
+        """Step of the plan that replicates all tables, which pays no latency for lookups; infinite if it is not allowed."""
+        spreads, task = self.catalog.spreads, self.catalog.task
+        copies = spreads.copies
+        if copies.size < self.tables:
+            return float("inf")
+        calls, call = np.unique(spreads.costs.call[copies], return_inverse=True)
+        sums = np.zeros((calls.size, spreads.costs.vectors.shape[1]))
+        np.add.at(sums, call, spreads.costs.vectors[copies])
+        kernels = pricing.times(sums).sum(axis=0) + pricing.once
+        waits = waits_of(prices_of(task), {set_of("data_parallel", table.pooled) for table in task.tables})
+        return float(kernels.sum() + spreads.links.apart[copies].sum() + waits.sum())
+
     @contextmanager
     def only(self, case: int) -> Iterator[None]:
         """Leave only the ways of plans that need exactly the sets of a case."""
@@ -342,42 +324,6 @@ def least_calls(intercepts: Floats, calls: float) -> float:
     """The least sum of the intercepts of `calls` calls or more; a fraction of a call counts in part."""
     made, share = np.sort(intercepts), np.clip(calls - np.arange(intercepts.size), 0.0, 1.0)
     return float((made * np.where(made < 0, 1.0, share)).sum())
-
-
-def link_prices(task: Task, prices: Prices) -> Floats:
-    """`(2, 5)` ms times devices, forward and backward, of what the ways add to the links: *link terms*.
-
-    These are bytes of values that all-to-alls serve to near and to far devices, bytes of ids, and ms of other collectives, forward and
-    backward. All devices together send `peers / D` of the bytes that are served.
-    """
-    near, far = (prices.links * pass_ms(task)).T
-    apart = prices.links.sum(axis=1)
-    ids = np.array([near[0] + far[0], 0.0])
-    return np.stack([near, far, ids, apart * [1.0, 0.0], apart * [0.0, 1.0]], axis=1)
-
-
-def served_price(task: Task, prices: Prices) -> Floats:
-    """`(3,)` ms times devices of a byte of values that all-to-alls serve to near and to far devices, and of a byte of ids."""
-    found: Floats = link_prices(task, prices)[:, :3].sum(axis=0)
-    return found
-
-
-def piece_links(served: Floats) -> Floats:
-    """`(n, 5)` link terms of pieces that serve `(n, 2)` bytes of values and of ids."""
-    return np.hstack([served[:, [0, 0, 1]], np.zeros_like(served)])
-
-
-def peers_of(topology: Topology) -> Floats:
-    """`(2,)` the other devices of a host, and the devices of other hosts, as shares of all devices."""
-    near, devices = topology.devices_per_host, topology.devices
-    return np.array([near - 1, devices - near]) / devices
-
-
-def pass_ms(task: Task) -> Floats:
-    """`(2, 2)` ms that a served byte of values adds to the links of all devices together, by pass and link class."""
-    prices = prices_of(task)
-    found: Floats = np.stack([prices.forward, prices.backward]) * peers_of(task.topology)
-    return found
 
 
 def _first_at(best: Floats, table: Ints, price: Floats) -> Ints:

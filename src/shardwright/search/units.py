@@ -16,9 +16,9 @@ import numpy as np
 
 from shardwright.arrays import Bools, Ints
 from shardwright.errors import InfeasibleTask
-from shardwright.search.ways import allowed_devices, equal_blocks, grids_of, row_block_devices, unit_width
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import COLUMN_UNIT, Shard, even_cuts
+from shardwright.sharding.ways import allowed_devices, equal_blocks, grids_of, row_block_devices, unit_width
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task

@@ -9,8 +9,8 @@ import shardwright as sw
 from shardwright.errors import InvalidPlan
 from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.engine.session import Start, prepare, start
-from shardwright.search.ways import equal_blocks
 from shardwright.sharding.memory import memory_account
+from shardwright.sharding.ways import equal_blocks
 from shardwright.task.files import task_from_dict, task_to_dict
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of

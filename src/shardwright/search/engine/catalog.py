@@ -26,7 +26,7 @@ from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Sprea
 from shardwright.cost.collectives import Way, dealt_way, link_facts, prices_of, set_of
 from shardwright.cost.model import CostModel
 from shardwright.search.units import rivals_of
-from shardwright.search.ways import (
+from shardwright.sharding.ways import (
     Dealt,
     allowed_devices,
     column_units,

@@ -18,10 +18,10 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.search.engine.catalog import NOTHING, Assembly, Home
-from shardwright.search.ways import row_units
 from shardwright.sharding.diff import Carried, by_holder, carry, element_bytes, moved_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
+from shardwright.sharding.ways import row_units
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 

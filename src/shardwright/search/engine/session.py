@@ -14,11 +14,11 @@ from shardwright._engine import Solution, Stop, cheapest_widths
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, check_finite
 from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.prices import Prices, first_prices, link_prices, piece_links, served_price, tangents
 from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import Bound, BoundProof
 from shardwright.search.engine.catalog import NOTHING, Assembly, Catalog, assemble, make_catalog
 from shardwright.search.engine.plans import resumed, shards_of, spread_fits
-from shardwright.search.relaxation import Prices, first_prices, link_prices, piece_links, served_price, tangents
 from shardwright.search.units import remedy_for
 from shardwright.sharding.diff import Carried, carry
 from shardwright.sharding.plan import Plan

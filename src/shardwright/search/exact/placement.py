@@ -18,7 +18,9 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.collectives import Way as Outputs
 from shardwright.cost.collectives import dealt_way
 from shardwright.linear_programs import Program
-from shardwright.search.ways import (
+from shardwright.sharding.memory import shard_bytes
+from shardwright.sharding.shard import Shard, equal_sizes
+from shardwright.sharding.ways import (
     ROW_UNITS,
     Dealt,
     allowed_devices,
@@ -30,8 +32,6 @@ from shardwright.search.ways import (
     row_units,
     unit_width,
 )
-from shardwright.sharding.memory import shard_bytes
-from shardwright.sharding.shard import Shard, equal_sizes
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task

@@ -16,8 +16,8 @@ import numpy as np
 
 from shardwright.arrays import Bools
 from shardwright.errors import InfeasibleTask
-from shardwright.search.ways import allowed_devices
 from shardwright.sharding.memory import block_bytes, gradient_size, optimizer_bytes
+from shardwright.sharding.ways import allowed_devices
 from shardwright.sharding.work import ShardWork
 from shardwright.task.constraints import SHARDING_TYPES, TableConstraint
 from shardwright.task.table import DTYPE_BYTES, Table

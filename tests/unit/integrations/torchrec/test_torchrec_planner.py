@@ -139,8 +139,8 @@ def test_a_sharder_that_allows_nothing_is_named():
 
 def test_constraints_for_tables_that_the_model_lacks_only_warn():
     others = {f"other{i}": ParameterConstraints(sharding_types=["row_wise"]) for i in range(3)}
-    plain = planner(constraints={"t0": ParameterConstraints()}).plan(Model(), SHARDERS)
-    found = planner(constraints={"t0": ParameterConstraints()} | others)
+    plain = planner(constraints={"t0": ParameterConstraints()}, time_limit=60).plan(Model(), SHARDERS)
+    found = planner(constraints={"t0": ParameterConstraints()} | others, time_limit=60)
     with pytest.warns(UserWarning, match="other0, other1, other2 are ignored") as caught:
         plan = found.plan(Model(), SHARDERS)
     assert len(caught) == 1

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import shardwright as sw
 from shardwright.cost import score
 from shardwright.errors import InfeasibleTask
-from shardwright.search.ways import dealt_ways, grid_counts, grids_of, row_block_devices, row_place
 from shardwright.sharding.checking import check_tiling
 from shardwright.sharding.runtimes import patterns_like, row_blocks
 from shardwright.sharding.shard import equal_sizes
+from shardwright.sharding.ways import dealt_ways, grid_counts, grids_of, row_block_devices, row_place
 from shardwright.testing.model import SimpleCostModel
 
 TABLE = sw.Table("t", rows=100_000, dim=32, pooling=10.0)

@@ -1,0 +1,82 @@
+"""Prices of what a plan uses on the mean device: what the bound's linear programme is dual in, and what searches choose ways by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.arrays import Floats
+from shardwright.cost.collectives import prices_of
+from shardwright.cost.model import Pricing
+from shardwright.sharding.costs import KERNELS, LINKS
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+ALL_PHASES = np.ones(4)  # in the order of `sharding.costs.PHASES`
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices of what a plan uses on the mean device.
+
+    Attributes:
+        vector: `(calls, h + 2)` ms a unit of each sum of each fused call.
+        links: `(2, 2)` weight of each link class (columns) in the forward and the backward pass (rows); each row sums to 1, or to 0
+            without links.
+    """
+
+    vector: Floats
+    links: Floats
+
+
+def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASES) -> Prices:
+    """Prices to begin with: half of every hidden unit, all link classes alike."""
+    present = (peers_of(task.topology) > 0).astype(float)
+    links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[LINKS, None]
+    return Prices(np.tile(np.append(phases[KERNELS] @ mix / 2, phases[KERNELS]), (calls, 1)), links)
+
+
+def tangents(pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
+    """`(2, calls, h + 2)` slopes and `(calls, 2)` intercepts of forward and backward time, with hidden units as active as in `prices`."""
+    mix = pricing.mix.sum(axis=0)
+    active = np.divide(prices.vector[:, :-2], mix, out=np.zeros_like(prices.vector[:, :-2]), where=mix > 0)
+    ones = np.ones((len(active), 1))
+    slopes = np.stack([np.hstack([pricing.mix[phase] * active, ones * np.eye(2)[phase]]) for phase in range(2)])
+    return slopes, active @ (pricing.mix * pricing.hidden_bias).T + pricing.bias
+
+
+def link_prices(task: Task, prices: Prices) -> Floats:
+    """`(2, 5)` ms times devices, forward and backward, of what the ways add to the links: *link terms*.
+
+    These are bytes of values that all-to-alls serve to near and to far devices, bytes of ids, and ms of other collectives, forward and
+    backward. All devices together send `peers / D` of the bytes that are served.
+    """
+    near, far = (prices.links * pass_ms(task)).T
+    apart = prices.links.sum(axis=1)
+    ids = np.array([near[0] + far[0], 0.0])
+    return np.stack([near, far, ids, apart * [1.0, 0.0], apart * [0.0, 1.0]], axis=1)
+
+
+def served_price(task: Task, prices: Prices) -> Floats:
+    """`(3,)` ms times devices of a byte of values that all-to-alls serve to near and to far devices, and of a byte of ids."""
+    found: Floats = link_prices(task, prices)[:, :3].sum(axis=0)
+    return found
+
+
+def piece_links(served: Floats) -> Floats:
+    """`(n, 5)` link terms of pieces that serve `(n, 2)` bytes of values and of ids."""
+    return np.hstack([served[:, [0, 0, 1]], np.zeros_like(served)])
+
+
+def peers_of(topology: Topology) -> Floats:
+    """`(2,)` the other devices of a host, and the devices of other hosts, as shares of all devices."""
+    near, devices = topology.devices_per_host, topology.devices
+    return np.array([near - 1, devices - near]) / devices
+
+
+def pass_ms(task: Task) -> Floats:
+    """`(2, 2)` ms that a served byte of values adds to the links of all devices together, by pass and link class."""
+    prices = prices_of(task)
+    found: Floats = np.stack([prices.forward, prices.backward]) * peers_of(task.topology)
+    return found
