@@ -3,8 +3,9 @@
     python -m benchmarks.cut_by_hand                      # results/cut_by_hand.md
     python -m benchmarks.cut_by_hand --quick              # one model on two hosts
 
-The tables of fewer columns are planned, put together again, and priced as a plan of the model itself. Such a plan may mix ways that no single
-table has: one column block in rows on a host, another whole. So it counts for TorchRec only if TorchRec runs it. All figures are predicted.
+The tables of fewer columns are planned, put together again, and priced as a plan of the model itself. Such a plan may mix ways that no
+single table has: one column block in rows on a host, another whole. So it counts for TorchRec only if TorchRec runs it. All figures are
+predicted.
 """
 
 from __future__ import annotations

@@ -21,11 +21,13 @@ from shardwright.search.flexshard.strategy import tiered_tables
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.registry import strategy_named
 from shardwright.search.strategy import ROUNDING, Strategy, WarmStrategy
+from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import Runtime, task_for
 from shardwright.task.task import Task
 
 _WITHOUT_END = 2**31  # rounds of kicks: only the gap or the time limit ends the search
+_OF_TORCHREC: dict[BoundScope, BoundScope] = {"blocks": "torchrec", "wide": "torchrec_wide"}
 _OTHER_RUNTIME = "; the task itself can be planned, but not for this runtime: choose another runs_on"
 
 
@@ -126,6 +128,8 @@ def _with_bound(plan: Plan, limited: Task, model: CostModel) -> Plan:
     if bound_ms is not None and limited.topology.devices > 1 and tiered_tables(limited):
         bound_ms, scope = plans_bound(limited, model)
         plan = replace(plan, bound_ms=bound_ms or None, bound_scope=scope)
+    elif all(limited.constraints.of(table.name).as_torchrec for table in limited.tables):
+        plan = replace(plan, bound_scope=_OF_TORCHREC.get(plan.bound_scope, plan.bound_scope))
     if bound_ms is not None and step_ms < bound_ms <= step_ms * (1 + ROUNDING):
         plan = replace(plan, bound_ms=step_ms)  # both are sums of the same floats, in other orders
     return plan

@@ -19,10 +19,12 @@ PHASES = ("forward_ms", "forward_communication_ms", "backward_communication_ms",
 KERNELS, LINKS = slice(0, 4, 3), slice(1, 3)
 """Slices of `PHASES`: the kernel phases and the collective phases, each with forward first."""
 
-BoundScope: TypeAlias = Literal["blocks", "wide", "all", "links"]
+BoundScope: TypeAlias = Literal["torchrec", "torchrec_wide", "blocks", "wide", "all", "links"]
 BOUND_SCOPES: dict[str, str] = {
-    "blocks": "over all plans but grids, replicas on some devices only, and blocks finer than 4 columns or a sixteenth of the rows",
-    "wide": "over all plans but grids, replicas on some devices only, and blocks finer than 32 columns or a sixteenth of the rows",
+    "torchrec": "over all plans that TorchRec trains",
+    "torchrec_wide": "over all plans that TorchRec trains in column blocks of at least 32 columns",
+    "blocks": "over all plans but unequal grids, replicas on some devices, and blocks finer than 4 columns or a sixteenth of the rows",
+    "wide": "over all plans but unequal grids, replicas on some devices, and blocks finer than 32 columns or a sixteenth of the rows",
     "all": "over all plans, tiers and replicas included",
     "links": "over all plans, tiers and replicas included, of the links alone",
 }

@@ -65,6 +65,11 @@ class TableConstraint:
                 "which cut a table; allow more shards or table_wise"
             )
 
+    @property
+    def as_torchrec(self) -> bool:
+        """Whether the blocks are those that TorchRec cuts."""
+        return self.equal_rows and self.equal_columns
+
     def allows(self, sharding_type: str) -> bool:
         """Whether the table may be sharded this way."""
         return self.sharding_types is None or sharding_type in self.sharding_types
