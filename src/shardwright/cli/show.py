@@ -83,7 +83,8 @@ def headline(plan: Plan) -> str:
     kinds = Counter(plan.sharding_type(one.name) for one in plan.task.tables)
     sharded = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     cost = plan.cost
-    bound = f"bound {ms(plan.bound_ms)} ms (gap {percent(plan.gap)})" if plan.bound_ms is not None else "no bound"
+    gap = "" if plan.gap is None else f" (gap {percent(plan.gap)})"
+    bound = f"bound {ms(plan.bound_ms)} ms{gap}" if plan.bound_ms is not None else "no bound"
     ended = f", {SEARCH_ENDS[plan.search_end]}" if plan.search_end else ""
     holds = f"\nthe bound holds {BOUND_SCOPES[plan.bound_scope]}" if plan.bound_ms is not None else ""
     return (

@@ -140,6 +140,8 @@ def _other_plan(entry: Entry) -> list[str]:
     best = next((one for one in entry.changes if one.kind == "plan" and one.gain >= _PLAN), None)
     found = [f"{best.text} would save {_percent(best.gain)} of a step"] if best else []
     gap = entry.plan.gap
+    if gap is None and entry.plan.bound_ms is not None:
+        return found  # of the links alone: it says nothing of another plan
     if gap is None:
         return [*found, "plan with the default strategy for a bound on what another plan saves"]
     if gap < 0:

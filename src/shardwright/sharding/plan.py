@@ -70,8 +70,11 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """(step − bound) / bound: how far, at most, the plan is from the best possible one. None without a bound."""
-        if self.cost is None or self.bound_ms is None or self.bound_ms <= 0:
+        """(step − bound) / bound: how far, at most, the plan is from the best possible one.
+
+        None without a bound, and where the bound counts the links alone: the kernels would be most of such a gap.
+        """
+        if self.cost is None or self.bound_ms is None or self.bound_ms <= 0 or self.bound_scope == "links":
             return None
         return (self.cost.step_ms - self.bound_ms) / self.bound_ms
 
