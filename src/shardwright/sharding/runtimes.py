@@ -80,11 +80,12 @@ def patterns_like(
     shards: Sequence[Shard], table: Table, topology: Topology
 ) -> dict[str, list[tuple[Range, Range, int]]]:
     """Return every TorchRec sharding type that fits the shards, with its blocks; empty if TorchRec cannot run them."""
+    barred = _not_of_torchrec(table, topology.device)
     everyone = tuple(range(topology.devices))
     if any(shard.row_order != "id" for shard in shards):
         return {}
     found: dict[str, list[tuple[Range, Range, int]]] = {}
-    if len(shards) == 1 and shards[0].devices == everyone:
+    if len(shards) == 1 and shards[0].devices == everyone and "data_parallel" not in barred:
         found["data_parallel"] = []
     if any(len(shard.devices) > 1 for shard in shards):
         return found
@@ -105,7 +106,7 @@ def patterns_like(
         if all(columns == whole for _, columns, _ in as_given):
             found["table_row_wise"] = grid
         found["grid_shard"] = grid
-    return found
+    return {kind: blocks for kind, blocks in found.items() if kind.replace("grid_shard", "grid") not in barred}
 
 
 def _on_hosts(
@@ -143,6 +144,12 @@ RUNTIMES: tuple[str, ...] = get_args(Runtime)
 
 _CUT_ROWS = ("column_wise", "grid")
 """Sharding types whose blocks do not hold whole rows."""
+
+
+def _not_of_torchrec(table: Table, device: str) -> tuple[str, ...]:
+    """Our sharding types that TorchRec does not run: of sequences, rows of hosts, and replicas on CPUs, whose dense kernel pools."""
+    of_sequences = ("table_row_wise", "grid", *(("data_parallel",) if device == "cpu" else ()))
+    return ("tiered", *(() if table.pooled else of_sequences))
 
 
 def runtimes_of(plan: Plan) -> tuple[str, ...]:
@@ -188,7 +195,8 @@ def task_for(task: Task, runtime: str | None) -> Task:
             f"exchange has deduplicate '{task.exchange.deduplicate}' and replica_gradients '{task.exchange.replica_gradients}', and "
             "TorchRec sends every looked-up row and whole gradients: leave exchange out, or plan for runs_on 'shardwright'"
         )
-    limits = {table.name: _limited(table, task.constraints.of(table.name), runtime) for table in task.tables}
+    device = task.topology.device
+    limits = {table.name: _limited(table, task.constraints.of(table.name), runtime, device) for table in task.tables}
     changed = {name: limit for name, limit in limits.items() if limit is not None}
     if not changed:
         return task
@@ -196,11 +204,11 @@ def task_for(task: Task, runtime: str | None) -> Task:
     return replace(task, constraints=Constraints({**given.tables, **changed}, given.colocate, given.apart))
 
 
-def _limited(table: Table, limits: TableConstraint, runtime: str) -> TableConstraint | None:
+def _limited(table: Table, limits: TableConstraint, runtime: str, device: str) -> TableConstraint | None:
     """Return a table's constraint with the limits of a runtime added; None if the runtime adds nothing."""
     if table.pooled and runtime == "shardwright":
         return None
-    barred = ("tiered",) if runtime == "torchrec" else _CUT_ROWS
+    barred = _not_of_torchrec(table, device) if runtime == "torchrec" else _CUT_ROWS
     allowed = tuple(kind for kind in limits.sharding_types or SHARDING_TYPES if kind not in barred)
     if not allowed:
         others = ", ".join(other for other in RUNTIMES if other != runtime)

@@ -35,12 +35,12 @@ def plan_of(*shards):
     ("shards", "runs_on"),
     [
         ([sw.Shard.whole(SEQUENCE, 1)], ("shardwright", "torchrec")),
-        ([sw.Shard.whole(SEQUENCE, 0, 1, 2, 3)], ("shardwright", "torchrec")),
+        ([sw.Shard.whole(SEQUENCE, 0, 1, 2, 3)], ("shardwright",)),  # TorchRec replicates sequences on GPUs only
         ([sw.Shard.whole(SEQUENCE, 0, 2)], ("shardwright",)),  # a replica on each host
         ([sw.Shard.whole(SEQUENCE, 0, 3)], ()),  # other local ranks of one host than of the other
         (HALVES, ("torchrec",)),
         (rows(0, 400, 800, 1200, 1600), ("shardwright", "torchrec")),
-        (rows(0, 800, 1600), ("shardwright", "torchrec")),  # on the two devices of a host
+        (rows(0, 800, 1600), ("shardwright",)),  # on the two devices of a host, where TorchRec runs pooled tables only
         (rows(0, 700, 1600), ("shardwright",)),
         (rows(0, 400, 800, 1200, 1600, order="hotness"), ("shardwright",)),
     ],
@@ -52,6 +52,11 @@ def test_a_plan_says_what_can_run_it(shards, runs_on, tmp_path):
     plan.save(tmp_path / "plan.json")
     assert json.loads((tmp_path / "plan.json").read_text())["runs_on"] == list(runs_on)
     assert sw.Plan.load(tmp_path / "plan.json").runs_on == runs_on
+
+
+def test_replicas_of_sequences_run_on_gpus():
+    task = replace(TASK, tables=[SEQUENCE], topology=sw.Topology(2, 2, "h100"))
+    assert sw.Plan(task, [sw.Shard.whole(SEQUENCE, 0, 1, 2, 3)]).runs_on == ("shardwright", "torchrec")
 
 
 def test_pooled_tables_may_lie_in_any_blocks_for_a_loop_of_ones_own():

@@ -239,16 +239,14 @@ def _candidates(
 ) -> tuple[dict[str, Steps], list[str]]:
     """Distinct plans that TorchRec can run, by all of their names, the default one first; and why others are missing."""
     every = {*SHARDING_TYPES}
-    # FBGEMM's dense kernel for CPUs sums the rows of a sequence.
-    ours = _limited(task, every - {"data_parallel"}, lambda table: kind == "cpu" and not table.pooled)
-    small = _limited(ours, {"data_parallel"}, lambda table: table.pooled and table.rows <= _SMALL_ROWS)
+    small = _limited(task, {"data_parallel"}, lambda table: table.pooled and table.rows <= _SMALL_ROWS)
     ways = {
-        "default": (ours, "auto", seed),
+        "default": (task, "auto", seed),
         "torchrec": (task, "torchrec", seed),
-        "no column cuts": (_limited(ours, every - {"column_wise", "grid"}), "auto", seed),
+        "no column cuts": (_limited(task, every - {"column_wise", "grid"}), "auto", seed),
         "small tables everywhere": (small, "auto", seed),
-        "whole tables": (_limited(ours, {"table_wise"}), "auto", seed),
-        "another seed": (ours, "auto", seed + 1),
+        "whole tables": (_limited(task, {"table_wise"}), "auto", seed),
+        "another seed": (task, "auto", seed + 1),
     }
     named: dict[frozenset[Shard], tuple[list[str], Plan]] = {}
     notes = []
