@@ -57,7 +57,8 @@ def test_certified_is_never_worse_than_greedy_and_states_a_bound(count):
     task = task_of(count, 4)
     greedy, certified = (sw.plan(task, strategy=name, cost_model=MODEL) for name in ("greedy", "certified"))
     assert certified.bound_ms <= certified.cost.step_ms <= greedy.cost.step_ms * (1 + 1e-9)
-    assert certified.gap == pytest.approx(certified.cost.step_ms / certified.bound_ms - 1)
+    of_links = certified.bound_scope == "links"  # its gap would be one of kernels
+    assert certified.gap == (None if of_links else pytest.approx(certified.cost.step_ms / certified.bound_ms - 1))
 
 
 def test_certified_without_a_convex_model_plans_without_a_bound():
