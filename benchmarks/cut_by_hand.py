@@ -26,7 +26,7 @@ from shardwright.workload.generators import public_task
 
 BATCH = 131_072
 MODELS = ("mlperf-dlrm-dcnv2", "hugectr-7", "one table")
-HOSTS = (1, 2, 4, 8, 16)
+HOSTS = (1, 4, 8)
 CUT_TABLES, COLUMNS = (1, 2, 4, 8), (2, 4, 8)
 SECONDS = 10.0
 RUNTIMES: tuple[tuple[str, sw.Runtime | None], ...] = (("torchrec", "torchrec"), ("any blocks", None))

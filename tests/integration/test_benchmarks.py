@@ -47,6 +47,21 @@ def test_the_default_beside_all_others(program, tmp_path):
 
 
 @pytest.mark.slow
+def test_tables_that_are_cut_by_hand_are_put_together_again(program, tmp_path, monkeypatch):
+    by_hand = program("cut_by_hand")
+    monkeypatch.setattr(by_hand, "SECONDS", 1.0)
+    task = by_hand.task_of("one table", 2)
+    for (tables, parts), smaller in by_hand.cut_tasks(task):
+        assert (tables, len(smaller.tables)) == (1, parts)
+        shards = by_hand.together(task, sw.plan(smaller, runs_on="torchrec", time_limit=1.0))
+        sw.Plan(task, shards).check()
+    by_hand.main(["--quick"])
+    rows = rows_of((tmp_path / "cut_by_hand.md").read_text(), "model")
+    assert {row["blocks for"] for row in rows} == {"torchrec", "any blocks"}
+    assert all(float(row["by hand / default"]) > 0 for row in rows)
+
+
+@pytest.mark.slow
 def test_search_quality_of_the_papers_tasks(program, tmp_path):
     program("search_quality").main(["--tasks", "1", "--models", "h100", "--time-limit", "0.5"])
     page = (tmp_path / "search_quality.md").read_text()
