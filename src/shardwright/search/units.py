@@ -17,8 +17,8 @@ import numpy as np
 from shardwright.arrays import Bools, Ints
 from shardwright.errors import InfeasibleTask
 from shardwright.sharding.memory import memory_account, shard_bytes
-from shardwright.sharding.shard import COLUMN_UNIT, Shard, even_cuts
-from shardwright.sharding.ways import allowed_devices, equal_blocks, grids_of, row_block_devices, unit_width
+from shardwright.sharding.shard import COLUMN_UNIT, Shard
+from shardwright.sharding.ways import allowed_devices, dealt_ways, equal_blocks, unit_width
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
@@ -115,19 +115,13 @@ def _cut(task: Task, table: Table, cut_large: bool) -> Units:
         whole = Shard.whole(table, 0)
         return Units((Unit((whole,), allowed, shard_bytes(task, whole)),), ())
     largest = int(np.array(task.topology.memory_bytes)[allowed].max())
-    ways = {
-        "table_wise": _whole,
-        "column_wise": _column_blocks,
-        "row_wise": _row_blocks,
-        "table_row_wise": _host_row_blocks,
-        "data_parallel": _replica,
-        "grid": _grid,
-    }
-    for kind, way in ways.items():
-        if limits.allows(kind) and (found := way(task, table, allowed, largest)) is not None:
-            return found
+    tried = [kind for kind in PLACEABLE if limits.allows(kind)]
+    single = {"table_wise": _whole, "column_wise": _column_blocks}
+    for kind in tried:
+        way = single[kind](task, table, allowed, largest) if kind in single else _on_many(task, table, kind)
+        if way is not None:
+            return way
     need = format_bytes(shard_bytes(task, Shard.whole(table, 0)))
-    tried = [kind for kind in ways if limits.allows(kind)]
     raise InfeasibleTask(
         f"table '{table.name}' needs {need}, the largest device it may use has {format_bytes(largest)}, and no way that its constraints "
         f"allow ({', '.join(tried)}) fits: {remedy_for(limits, task.topology.hosts)}"
@@ -175,50 +169,17 @@ def _column_blocks(task: Task, table: Table, allowed: Bools, largest: int) -> Un
     return None
 
 
-def _row_blocks(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
-    """One row block on each device the table may use; on one host they would be table_row_wise."""
-    found = _fixed_rows(task, table, np.flatnonzero(allowed))
-    hosts = {task.topology.host_of(shard.devices[0]) for shard in found.fixed} if found else set()
-    return found if len(hosts) >= min(2, task.topology.hosts) else None
-
-
-def _host_row_blocks(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
-    """One row block on each device of one host that the table may use; tables take turns over the hosts with most such devices."""
-    if task.topology.hosts == 1:
-        return None
-    by_host = np.arange(task.topology.devices).reshape(task.topology.hosts, -1)
-    count = allowed[by_host].sum(axis=1)
-    hosts = [ranks[allowed[ranks]] for ranks in by_host[count == count.max()]]
-    turn = [other.name for other in task.tables].index(table.name)
-    return _fixed_rows(task, table, hosts[turn % len(hosts)])
-
-
-def _fixed_rows(task: Task, table: Table, ranks: Ints) -> Units | None:
-    chosen = row_block_devices(table, task.constraints.of(table.name), task.topology, ranks)
-    if chosen is None:
-        return None
-    blocks = zip(pairwise(even_cuts(table.rows, chosen.size)), chosen.tolist(), strict=True)
-    shards = [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in blocks]
-    limit = np.array(task.topology.memory_bytes)
-    fits = all(shard_bytes(task, shard) <= limit[shard.devices[0]] for shard in shards)
-    return Units((), tuple(shards)) if fits else None
-
-
-def _replica(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
-    if not allowed.all() or task.topology.devices < 2:
-        return None
-    shard = Shard.whole(table, *range(task.topology.devices))
-    return Units((), (shard,)) if shard_bytes(task, shard) <= min(task.topology.memory_bytes) else None
-
-
-def _grid(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
-    """The fewest column blocks that fit, each on a host; tables take turns over the hosts."""
+def _on_many(task: Task, table: Table, kind: str) -> Units | None:
+    """The first way of a sharding type that uses many devices at once and fits; tables take turns over the hosts."""
     turn = [other.name for other in task.tables].index(table.name)
     memory = np.array(task.topology.memory_bytes)
-    for way in grids_of(table, task.constraints.of(table.name), task.topology, turn):
+    every = dealt_ways(table, task.constraints.of(table.name), task.topology, turn)
+    ways = [way for way in every if way.kind(task.topology) == kind]
+    if kind == "table_row_wise":
+        ways.sort(key=lambda way: -way.devices.size)
+    for way in ways:
         shards = way.shards(table)
-        needed = way.per_device * max(shard_bytes(task, shard) for shard in shards)
-        if needed <= memory[way.devices].min():
+        if all(way.per_device * shard_bytes(task, shard) <= memory[list(shard.devices)].min() for shard in shards):
             return Units((), tuple(shards))
     return None
 

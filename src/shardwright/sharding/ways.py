@@ -81,6 +81,15 @@ class Dealt:
         """Column blocks of which each device has rows."""
         return self.columns // self.hosts
 
+    def kind(self, topology: Topology) -> str:
+        """The sharding type."""
+        if self.copies:
+            return "data_parallel"
+        if self.columns > 1:
+            return "grid"
+        first, last = topology.host_of(int(self.devices[0])), topology.host_of(int(self.devices[-1]))
+        return "table_row_wise" if first == last and topology.hosts > 1 else "row_wise"
+
     def block_rows(self, table: Table) -> int:
         """Rows of the largest block."""
         return table.rows if self.copies else -(-table.rows * self.hosts // self.devices.size)
