@@ -62,7 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     models, hosts = (MODELS[-1:], (2,)) if options.quick else (MODELS, HOSTS)
     rows = []
     for model, count, (label, runs_on) in ((m, h, r) for m in models for h in hosts for r in RUNTIMES):
-        found = compared(task_of(model, count), runs_on)
+        try:
+            found = compared(task_of(model, count), runs_on)
+        except InfeasibleTask as error:
+            print(f"{model} on {count} × 8: {error}", flush=True)
+            continue
         cost, gap = found.plan.cost, found.plan.gap
         assert cost is not None
         rows.append(
