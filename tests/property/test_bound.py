@@ -16,6 +16,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import BoundProof, Count, Holders, lower_bound
 from shardwright.search.engine.catalog import make_catalog
 from shardwright.sharding import Shard, shard_work
+from shardwright.sharding.ways import grid_counts
 from shardwright.task import Task
 from shardwright.testing.model import SimpleCostModel
 from tests.strategies import tasks
@@ -67,18 +68,29 @@ def model_of(seed: int) -> CostModel:
 
 @st.composite
 def cut(draw, task: Task, table: sw.Table) -> list[Shard]:
-    """One of the ways the bound speaks of: whole, column blocks, equal row blocks, replicas."""
-    devices = task.topology.devices
+    """One of the ways the bound speaks of: whole, column blocks, equal row blocks, grids, replicas."""
+    devices, near = task.topology.devices, task.topology.devices_per_host
     rank = st.integers(0, devices - 1)
     ways = ["whole"]
     ways += ["columns"] if table.dim % 4 == 0 and table.dim > 4 else []
     ways += ["rows"] if min(devices, table.rows) > 1 else []
+    counts = grid_counts(table, sw.TableConstraint(), task.topology)
+    ways += ["grid"] if counts else []
     ways += ["replicas"] if devices > 1 else []
     way = draw(st.sampled_from(ways))
     if way == "whole":
         return [Shard.whole(table, draw(rank))]
     if way == "replicas":
         return [Shard.whole(table, *range(devices))]
+    if way == "grid":
+        width = table.dim // (count := draw(st.sampled_from(counts)))
+        hosts = [draw(st.integers(0, task.topology.hosts - 1)) for _ in range(count)]
+        rows = list(itertools.pairwise(i * table.rows // near for i in range(near + 1)))
+        return [
+            Shard(table.name, part, (place * width, (place + 1) * width), (host * near + local,))
+            for place, host in enumerate(hosts)
+            for local, part in enumerate(rows)
+        ]
     if way == "columns":
         inner = draw(st.sets(st.integers(1, table.dim // 4 - 1), min_size=1))
         edges = [0, *(4 * c for c in sorted(inner)), table.dim]
