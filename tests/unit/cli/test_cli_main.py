@@ -1,3 +1,4 @@
+import re
 import signal
 import subprocess
 import sys
@@ -140,7 +141,10 @@ if code == 2:
     time.sleep(3)
 sys.exit(code)
 """
-    assert interrupted_after(program, delay_s) in [
+    code, err = interrupted_after(program, delay_s)
+    # Where an interrupt cannot be raised, as while an object is torn down, Python itself tells of it and goes on.
+    err = re.sub(r"Exception ignored in: .*?KeyboardInterrupt: ?\n", "", err, flags=re.DOTALL)
+    assert (code, err) in [
         (130, "error: interrupted\n"),
         (130, "error: stopped; nothing is saved: name a --checkpoint to be able to go on\n"),
         (130, "error: /nope: there is no such training tasks file; check the path\nerror: interrupted\n"),

@@ -95,8 +95,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         strategy: name of a strategy, or a strategy object of your own.
         cost_model: a model or its file; by default the one calibrated here, else the bundled one for CPUs or one by memory bandwidth.
         seed: the same inputs and seed give the same plan unless time cuts the search short.
-        time_limit: seconds of search; by default 0.2 + √(tables × devices) / 250:
-            0.4 s for 200 tables on 16 devices, 1.6 s for 1,000 on 128, 9.3 s for 5,000 on 1,024.
+        time_limit: seconds of search; by default 0.5 + √(tables × devices) / 200:
+            0.8 s for 200 tables on 16 devices, 2.3 s for 1,000 on 128, 12 s for 5,000 on 1,024.
         profiles: access profiles and pooling factors by name of the feature, or a tables.yaml of `shardwright profile`.
         sharding_group_size: for `DMPCollection`: ranks of a sharding group, or "auto" for the best size. The topology is then that of all
             ranks, the plan is that of a group, and time limits hold for all sizes together. None plans for the topology's ranks.
@@ -343,7 +343,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     def _limit(self, problem: TorchRecProblem) -> float:
         """Seconds that the search may take."""
         size = len(problem.task.tables) * problem.task.topology.devices
-        limit = 0.2 + math.sqrt(size) / 250 if self._time_limit is None else self._time_limit
+        limit = 0.5 + math.sqrt(size) / 200 if self._time_limit is None else self._time_limit
         return limit if self._timeout_seconds is None else min(limit, self._timeout_seconds)
 
     def _found(self, problem: TorchRecProblem, sharders: list[Sharder], begin: float) -> ShardingPlan:
