@@ -105,6 +105,7 @@ inline bool lie(Solution& s, int item, const Way& way) {
         const int piece = s.add(way.form, width), device = coolest_device(s, piece);
         if (device < 0) {
             s.clear(item);
+            price_all(s);
             return false;
         }
         const int there = way.widths.size() > 1 ? s.piece_on(item, device) : NONE;
@@ -158,7 +159,7 @@ inline bool rehouse(Solution& s, int item) {
         s.clear(item);
         price_all(s);
     }
-    if (chosen) return lie(s, item, *chosen);
+    if (chosen && lie(s, item, *chosen)) return true;  // with other rounding, pieces may not find room again
     put_back(s, item, was);
     return false;
 }

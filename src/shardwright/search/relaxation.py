@@ -249,8 +249,10 @@ class Relaxation:
         self.legal = self.legal & np.isin(self.sets.of_pieces, sets)
         self.other_legal = self.other_legal & np.isin(self.other.sets, sets)
         self._case = case
-        yield
-        (self.legal, self.other_legal), self._case = kept, None
+        try:
+            yield
+        finally:  # an interrupt must not leave a bound over fewer ways
+            (self.legal, self.other_legal), self._case = kept, None
 
 
 class Sets:

@@ -11,7 +11,9 @@ from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.baselines import FusedGreedy
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
+from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.engine.session import SearchSession
+from shardwright.search.relaxation import Relaxation
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
@@ -280,3 +282,16 @@ def test_a_tiny_table_is_not_replicated_when_it_alone_would_need_the_call():
     task = sw.Task([tiny, *big], sw.Topology(devices_per_host=4), 1024)
     plan = search(task, with_pricing(bias=np.full(2, 0.5)))
     assert all(len(shard.devices) == 1 for shard in plan.by_table["tiny"])
+
+
+def test_an_interrupt_within_a_case_leaves_all_ways():
+    topology = sw.Topology(2, 2, intra_latency_ms=0.1, inter_latency_ms=0.2)
+    task = sw.Task([sw.Table(f"t{i}", rows=20_000, dim=16, pooling=5.0) for i in range(4)], topology, 1024)
+    relaxation = Relaxation(make_catalog(task, MODEL))
+    legal, waits = relaxation.legal.copy(), relaxation.least_waits(np.ones(2))
+    for case in range(len(relaxation.sets.cases)):
+        with pytest.raises(KeyboardInterrupt), relaxation.only(case):
+            raise KeyboardInterrupt
+        assert (relaxation.legal == legal).all()
+        assert relaxation.other_legal.all()
+        assert relaxation.least_waits(np.ones(2)) == waits
