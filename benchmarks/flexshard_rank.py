@@ -22,7 +22,7 @@ from benchmarks.flexshard_cases import Case, Log, Synthetic
 from benchmarks.flexshard_model import EPS, LEARNING_RATE, SEED, loss_of
 from benchmarks.hosts.inside import link_bytes
 from benchmarks.hosts.together import common_start
-from shardwright.runtime import TieredEmbedding, wire
+from shardwright.runtime import ShardedEmbeddings, wire
 from shardwright.sharding import Plan
 
 TIMEOUT_S = 120.0
@@ -83,7 +83,7 @@ def main() -> None:
 
 def run_job(job: Mapping[str, Any], data: Log | Synthetic, exchanges: Exchanges, steps: int) -> dict[str, Any]:
     """Run plain steps, timed only as a whole, and instrumented steps in turn; bytes are those of plain steps."""
-    module = TieredEmbedding(
+    module = ShardedEmbeddings(
         Plan.load(job["plan"]), learning_rate=LEARNING_RATE, eps=EPS, initial=SEED, timeout=TIMEOUT_S
     )
     whole, exchanged, losses = [], [], []
@@ -116,7 +116,7 @@ def run_job(job: Mapping[str, Any], data: Log | Synthetic, exchanges: Exchanges,
     }
 
 
-def one_step(module: TieredEmbedding, data: Log | Synthetic, exchanges: Exchanges, step: int) -> tuple[float, float]:
+def one_step(module: ShardedEmbeddings, data: Log | Synthetic, exchanges: Exchanges, step: int) -> tuple[float, float]:
     """Return the ms of the step on this rank, and its part of the loss."""
     features = {
         table: tuple(torch.from_numpy(part) for part in parts)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from benchmarks.results_table import write_results
-from shardwright.runtime import TieredEmbedding
+from shardwright.runtime import ShardedEmbeddings
 from shardwright.runtime.optimizers import OptimizerOptions, update
 from shardwright.runtime.wire import all_to_all
 from shardwright.sharding.plan import Plan
@@ -127,7 +127,7 @@ def rank_main(rank: int, args: argparse.Namespace, port: int, results: mp.Simple
         for place in range(args.ranks)
     ]
     topology = Topology(1, args.ranks, memory="1 TB")
-    ours = TieredEmbedding(Plan(Task(tables, topology, args.samples * args.ranks, args.optimizer), shards))
+    ours = ShardedEmbeddings(Plan(Task(tables, topology, args.samples * args.ranks, args.optimizer), shards))
     by_hand = ByHand(args.tables, args.rows, args.dim, args.optimizer)
     by_hand.weights.copy_(ours.storage.weights[0].detach())
     times: dict[str, list[list[float]]] = {"ours": [], "by hand": []}

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import shardwright as sw
-from shardwright.runtime import TieredEmbedding, load_checkpoint, save_checkpoint
+from shardwright.runtime import ShardedEmbeddings, load_checkpoint, save_checkpoint
 from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.shard import dealt_ranges
 from shardwright.task.topology import Exchange
@@ -56,7 +56,7 @@ def histories(rng: np.random.Generator) -> np.ndarray:
     return circle[:, None] * 20 + (place[:, None] + np.arange(LENGTH + 1)) % 20
 
 
-def loss_of(embedding: TieredEmbedding, rng: np.random.Generator) -> torch.Tensor:
+def loss_of(embedding: ShardedEmbeddings, rng: np.random.Generator) -> torch.Tensor:
     """Return the cross-entropy of the next item among itself and others."""
     items = histories(rng)
     others = rng.integers(0, ITEMS, (SAMPLES, OTHERS))
@@ -81,7 +81,7 @@ def rank_main(rank: int, port: int, folder: str) -> None:
 def train(rank: int, folder: str) -> None:
     """Train, save a checkpoint and load it again, as one of the processes."""
     hottest = np.random.default_rng(0).permutation(ITEMS)  # in real use: from `shardwright profile`
-    embedding = TieredEmbedding(
+    embedding = ShardedEmbeddings(
         tiered_plan(),
         rank_maps={"item": RankMap(ITEMS, hottest)},
         learning_rate=0.3,
@@ -99,7 +99,7 @@ def train(rank: int, folder: str) -> None:
         inter, intra = (embedding.traffic.total(link) / STEPS for link in ("inter", "intra"))
         print(f"rank 0 sent {inter:.0f} bytes a step between hosts and {intra:.0f} inside its host")
     save_checkpoint(embedding, folder)
-    again = TieredEmbedding(embedding.plan, rank_maps=embedding.ranking.maps)
+    again = ShardedEmbeddings(embedding.plan, rank_maps=embedding.ranking.maps)
     load_checkpoint(again, folder)
     assert torch.equal(again.storage.weights[0], embedding.storage.weights[0])
 

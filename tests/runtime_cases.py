@@ -152,10 +152,10 @@ def features_of(plan, rank, step):
 
 
 def make_module(plan, maps, **options):
-    from shardwright.runtime import TieredEmbedding
+    from shardwright.runtime import ShardedEmbeddings
 
     options = {"learning_rate": RATE, "eps": EPS, "initial": initial, "debug": True, "timeout": 20.0} | options
-    return TieredEmbedding(plan, rank_maps=maps, **options)
+    return ShardedEmbeddings(plan, rank_maps=maps, **options)
 
 
 def one_step(module, rank, step):
@@ -171,9 +171,9 @@ def held_rows(module):
     found = {}
     for cut in module.storage.cuts():
         keys = module.placement.keys(cut.number, cut.start, cut.stop)
-        ids = module.ranking.ids(module.placement, cut.table, keys)
+        ids = module.ranking.ids(module.placement, cut.part, keys)
         states = [state[cut.slots].clone() for state in module.storage.states(cut.group)]
-        name = module.placement.tables[cut.table].name
+        name = module.placement.parts[cut.part].name
         found.setdefault(name, []).append(
             (torch.from_numpy(ids), module.storage.weights[cut.group].detach()[cut.slots].float(), states)
         )

@@ -164,13 +164,13 @@ RUNTIME = """
 from datetime import timedelta
 import torch, torch.distributed as dist
 from benchmarks.hosts.inside import link_bytes
-from shardwright.runtime import TieredEmbedding
+from shardwright.runtime import ShardedEmbeddings
 from shardwright.sharding import Plan
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 rank = dist.get_rank()
 draw = torch.Generator().manual_seed(rank)
 for path in sys.argv[1:]:
-    module = TieredEmbedding(Plan.load(path), timeout=60.0)
+    module = ShardedEmbeddings(Plan.load(path), timeout=60.0)
     dist.barrier()
     before = link_bytes()
     module.traffic.reset()

@@ -1,4 +1,4 @@
-"""TieredEmbedding on real gloo processes, 2 hosts × 2 devices, against an unsharded reference."""
+"""ShardedEmbeddings on real gloo processes, 2 hosts × 2 devices, against an unsharded reference."""
 
 from __future__ import annotations
 

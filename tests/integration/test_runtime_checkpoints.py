@@ -1,4 +1,4 @@
-"""Checkpoints of TieredEmbedding on real gloo processes: any plan loads what another has saved."""
+"""Checkpoints of ShardedEmbeddings on real gloo processes: any plan loads what another has saved."""
 
 from __future__ import annotations
 
@@ -215,11 +215,11 @@ def resident(field):
 
 
 def test_saving_and_loading_take_a_few_parts_of_memory_not_a_table(tmp_path):
-    from shardwright.runtime import TieredEmbedding, load_checkpoint, save_checkpoint
+    from shardwright.runtime import ShardedEmbeddings, load_checkpoint, save_checkpoint
 
     table = Table("big", 500_000, 32, 1.0, False)
     plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "adagrad"), [Shard.whole(table, 0)])
-    module = TieredEmbedding(plan, initial=lambda table, ids: np.full((ids.size, table.dim), 0.5, dtype=np.float32))
+    module = ShardedEmbeddings(plan, initial=lambda table, ids: np.full((ids.size, table.dim), 0.5, dtype=np.float32))
     module.storage.states(0)[0].fill_(1.0)
     part = 2**20
     peaks = [
@@ -271,12 +271,12 @@ def test_a_checkpoint_that_could_not_be_read_is_not_written(ranks, tmp_path):
 
 
 def test_large_tables_have_larger_parts(tmp_path, monkeypatch):
-    from shardwright.runtime import TieredEmbedding, checkpoint, load_checkpoint, save_checkpoint
+    from shardwright.runtime import ShardedEmbeddings, checkpoint, load_checkpoint, save_checkpoint
 
     monkeypatch.setattr(checkpoint, "MOST_PARTS", 8)
     table = Table("t", 1000, 4, 1.0, False)
     plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "sgd"), [Shard.whole(table, 0)])
-    module, other = TieredEmbedding(plan, initial=1), TieredEmbedding(plan, initial=2)
+    module, other = ShardedEmbeddings(plan, initial=1), ShardedEmbeddings(plan, initial=2)
     save_checkpoint(module, tmp_path, part_bytes=100)
     assert 4 <= len(list(tmp_path.glob("*.safetensors"))) <= 17
     load_checkpoint(other, tmp_path)
@@ -284,23 +284,23 @@ def test_large_tables_have_larger_parts(tmp_path, monkeypatch):
 
 
 def test_a_new_checkpoint_takes_the_place_of_the_old_one(tmp_path):
-    from shardwright.runtime import TieredEmbedding, load_checkpoint, save_checkpoint
+    from shardwright.runtime import ShardedEmbeddings, load_checkpoint, save_checkpoint
 
     table = Table("t", 50, 4, 1.0, False)
     plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "sgd"), [Shard.whole(table, 0)])
     for seed in (1, 2):
-        save_checkpoint(TieredEmbedding(plan, initial=seed), tmp_path)
-    module = TieredEmbedding(plan, initial=3)
+        save_checkpoint(ShardedEmbeddings(plan, initial=seed), tmp_path)
+    module = ShardedEmbeddings(plan, initial=3)
     load_checkpoint(module, tmp_path)
-    assert torch.equal(module.storage.weights[0], TieredEmbedding(plan, initial=2).storage.weights[0])
+    assert torch.equal(module.storage.weights[0], ShardedEmbeddings(plan, initial=2).storage.weights[0])
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_unwritable_folder_is_said(tmp_path):
-    from shardwright.runtime import TieredEmbedding, save_checkpoint
+    from shardwright.runtime import ShardedEmbeddings, save_checkpoint
 
     (tmp_path / "file").write_text("")
     table = Table("t", 50, 4, 1.0, False)
     plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "sgd"), [Shard.whole(table, 0)])
     with pytest.raises(InvalidInput, match="cannot be made a folder"):
-        save_checkpoint(TieredEmbedding(plan), tmp_path / "file")
+        save_checkpoint(ShardedEmbeddings(plan), tmp_path / "file")

@@ -1,4 +1,4 @@
-"""Process groups of TieredEmbedding: shared by modules, gone with the default group, and made by all ranks or by none."""
+"""Process groups of ShardedEmbeddings: shared by modules, gone with the default group, and made by all ranks or by none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TieredEmbedding does with bad input, empty input, and ranks that die: an error on all ranks, and no hang."""
+"""What ShardedEmbeddings does with bad input, empty input, and ranks that die: an error on all ranks, and no hang."""
 
 from __future__ import annotations
 
@@ -164,9 +164,9 @@ def sparse_gradients(rank, plan, maps):
     reference = Reference(plan, whole_tables(plan))
     wanted = [reference.gradients(step) for step in range(2)]
     for cut in module.storage.cuts():
-        name = module.placement.tables[cut.table].name
+        name = module.placement.parts[cut.part].name
         keys = module.placement.keys(cut.number, cut.start, cut.stop)
-        ids = torch.from_numpy(module.ranking.ids(module.placement, cut.table, keys))
+        ids = torch.from_numpy(module.ranking.ids(module.placement, cut.part, keys))
         found = module.storage.weights[cut.group].grad.to_dense()[cut.slots]
         total = sum(dense[name][0][ids] for dense in wanted).float()
         torch.testing.assert_close(found, total, rtol=1e-5, atol=1e-5)
@@ -224,10 +224,10 @@ def plan_of(table, shards, topology=ONE):
     ],
 )
 def test_what_cannot_be_run_is_said(plan, options, text):
-    from shardwright.runtime import TieredEmbedding
+    from shardwright.runtime import ShardedEmbeddings
 
     with pytest.raises(InvalidInput, match=text):
-        TieredEmbedding(plan, **options)
+        ShardedEmbeddings(plan, **options)
 
 
 def subgroup_step(rank, plan):

@@ -1,4 +1,4 @@
-"""State dicts of TieredEmbedding, alone and inside of a model: all ranks take theirs, or all hear why one cannot."""
+"""State dicts of ShardedEmbeddings, alone and inside of a model: all ranks take theirs, or all hear why one cannot."""
 
 from __future__ import annotations
 

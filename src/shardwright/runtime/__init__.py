@@ -1,4 +1,4 @@
-"""Run plans of sequence tables with torch.distributed: lookups, training, checkpoints. Needs torch."""
+"""Run any plan with torch.distributed: lookups, training, checkpoints. Needs torch."""
 
 from importlib.util import find_spec
 
@@ -8,7 +8,7 @@ if find_spec("torch") is None:
     raise MissingDependency("the runtime needs torch: pip install 'shardwright[measure]'")
 
 from shardwright.runtime.checkpoint import load_checkpoint, save_checkpoint
-from shardwright.runtime.embedding import TieredEmbedding
+from shardwright.runtime.embedding import ShardedEmbeddings
 from shardwright.runtime.features import JaggedRows
 from shardwright.runtime.storage import InitialRows, UniformRows
 from shardwright.runtime.wire import TrafficMeter
@@ -16,7 +16,7 @@ from shardwright.runtime.wire import TrafficMeter
 __all__ = [
     "InitialRows",
     "JaggedRows",
-    "TieredEmbedding",
+    "ShardedEmbeddings",
     "TrafficMeter",
     "UniformRows",
     "load_checkpoint",

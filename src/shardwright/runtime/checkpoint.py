@@ -1,7 +1,8 @@
 """Checkpoints that any plan on any number of ranks can load: rows by id, with their optimizer state.
 
 A folder holds `manifest.json` and parts: safetensors files of bounded size. The owner of a row writes it, to one part. A part has entries
-of rows of one table: tensors `<entry>.ids`, `<entry>.weights`, and one for each optimizer state. The manifest is written last and replaced
+of rows of some columns of one table: tensors `<entry>.ids`, `<entry>.weights`, and one for each optimizer state. A module whose columns are
+cut otherwise takes the columns it holds; a row-wise state is then the mean over them, as it is defined. The manifest is written last and replaced
 in one step, so the folder holds either the old or the new checkpoint, whenever a job ends. Reading and writing keep one part in memory.
 Each rank plans its parts first: a manifest too large to be read is refused while the old checkpoint is still whole.
 """
@@ -22,7 +23,8 @@ from safetensors.torch import load, save
 from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput
 from shardwright.files import MAX_BYTES, MAX_VALUES, parse_document, read_bytes, write_atomically
-from shardwright.runtime.embedding import TieredEmbedding
+from shardwright.runtime.embedding import ShardedEmbeddings
+from shardwright.runtime.placement import Part as TablePart
 from shardwright.runtime.storage import Cut, Storage
 from shardwright.schema import Place, check_format, convert
 
@@ -34,12 +36,13 @@ _NAME = "manifest.json"
 
 
 class RowsOfTable(msgspec.Struct, forbid_unknown_fields=True):
-    """Rows of one table in a part: their number, smallest id and largest id."""
+    """Rows of one table in a part: their number, smallest id and largest id, and their columns if these are not all."""
 
     table: str
     rows: int
     first: int
     last: int
+    columns: tuple[int, int] | None = None
 
 
 class Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,7 +77,7 @@ Content: TypeAlias = list[Cut]
 """The rows of one part."""
 
 
-def save_checkpoint(module: TieredEmbedding, folder: str | Path, *, part_bytes: int = PART_BYTES) -> None:
+def save_checkpoint(module: ShardedEmbeddings, folder: str | Path, *, part_bytes: int = PART_BYTES) -> None:
     """Write the weights and optimizer state of a module; a collective: all ranks must call it.
 
     Args:
@@ -97,7 +100,7 @@ def save_checkpoint(module: TieredEmbedding, folder: str | Path, *, part_bytes: 
     module.ranks.together(lambda: _write_manifest(module, path, token) if module.rank == 0 else None)
 
 
-def load_checkpoint(module: TieredEmbedding, folder: str | Path) -> None:
+def load_checkpoint(module: ShardedEmbeddings, folder: str | Path) -> None:
     """Load weights and optimizer state that a module with any plan saved; a collective: all ranks must call it.
 
     If this fails, the module holds a mixture of old and new rows: load another checkpoint before going on.
@@ -126,7 +129,7 @@ def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
         for group in range(len(placement.groups))
     ]
     total = sum(
-        table.rows * row_bytes[group] for table, group in zip(placement.tables, placement.group_of, strict=True)
+        part.rows * row_bytes[group] for part, group in zip(placement.parts, placement.group_of, strict=True)
     )
     part_bytes = max(part_bytes, -(-total // MOST_PARTS))
     parts: list[Content] = []
@@ -143,12 +146,16 @@ def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
 
 def largest_part(storage: Storage, name: str, content: Content) -> Part:
     """Return a part whose manifest entry is at least as large as that of the part with this content."""
-    tables = [storage.placement.tables[cut.table] for cut in content]
+    parts = [storage.placement.parts[cut.part] for cut in content]
     entries = [
-        RowsOfTable(table.name, cut.rows, table.rows - 1, table.rows - 1)
-        for table, cut in zip(tables, content, strict=True)
+        RowsOfTable(part.name, cut.rows, part.rows - 1, part.rows - 1, _columns(part))
+        for part, cut in zip(parts, content, strict=True)
     ]
     return Part(name, 2**62, 2**32 - 1, entries)
+
+
+def _columns(part: TablePart) -> tuple[int, int] | None:
+    return None if part.dim == part.table.dim else part.columns
 
 
 def measure(text: bytes) -> tuple[int, int]:
@@ -173,7 +180,7 @@ def check_readable(size: int, values: int) -> None:
         )
 
 
-def _must_be_readable(module: TieredEmbedding, parts: dict[str, Content]) -> None:
+def _must_be_readable(module: ShardedEmbeddings, parts: dict[str, Content]) -> None:
     """Raise an error on all ranks, before anything is written, if the manifest would be too large to read."""
     own = [largest_part(module.storage, name, content) for name, content in parts.items()]
     all_ranks = module.ranks.gathered(torch.tensor(measure(msgspec.json.encode(own)))).sum(0)
@@ -181,7 +188,7 @@ def _must_be_readable(module: TieredEmbedding, parts: dict[str, Content]) -> Non
     check_readable(*(all_ranks + head).tolist())
 
 
-def _write_own(module: TieredEmbedding, path: Path, token: str, parts: dict[str, Content]) -> None:
+def _write_own(module: ShardedEmbeddings, path: Path, token: str, parts: dict[str, Content]) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -198,21 +205,22 @@ def _list_of(path: Path, rank: int, token: str) -> Path:
     return path / f"rank-{rank}-{token}.json"
 
 
-def _part_of(module: TieredEmbedding, content: Content) -> tuple[bytes, list[RowsOfTable]]:
+def _part_of(module: ShardedEmbeddings, content: Content) -> tuple[bytes, list[RowsOfTable]]:
     """Return the content and the list of entries of a part."""
     placement, storage = module.placement, module.storage
     tensors: dict[str, torch.Tensor] = {}
     entries: list[RowsOfTable] = []
     for place, cut in enumerate(content):
-        ids = module.ranking.ids(placement, cut.table, placement.keys(cut.number, cut.start, cut.stop))
+        ids = module.ranking.ids(placement, cut.part, placement.keys(cut.number, cut.start, cut.stop))
         for kind, matrix in storage.matrices(cut.group).items():
             tensors[f"{place}.{kind}"] = matrix[cut.slots].cpu().contiguous()
         tensors[f"{place}.ids"] = torch.from_numpy(ids)
-        entries.append(RowsOfTable(placement.tables[cut.table].name, ids.size, int(ids.min()), int(ids.max())))
+        part = placement.parts[cut.part]
+        entries.append(RowsOfTable(part.name, ids.size, int(ids.min()), int(ids.max()), _columns(part)))
     return save(tensors), entries
 
 
-def _write_manifest(module: TieredEmbedding, path: Path, token: str) -> None:
+def _write_manifest(module: ShardedEmbeddings, path: Path, token: str) -> None:
     lists = [_list_of(path, rank, token) for rank in range(module.plan.task.topology.devices)]
     parts = [part for its in lists for part in msgspec.json.decode(its.read_bytes(), type=list[Part])]
     write_atomically(path / _NAME, msgspec.json.encode(_manifest(module, parts)))
@@ -222,15 +230,16 @@ def _write_manifest(module: TieredEmbedding, path: Path, token: str) -> None:
             old.unlink()
 
 
-def _manifest(module: TieredEmbedding, parts: list[Part]) -> Manifest:
+def _manifest(module: ShardedEmbeddings, parts: list[Part]) -> Manifest:
     return Manifest(FORMAT, module.plan.task.optimizer, int(module.storage.step), _tables(module), parts)
 
 
-def _tables(module: TieredEmbedding) -> list[SavedTable]:
-    return [SavedTable(table.name, table.rows, table.dim, table.dtype) for table in module.placement.tables]
+def _tables(module: ShardedEmbeddings) -> list[SavedTable]:
+    tables = {part.name: part.table for part in module.placement.parts}.values()
+    return [SavedTable(table.name, table.rows, table.dim, table.dtype) for table in tables]
 
 
-def _read(module: TieredEmbedding, path: Path) -> None:
+def _read(module: ShardedEmbeddings, path: Path) -> None:
     document, place = parse_document(path / _NAME, "checkpoint's manifest"), Place(str(path / _NAME))
     check_format(document, place, "checkpoint", FORMAT)
     manifest = convert(document, Manifest, place)
@@ -257,44 +266,57 @@ def _check_fits(manifest: Manifest, tables: list[SavedTable], optimizer: str, fo
             )
 
 
-def _read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> None:
+def _read_parts(module: ShardedEmbeddings, folder: Path, parts: list[Part]) -> None:
     """Load the rows that a rank holds; refuse parts that do not hold all of them."""
     placement, held = module.placement, module.placement.held_by(module.rank)
     slots = np.full(placement.ranges.shape[1], -1, dtype=np.int64)
     slots[held] = placement.slots(held, module.rank)
+    for group in range(len(placement.groups)):
+        for matrix in module.storage.states(group):
+            matrix.zero_()  # a row-wise state is made of those of all columns
     missing = np.bincount(
-        placement.table_of_range[held], weights=placement.ranges[1, held], minlength=len(placement.tables)
-    )
-    spans = {table.name: (index, *_span(module, held, index)) for index, table in enumerate(placement.tables)}
+        placement.part_of_range[held], weights=placement.ranges[1, held], minlength=len(placement.parts)
+    ) * [part.dim for part in placement.parts]
+    spans: dict[str, list[tuple[int, int, int]]] = {}
+    for index, own in enumerate(placement.parts):
+        spans.setdefault(own.name, []).append((index, *_span(module, held, index)))
     for part in parts:
         wanted = []
         for place, entry in enumerate(part.entries):
-            if entry.table in spans:
-                table, low, high = spans[entry.table]
-                if entry.first <= high and entry.last >= low:
-                    wanted.append((place, table))
+            for index, low, high in spans.get(entry.table, ()):
+                columns = _common(entry.columns, placement.parts[index])
+                if entry.first <= high and entry.last >= low and columns[0] < columns[1]:
+                    wanted.append((place, index, columns))
         if wanted:
             tensors = _tensors(folder / part.file, part)
-            for place, table in wanted:
-                missing[table] -= _take(module, tensors, place, table, slots)
+            for place, index, columns in wanted:
+                rows = _take(module, tensors, place, index, columns, part.entries[place].columns, slots)
+                missing[index] -= rows * (columns[1] - columns[0])
     lacking = np.flatnonzero(missing)
     if lacking.size:
-        name, rows = placement.tables[lacking[0]].name, int(missing[lacking[0]])
+        lacks = placement.parts[lacking[0]]
+        name, rows = lacks.title, int(-(-missing[lacking[0]] // lacks.dim))
         raise InvalidInput(
             f"{folder}: {rows} rows of table '{name}' are in no part; take a checkpoint that was written whole"
         )
 
 
-def _span(module: TieredEmbedding, held: Ints, table: int) -> tuple[int, int]:
-    """Smallest and largest id of a table that this rank may hold; those of the whole table if ids are ranked."""
+def _common(columns: tuple[int, int] | None, part: TablePart) -> tuple[int, int]:
+    """The columns of an entry that a part has."""
+    start, stop = columns or (0, part.table.dim)
+    return max(start, part.columns[0]), min(stop, part.columns[1])
+
+
+def _span(module: ShardedEmbeddings, held: Ints, index: int) -> tuple[int, int]:
+    """Smallest and largest id of a part that this rank may hold; those of the whole table if ids are ranked."""
     placement = module.placement
-    held = held[(placement.table_of_range[held] == table) & (placement.ranges[1, held] > 0)]
+    held = held[(placement.part_of_range[held] == index) & (placement.ranges[1, held] > 0)]
     if not held.size:
         return 0, -1
-    if module.ranking.maps[placement.tables[table].name].hottest.size:
-        return 0, placement.tables[table].rows - 1
+    if module.ranking.maps[placement.parts[index].name].hottest.size:
+        return 0, placement.parts[index].rows - 1
     ends = [
-        int(placement.keys(one, place, place + 1)[0] - placement.base[table])
+        int(placement.keys(one, place, place + 1)[0] - placement.base[index])
         for one in held.tolist()
         for place in (0, placement.ranges[1, one] - 1)
     ]
@@ -314,25 +336,50 @@ def _tensors(path: Path, part: Part) -> dict[str, torch.Tensor]:
         raise InvalidInput(f"{path}: is no safetensors file ({error}); load another checkpoint") from error
 
 
-def _take(module: TieredEmbedding, tensors: dict[str, torch.Tensor], place: int, table: int, slots: Ints) -> int:
-    """Load the rows of one entry that this rank holds, and return their number; `slots` gives the first slot of each held range."""
-    placement, name = module.placement, module.placement.tables[table].name
-    matrices = module.storage.matrices(int(placement.group_of[table]))
+def _take(
+    module: ShardedEmbeddings,
+    tensors: dict[str, torch.Tensor],
+    place: int,
+    index: int,
+    columns: tuple[int, int],
+    saved: tuple[int, int] | None,
+    slots: Ints,
+) -> int:
+    """Load the rows of one entry that this rank holds, and return their number.
+
+    Args:
+        module: the module.
+        tensors: the part of the checkpoint.
+        place: number of the entry.
+        index: the part of the table that takes it.
+        columns: their common columns.
+        saved: columns of the entry; None for all.
+        slots: `(ranges,)` first slot of each held range, -1 of others.
+    """
+    placement, part = module.placement, module.placement.parts[index]
+    start, stop = saved or (0, part.table.dim)
+    matrices = module.storage.matrices(int(placement.group_of[index]))
+    by_row = {kind for kind in matrices if kind != "weights" and module.storage.optimizer == "rowwise_adagrad"}
     ids = tensors.get(f"{place}.ids", torch.zeros(0, 0))
-    shapes = {"ids": (ids.numel(),)} | {kind: (ids.numel(), matrix.shape[1]) for kind, matrix in matrices.items()}
+    shapes = {"ids": (ids.numel(),)}
+    shapes |= {kind: (ids.numel(), 1 if kind in by_row else stop - start) for kind in matrices}
     for kind, shape in shapes.items():
         tensor = tensors.get(f"{place}.{kind}")
         if tensor is None or tuple(tensor.shape) != shape:
-            raise InvalidInput(f"table '{name}': a part has no {kind} of shape {shape}; load another checkpoint")
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < placement.tables[table].rows:
+            raise InvalidInput(f"table '{part.title}': a part has no {kind} of shape {shape}; load another checkpoint")
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < part.rows:
         raise InvalidInput(
-            f"table '{name}': a part has ids from {int(ids.min())} to {int(ids.max())}; load another checkpoint"
+            f"table '{part.title}': a part has ids from {int(ids.min())} to {int(ids.max())}; load another checkpoint"
         )
-    keys = module.ranking.maps[name].ranks(ids.numpy()) + placement.base[table]
+    keys = module.ranking.maps[part.name].ranks(ids.numpy()) + placement.base[index]
     ranges, places = placement.locate(keys)
     mine = np.flatnonzero(slots[ranges] >= 0)
     into = torch.from_numpy(slots[ranges[mine]] + places[mine])
+    theirs, ours = (slice(columns[0] - first, columns[1] - first) for first in (start, part.columns[0]))
     for kind, matrix in matrices.items():
-        found = tensors[f"{place}.{kind}"][torch.from_numpy(mine)]
-        matrix.index_copy_(0, into.to(matrix.device), found.to(matrix))
-    return int(mine.size)
+        found = tensors[f"{place}.{kind}"][torch.from_numpy(mine)].to(matrix)
+        if kind in by_row:
+            matrix.index_add_(0, into.to(matrix.device), found * ((columns[1] - columns[0]) / part.dim))
+        else:
+            matrix[:, ours].index_copy_(0, into.to(matrix.device), found[:, theirs])
+    return mine.size

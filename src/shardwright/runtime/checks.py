@@ -33,18 +33,20 @@ def must_be_same_plan(
     """
     content = [description(placement), json.dumps(asdict(options)).encode()]
     ranks.must_be_same(content, "a plan or optimizer options", "give all ranks the same plan file and options")
-    hottest = [maps[table.name].hottest.tobytes() for table in placement.tables]
+    hottest = [maps[part.name].hottest.tobytes() for part in placement.parts]
     ranks.must_be_same(hottest, "rank maps", "give all ranks the same rank map files")
 
 
 def description(placement: Placement) -> bytes:
     """Return everything that decides where rows lie and how ranks talk; equal for equal plans."""
     task = placement.plan.task
-    tables = [[table.name, table.rows, table.dim, table.dtype] for table in placement.tables]
-    shards = [[shard.table, shard.rows, shard.devices, shard.row_order, shard.tier] for shard in placement.shards]
+    parts = [[part.name, part.rows, part.columns, part.table.poolings, part.table.weighted] for part in placement.parts]
+    shards = [
+        [shard.table, shard.rows, shard.columns, shard.devices, shard.row_order, shard.tier] for shard in placement.shards
+    ]
     cluster = [task.topology.hosts, task.topology.devices_per_host]
     exchanges = [asdict(task.exchange), placement.exchanges.tolist()]
-    return json.dumps([tables, shards, cluster, exchanges, task.optimizer]).encode()
+    return json.dumps([parts, placement.groups, shards, cluster, exchanges, task.optimizer]).encode()
 
 
 def plan_digest(placement: Placement) -> str:
@@ -54,12 +56,12 @@ def plan_digest(placement: Placement) -> str:
 
 def wrong_ids(batch: RankBatch, placement: Placement) -> str:
     """Return a message about ids of a batch that are out of range; empty if there are none."""
-    for table, ids in zip(placement.tables, batch.ids.split(batch.counts), strict=True):
-        wrong = ids[(ids < 0) | (ids >= table.rows)]
+    for part, ids in zip(placement.parts, batch.ids.split(batch.counts), strict=True):
+        wrong = ids[(ids < 0) | (ids >= part.rows)]
         if wrong.numel():
             return (
-                f"table '{table.name}' of {table.rows} rows: {wrong.numel()} ids are out of range, the first is {int(wrong[0])}; "
-                f"ids must be from 0 to {table.rows - 1}"
+                f"table '{part.name}' of {part.rows} rows: {wrong.numel()} ids are out of range, the first is {int(wrong[0])}; "
+                f"ids must be from 0 to {part.rows - 1}"
             )
     return ""
 
@@ -93,7 +95,7 @@ def check_replicas(ranks: Ranks, placement: Placement, storage: Storage) -> None
 def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> int:
     """Return a checksum of a shard's rows: its bits as integers, weighted by their position and summed."""
     shard = placement.shards[index]
-    group = int(placement.group_of[placement.table_of_shard[index]])
+    group = int(placement.group_of[placement.part_of_shard[index]])
     first = int((placement.ranges[0] == index).nonzero()[0][0])
     start = int(placement.slots(np.array([first]), rank)[0])
     total = 0

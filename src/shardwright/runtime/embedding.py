@@ -1,4 +1,4 @@
-"""Tiered embeddings: all ranks together look up and train the rows of sequence tables, sharded and replicated as a plan says."""
+"""Sharded embeddings: all ranks together look up and train pooled and sequence tables, sharded and replicated as any plan says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from shardwright.errors import InvalidInput
 from shardwright.runtime.checks import Load, check_replicas, must_be_same_plan, plan_digest, refusal, wrong_ids
-from shardwright.runtime.features import RankBatch
+from shardwright.runtime.features import RankBatch, features_of
 from shardwright.runtime.hop import Buffers
 from shardwright.runtime.lookup import Journey, Lookup
 from shardwright.runtime.optimizers import OptimizerOptions
@@ -28,17 +28,22 @@ from shardwright.sharding.rank_map import RankMap
 _TIMEOUT = timedelta(minutes=10)
 
 
-class TieredEmbedding(torch.nn.Module):
-    """Embeddings of sequence tables, sharded and replicated as a plan says.
+class ShardedEmbeddings(torch.nn.Module):
+    """Embeddings of pooled and sequence tables, in any blocks, sharded and replicated as a plan says.
 
-    Every rank creates the module with the same plan and calls it in every step with its own samples. Each call returns what an unsharded
-    embedding would return. The backward pass sums the gradients of a row over the samples of all ranks, and updates the row once with the
+    Every rank creates the module with the same plan and calls it in every step with its own samples. Each call returns what unsharded
+    embeddings would return. The backward pass sums the gradients of a row over the samples of all ranks, and updates the row once with the
     plan's optimizer. Rows differ between ranks, so wrap only the dense part of a model in DistributedDataParallel: it would copy rank 0's
     rows to all ranks.
 
+    Sums have a fixed order. Tables that are whole, or cut by columns, give the same bits on any number of ranks. So do row blocks of
+    sequence tables, and with `exact` those of pooled tables; else the sums of a bag's row blocks are added, which rounds otherwise.
+    Gradients of a row are added lookup by lookup, rank after rank; those of replicas, and of repeated rows that travel once, are summed on
+    each rank first. A block of columns has a row-wise Adagrad state of its own, as in TorchRec.
+
     Attributes:
         plan: the plan.
-        tables: names of the tables, in the order of results.
+        features: the features, in the order of results.
         traffic: bytes that this rank has sent and received.
         storage: rows of this rank and their optimizer state.
         placement: where every row lies.
@@ -52,6 +57,7 @@ class TieredEmbedding(torch.nn.Module):
         process_group: dist.ProcessGroup | None = None,
         *,
         tables: Sequence[str] | None = None,
+        features: Mapping[str, Sequence[str]] | None = None,
         rank_maps: Mapping[str, RankMap] | None = None,
         device: torch.device | str | None = None,
         learning_rate: float = 0.01,
@@ -59,6 +65,7 @@ class TieredEmbedding(torch.nn.Module):
         betas: tuple[float, float] = (0.9, 0.999),
         initial: InitialRows | int = 0,
         fused: bool = True,
+        exact: bool = False,
         debug: bool = False,
         timeout: timedelta | float = _TIMEOUT,
     ) -> None:
@@ -69,14 +76,16 @@ class TieredEmbedding(torch.nn.Module):
             process_group: the ranks, in the order of the plan's devices; the default group unless given. A single process needs none.
                 Modules with the same ranks and timeout share connections until the default group is destroyed. So call such modules in
                 the same order on all ranks, one at a time. All ranks of a group other than the default must be in equally many groups.
-            tables: the tables to run, which must be sequence tables; all tables of the plan unless given.
+            tables: the tables to run; all tables of the plan unless given.
+            features: by table, the names of its features in the order of `Table.poolings`. A table of one feature gives it its own name.
             rank_maps: maps of tables in order of hotness; the plan's own unless given. Without a map, ids count as ranks by hotness.
             device: where rows lie; the CPU unless given. gloo needs the CPU, NCCL a GPU.
             learning_rate: learning rate of the plan's optimizer.
             eps: ε of the Adagrads and Adam.
             betas: β₁ and β₂ of Adam.
             initial: a function from a table and `(n,)` ids to `(n, dim)` weights, or the seed for uniform weights.
-            fused: whether the backward pass updates rows; else it leaves summed gradients in the sparse `.grad` of `storage.weights`.
+            fused: whether the backward pass updates rows, by FBGEMM's fused kernels if it is installed; else it leaves summed gradients in the sparse `.grad` of `storage.weights`.
+            exact: whether pooled tables cut by rows are summed in the order of a whole table. Then their rows travel, not sums.
             debug: check after every backward pass that replicas have the same bits.
             timeout: longest wait for another rank, as a timedelta or in seconds.
 
@@ -91,10 +100,11 @@ class TieredEmbedding(torch.nn.Module):
         self.ranks = Ranks.of(plan.task.topology, process_group, place, wait)
         options = self.ranks.together(lambda: OptimizerOptions(learning_rate, eps, betas))
         names = [table.name for table in plan.task.tables] if tables is None else list(tables)
-        placement = self.ranks.together(lambda: Placement.of(plan, names))
+        placement = self.ranks.together(lambda: Placement.of(plan, names, exact))
+        chosen = [plan.task.table_by_name[name] for name in names]
+        self.features = self.ranks.together(lambda: features_of(chosen, features))
         maps = self.ranks.together(lambda: chosen_maps(placement, rank_maps))
         must_be_same_plan(self.ranks, placement, maps, options)
-        self.tables = tuple(table.name for table in placement.tables)
         self.traffic = TrafficMeter()
         self.placement, self.ranking = placement, Ranking(placement, maps, self.ranks.device)
         self.storage = Storage(placement, self.ranks.rank, self.ranks.device, options, fused)
@@ -124,19 +134,21 @@ class TieredEmbedding(torch.nn.Module):
         """Look up the rows of this rank's samples; a collective: all ranks must call it, and either all go backward or none.
 
         Args:
-            features: TorchRec's KeyedJaggedTensor whose keys are the tables, or a mapping from table to `(n,)` ids and `(samples,)`
-                lengths. Ids are int64, and the lengths of a table add up to its number of ids.
+            features: TorchRec's KeyedJaggedTensor with the features among its keys, or a mapping from feature to `(n,)` ids and
+                `(samples,)` lengths, and `(n,)` weights for weighted tables. Ids are int64, and the lengths of a feature add up to its
+                number of ids. Ranks may have different numbers of samples, also none.
 
         Returns:
-            By table, `JaggedRows` with `(n, dim)` fp32 values, or TorchRec's JaggedTensor if a KeyedJaggedTensor was given.
+            By feature: `(samples, dim)` fp32 sums of a pooled table; of a sequence table `JaggedRows` with `(n, dim)` fp32 values, or
+            TorchRec's JaggedTensor if a KeyedJaggedTensor was given.
 
         Raises:
             InvalidInput: ids or lengths are wrong on some rank; raised on all ranks.
             ShardwrightError: a rank is gone, or did not arrive within the timeout.
         """
-        batch = RankBatch.of(features, self.tables, self.ranks.device)
+        batch = RankBatch.of(features, self.features, self.placement, self.ranks.device)
         rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, batch)  # type: ignore[no-untyped-call]
-        return batch.result(self.tables, rows, features)
+        return batch.result(self.features, self.placement, rows, features)
 
     def check_replicas(self) -> None:
         """Check that all replicas have the same bits; a collective.
@@ -195,10 +207,10 @@ class TieredEmbedding(torch.nn.Module):
         )
 
     def _look_up(self, batch: RankBatch) -> tuple[Journey, Rows]:
-        journey = self._lookup.ask(self.ranking, batch.ids, batch.counts, batch.error is not None)
+        journey = self._lookup.ask(self.ranking, batch)
         if journey.failed:
             self.ranks.agree(batch.error or wrong_ids(batch, self.placement))
-        return journey, self._lookup.rows(journey)
+        return journey, self._lookup.outputs(journey, batch.outputs(self.placement)[self.placement.row_groups :])
 
     def _learn(self, journey: Journey, gradients: Rows) -> None:
         self.storage.step += 1
@@ -220,30 +232,29 @@ class TieredEmbedding(torch.nn.Module):
             self.check_replicas()
 
 
-def _finish_load(module: TieredEmbedding, keys: Any) -> None:
+def _finish_load(module: ShardedEmbeddings, keys: Any) -> None:
     """Check the loaded state; torch calls it once this module and its parts are loaded, alone or inside a model."""
     module._load.finish(module.ranks, keys.missing_keys, keys.unexpected_keys)
     module.check_replicas()
 
 
 class _Step(torch.autograd.Function):
-    """One step as autograd sees it. Forward looks up the rows of all tables; backward sends their gradients to the holders."""
+    """One step as autograd sees it. Forward looks up all tables; backward sends the gradients of what came out to the holders."""
 
     @staticmethod
-    def forward(ctx: Any, trigger: torch.Tensor, module: TieredEmbedding, batch: RankBatch) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, trigger: torch.Tensor, module: ShardedEmbeddings, batch: RankBatch) -> tuple[torch.Tensor, ...]:
         ctx.module = module
         ctx.journey, rows = module._look_up(batch)
-        counts = [batch.counts[tables] for tables in module.placement.tables_of_group]
-        return tuple(part for matrix, own in zip(rows, counts, strict=True) for part in matrix.split(own))
+        ctx.pieces = [[size for part in batch.pieces[parts] for size in part] for parts in module.placement.parts_of_group]
+        return tuple(part for matrix, own in zip(rows, ctx.pieces, strict=True) for part in matrix.split(own))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
         module, placement = ctx.module, ctx.module.placement
-        by_group = []
+        by_group, parts = [], iter(gradients)
         with torch.no_grad():
-            for group, (tables, width) in enumerate(zip(placement.tables_of_group, placement.widths, strict=True)):
-                parts = gradients[tables]
-                out = module._spare.take(group, sum(part.shape[0] for part in parts), width)
-                by_group.append(torch.cat(parts, out=out))
+            for group, (pieces, width) in enumerate(zip(ctx.pieces, placement.widths, strict=True)):
+                out = module._spare.take(group, sum(pieces), width)
+                by_group.append(torch.cat([next(parts) for _ in pieces], out=out))
             module._learn(ctx.journey, by_group)
         return None, None, None

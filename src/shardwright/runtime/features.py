@@ -1,18 +1,21 @@
-"""Read jagged ids and return jagged rows, as mappings of tensors or as TorchRec's KeyedJaggedTensor."""
+"""Read jagged ids and return pooled outputs and jagged rows, as mappings of tensors or from TorchRec's KeyedJaggedTensor."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from shardwright.errors import InvalidInput
+from shardwright.runtime.placement import Placement
+from shardwright.task.table import Table
 
 
 class JaggedRows(NamedTuple):
-    """The looked-up rows of one table.
+    """The looked-up rows of one feature.
 
     Attributes:
         values: `(n, dim)` fp32 rows of all samples, one after the other.
@@ -23,8 +26,56 @@ class JaggedRows(NamedTuple):
     lengths: torch.Tensor
 
 
-Features: TypeAlias = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
-"""By table, `(n,)` int64 ids and `(samples,)` lengths."""
+Features: TypeAlias = Mapping[str, tuple[torch.Tensor, ...]]
+"""By feature, `(n,)` int64 ids and `(samples,)` lengths, and for weighted tables `(n,)` weights."""
+
+
+class Feature(NamedTuple):
+    """A feature of a model, which looks up in one table.
+
+    Attributes:
+        name: name of the feature.
+        table: the table.
+    """
+
+    name: str
+    table: Table
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the rows of a bag are weighted."""
+        return self.table.weighted and self.table.pooled
+
+
+def features_of(tables: Sequence[Table], named: Mapping[str, Sequence[str]] | None) -> tuple[Feature, ...]:
+    """Return the features of tables, table by table.
+
+    Args:
+        tables: the tables.
+        named: by table, its features in the order of `Table.poolings`; a table of one feature gives it its own name unless named.
+
+    Raises:
+        InvalidInput: a table's features are not named, or their number or a name is wrong.
+    """
+    named = {} if named is None else named
+    features = []
+    for table in tables:
+        names = [named[table.name]] if isinstance(named.get(table.name), str) else named.get(table.name)
+        if names is None and len(table.poolings) == 1:
+            names = [table.name]
+        if names is None or len(names) != len(table.poolings):
+            given = "no names" if names is None else f"{len(names)} names"
+            raise InvalidInput(
+                f"table '{table.name}' serves {len(table.poolings)} features and has {given} for them; "
+                f"name each by features={{'{table.name}': [...]}}"
+            )
+        features += [Feature(str(name), table) for name in names]
+    twice = [name for name, count in Counter(feature.name for feature in features).items() if count > 1]
+    unknown = sorted(set(named) - {table.name for table in tables})
+    if twice or unknown:
+        what = f"feature '{twice[0]}' is named twice" if twice else f"features are named for '{unknown[0]}', which is no table here"
+        raise InvalidInput(f"{what}; name each feature of the module's tables once")
+    return tuple(features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,102 +83,185 @@ class RankBatch:
     """The lookups of one rank in one step.
 
     Attributes:
-        ids: `(n,)` ids, table after table.
-        counts: lookups of each table.
-        lengths: `(samples,)` for each table.
+        ids: `(n,)` ids, part after part, and within it feature after feature.
+        counts: lookups of each part.
+        pieces: for each feature of each part, lookups or, if a holder answers with sums, samples: rows of its output.
+        bags: `(m,)` bag of each lookup whose holder answers with sums; bags are numbered through all their parts.
+        weights: `(m,)` fp32 weights of these lookups; None if no table has weights.
+        read: by feature, its checked ids, lengths and weights.
         error: why the features are not a valid batch; None if they are.
     """
 
     ids: torch.Tensor
     counts: list[int]
-    lengths: list[torch.Tensor]
+    pieces: list[list[int]]
+    bags: torch.Tensor
+    weights: torch.Tensor | None = None
+    read: Features = field(default_factory=dict)
     error: str | None = None
 
     @classmethod
-    def of(cls, features: Any, tables: Sequence[str], device: torch.device) -> RankBatch:
+    def of(cls, features: Any, wanted: Sequence[Feature], placement: Placement, device: torch.device) -> RankBatch:
         """Read features. An error is kept in the batch, since all ranks must hear of it."""
         try:
-            return cls._read(features, tables, device)
+            return cls._arranged(_read(features, wanted, device), wanted, placement, device)
         except InvalidInput as error:
-            return cls.failed(len(tables), device, str(error))
+            problem = str(error)
         except Exception as error:  # any error: the other ranks wait to hear of it
             problem = f"features cannot be read ({type(error).__name__}: {error}); give dense tensors on {device}"
-            return cls.failed(len(tables), device, problem)
+        empty = torch.zeros(0, dtype=torch.int64)
+        nothing = {feature.name: (empty, empty, empty.float()) for feature in wanted}
+        return cls._arranged(nothing, wanted, placement, device, problem)
 
     @classmethod
-    def _read(cls, features: Any, tables: Sequence[str], device: torch.device) -> RankBatch:
-        parts = features if isinstance(features, Mapping) else _jagged_parts(features, tables)
-        for table in tables:
-            _check_part(parts, table, device)
-        values = [parts[table][0] for table in tables]
-        ids = torch.cat(values) if len(values) > 1 else values[0]
-        lengths = [parts[table][1] for table in tables]
-        counts = [one.numel() for one in values]
-        _check_lengths(tables, counts, lengths)
-        return cls(ids.to(device=device, dtype=torch.int64), counts, lengths)
+    def _arranged(
+        cls, read: Features, wanted: Sequence[Feature], placement: Placement, device: torch.device, error: str | None = None
+    ) -> RankBatch:
+        """Arrange the features as the parts of a placement ask for them."""
+        of_table: dict[str, list[str]] = {}
+        for feature in wanted:
+            of_table.setdefault(feature.table.name, []).append(feature.name)
+        names = [of_table[part.name] for part in placement.parts]
+        order = [name for some in names for name in some]
+        ids = torch.cat([read[name][0] for name in order]).to(device=device, dtype=torch.int64)
+        sums = [placement.groups[group].sums for group in placement.group_of.tolist()]
+        pieces = [
+            [read[name][1].numel() if pooled else read[name][0].numel() for name in some]
+            for some, pooled in zip(names, sums, strict=True)
+        ]
+        summed = [name for some, pooled in zip(names, sums, strict=True) if pooled for name in some]
+        bags, weights = torch.zeros(0, dtype=torch.int64, device=device), None
+        if summed:
+            lengths = torch.cat([read[name][1] for name in summed]).to(device)
+            number = sum(read[name][0].numel() for name in summed)
+            bags = torch.repeat_interleave(lengths, output_size=number)
+            if any(group.sums and group.weighted for group in placement.groups):
+                ones = [read[n][2] if len(read[n]) > 2 else torch.ones(read[n][0].numel()) for n in summed]
+                weights = torch.cat([one.to(device, torch.float32) for one in ones])
+        counts = [sum(read[name][0].numel() for name in some) for some in names]
+        return cls(ids, counts, pieces, bags, weights, read, error)
 
-    @classmethod
-    def failed(cls, tables: int, device: torch.device, error: str) -> RankBatch:
-        """Return a batch without lookups that carries the error."""
-        empty = torch.zeros(0, dtype=torch.int64, device=device)
-        return cls(empty, [0] * tables, [empty] * tables, error)
+    def outputs(self, placement: Placement) -> list[int]:
+        """Rows of the output of each group."""
+        return [sum(map(sum, self.pieces[parts])) for parts in placement.parts_of_group]
 
-    def result(self, tables: Sequence[str], rows: Sequence[torch.Tensor], like: Any) -> Mapping[str, Any]:
-        """Return the rows by table, in the type that matches the features."""
+    def result(self, wanted: Sequence[Feature], placement: Placement, rows: Sequence[torch.Tensor], like: Any) -> Mapping[str, Any]:
+        """Return the outputs by feature: sums of samples, or rows in the type that matches the features.
+
+        Args:
+            wanted: the features.
+            placement: the parts.
+            rows: outputs of each feature of each part.
+            like: the features as they were given.
+        """
         kind: Any = JaggedRows
         if not isinstance(like, Mapping):
             import torchrec
 
             kind = torchrec.JaggedTensor
-        jagged = zip(tables, rows, self.lengths, strict=True)
-        return {table: kind(values=one, lengths=lengths) for table, one, lengths in jagged}
+        pieces = iter(rows)
+        by_table: dict[str, list[tuple[int, bool, list[torch.Tensor]]]] = {}
+        for part, group, sizes in zip(placement.parts, placement.group_of.tolist(), self.pieces, strict=True):
+            found = (part.columns[0], placement.groups[group].sums, [next(pieces) for _ in sizes])
+            by_table.setdefault(part.name, []).append(found)
+        seen: Counter[str] = Counter()
+        result: dict[str, Any] = {}
+        for feature in wanted:
+            name = feature.table.name
+            blocks = []
+            for _, sums, outputs in sorted(by_table[name], key=lambda block: block[0]):
+                one = outputs[seen[name]]
+                blocks.append(one if sums or not feature.table.pooled else _pooled(one, feature, self.read[feature.name]))
+            seen[name] += 1
+            joined = torch.cat(blocks, 1) if len(blocks) > 1 else blocks[0]
+            lengths = self.read[feature.name][1]
+            result[feature.name] = joined if feature.table.pooled else kind(values=joined, lengths=lengths)
+        return result
 
 
-def _jagged_parts(features: Any, tables: Sequence[str]) -> Features:
-    """Return the ids and lengths of the tables in a KeyedJaggedTensor."""
+def _pooled(rows: torch.Tensor, feature: Feature, read: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """`(samples, dim)` sums of a feature's `(n, dim)` rows."""
+    lengths = read[1].to(device=rows.device, dtype=torch.int64)
+    if rows.shape[0] == 0:
+        return rows.new_zeros((lengths.numel(), rows.shape[1])) + rows.sum()  # keeps autograd's way
+    weights = read[2].to(rows) if feature.weighted else None
+    every = torch.arange(rows.shape[0], device=rows.device)
+    starts = torch.cumsum(lengths, 0) - lengths
+    return torch.nn.functional.embedding_bag(every, rows, starts, mode="sum", per_sample_weights=weights)
+
+
+def _read(features: Any, wanted: Sequence[Feature], device: torch.device) -> Features:
+    """Return the checked features."""
+    parts = features if isinstance(features, Mapping) else _jagged_parts(features, wanted)
+    for feature in wanted:
+        _check_part(parts, feature, device)
+    names = [feature.name for feature in wanted]
+    _check_lengths(names, [parts[name][0].numel() for name in names], [parts[name][1] for name in names])
+    return {feature.name: tuple(parts[feature.name])[: 3 if feature.weighted else 2] for feature in wanted}
+
+
+def _jagged_parts(features: Any, wanted: Sequence[Feature]) -> Features:
+    """Return the ids and lengths of the features in a KeyedJaggedTensor."""
     if not hasattr(features, "keys") or not hasattr(features, "lengths_or_none"):
         raise InvalidInput(
-            f"features are a {type(features).__name__}, must be a KeyedJaggedTensor or a mapping from table to (ids, lengths)"
+            f"features are a {type(features).__name__}, must be a KeyedJaggedTensor or a mapping from feature to (ids, lengths)"
         )
     keys = list(features.keys())
+    twice = [key for key, count in Counter(keys).items() if count > 1]
+    if twice:
+        raise InvalidInput(f"features have '{twice[0]}' twice; give each feature once")
     sizes = features.length_per_key()
-    values = dict(zip(keys, features.values().split(sizes), strict=True))
-    lengths = dict(zip(keys, features.lengths().split(features.stride_per_key()), strict=True))
-    return {key: (values[key], lengths[key]) for key in keys if key in set(tables)}
+    parts = [features.values().split(sizes), features.lengths().split(features.stride_per_key())]
+    if features.weights_or_none() is not None:
+        parts.append(features.weights().split(sizes))
+    names = {feature.name for feature in wanted}
+    return {key: found for key, *found in zip(keys, *parts, strict=True) if key in names}
 
 
-def _check_part(features: Features, table: str, device: torch.device) -> None:
-    """Check that ids and lengths of a table are tensors that can be read."""
-    if table not in features:
+def _check_part(features: Features, feature: Feature, device: torch.device) -> None:
+    """Check that ids, lengths and weights of a feature are tensors that can be read."""
+    name = feature.name
+    if name not in features:
         raise InvalidInput(
-            f"features have no table '{table}'; every table of the module needs ids and lengths, if only empty ones"
+            f"features have no '{name}'; every feature of the module needs ids and lengths, if only empty ones"
         )
-    part = features[table]
-    if not isinstance(part, tuple | list) or len(part) != 2 or not all(isinstance(one, torch.Tensor) for one in part):
-        raise InvalidInput(f"table '{table}': features must be a pair of tensors (ids, lengths)")
+    part, tensors = features[name], 3 if feature.weighted else 2
+    if (
+        not isinstance(part, tuple | list)
+        or not tensors <= len(part) <= 3
+        or not all(isinstance(one, torch.Tensor) for one in part)
+    ):
+        what = "(ids, lengths, weights)" if feature.weighted else "(ids, lengths)"
+        raise InvalidInput(f"feature '{name}': features must be a tuple of tensors {what}")
     allowed = dict.fromkeys(("cpu", device.type))
-    for one, what in zip(part, ("ids", "lengths"), strict=True):
-        if one.ndim != 1 or one.dtype not in (torch.int64, torch.int32):
+    for one, what in zip(part[:tensors], ("ids", "lengths", "weights"), strict=False):
+        types = (torch.float32,) if what == "weights" else (torch.int64, torch.int32)
+        if one.ndim != 1 or one.dtype not in types:
             raise InvalidInput(
-                f"table '{table}': {what} are {one.dtype} of shape {tuple(one.shape)}, must be int64 of shape (n,)"
+                f"feature '{name}': {what} are {one.dtype} of shape {tuple(one.shape)}, must be "
+                f"{str(types[0]).removeprefix('torch.')} of shape (n,)"
             )
         if one.layout != torch.strided:
-            raise InvalidInput(f"table '{table}': {what} are {one.layout}, must be torch.strided; call to_dense()")
+            raise InvalidInput(f"feature '{name}': {what} are {one.layout}, must be torch.strided; call to_dense()")
         if one.device.type not in allowed:
             raise InvalidInput(
-                f"table '{table}': {what} are on {one.device}, must be on {' or '.join(allowed)}; move them there"
+                f"feature '{name}': {what} are on {one.device}, must be on {' or '.join(allowed)}; move them there"
             )
+    if feature.weighted and part[2].numel() != part[0].numel():
+        raise InvalidInput(
+            f"feature '{name}': it has {part[2].numel()} weights and {part[0].numel()} ids; give each id one weight"
+        )
 
 
-def _check_lengths(tables: Sequence[str], counts: Sequence[int], lengths: Sequence[torch.Tensor]) -> None:
-    """Check that no length is negative and that lengths add up, with one copy to main memory for all tables."""
+def _check_lengths(names: Sequence[str], counts: Sequence[int], lengths: Sequence[torch.Tensor]) -> None:
+    """Check that no length is negative and that lengths add up, with one copy to main memory for all features."""
     if len({one.numel() for one in lengths}) == 1:
-        by_table = torch.stack(list(lengths))
-        found = torch.stack([by_table.sum(1), (by_table < 0).sum(1)]).tolist()
+        by_feature = torch.stack(list(lengths))
+        found = torch.stack([by_feature.sum(1), (by_feature < 0).sum(1)]).tolist()
     else:
         found = torch.stack([torch.stack([one.sum(), (one < 0).sum()]) for one in lengths]).T.tolist()
-    for table, count, total, negative in zip(tables, counts, *found, strict=True):
+    for name, count, total, negative in zip(names, counts, *found, strict=True):
         if negative:
-            raise InvalidInput(f"table '{table}': {negative} of its lengths are negative; a sample has at least 0 ids")
+            raise InvalidInput(f"feature '{name}': {negative} of its lengths are negative; a sample has at least 0 ids")
         if total != count:
-            raise InvalidInput(f"table '{table}': its lengths add up to {total}, but it has {count} ids")
+            raise InvalidInput(f"feature '{name}': its lengths add up to {total}, but it has {count} ids")

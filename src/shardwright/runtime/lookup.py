@@ -1,7 +1,12 @@
 """The way of a step's lookups: directly to the holders, or through proxies inside the host.
 
 Without proxies, a rank asks the holder of each row. With proxies (de-duplication by host), it asks the device on its own host that has the
-holder's local rank. The proxies of a rail then ask each other for the distinct rows that their hosts need.
+holder's local rank. The proxies of a rail then ask each other for the distinct rows that their hosts need. Proxies save nothing of sums, so
+these then take a direct way beside. Otherwise rows and sums travel in the same messages.
+
+A holder adds the rows of a bag in the order of its lookups, and a rank the sums of a bag in the order of ranks. A holder adds the gradients
+of a row in the order of ranks, and within a rank in the order of lookups. So outputs and gradients do not depend on who holds what, but for
+bags and gradients that were summed in pieces.
 """
 
 from __future__ import annotations
@@ -15,12 +20,14 @@ import torch
 
 from shardwright._engine import find_codes as native_find_codes
 from shardwright.arrays import Ints
-from shardwright.runtime.hop import Fill, Hop, Route, sum_equal
+from shardwright.runtime.bags import HeldBags, by_rank, in_bags, own_last
+from shardwright.runtime.features import RankBatch
+from shardwright.runtime.hop import Bags, Fill, Hop, Route, sum_equal
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.ranking import Ranking
 from shardwright.runtime.storage import Storage
-from shardwright.runtime.wire import Label, Rows, TrafficMeter
+from shardwright.runtime.wire import Label, Rows, Sizes, TrafficMeter
 
 _IDS, _VALUES, _GRADIENTS = Label("forward", "ids"), Label("forward", "values"), Label("backward", "gradients")
 
@@ -31,55 +38,83 @@ class Journey:
 
     Attributes:
         routes: one route per hop; the first carries the rank's own lookups.
+        direct: the route of sums; the last of `routes` unless there are proxies, None without sums.
+        held: for each group of sums, the bags that this rank answers.
         failed: whether any rank has bad input.
     """
 
     routes: tuple[Route, ...]
+    direct: Route | None
+    held: list[HeldBags]
     failed: bool
 
 
 class Lookup:
-    """Bring rows to the ranks that look them up, and gradients back to the holders."""
+    """Bring rows and sums to the ranks that look them up, and gradients back to the holders."""
 
     def __init__(self, placement: Placement, ranks: Ranks, storage: Storage, meter: TrafficMeter) -> None:
-        topology = placement.plan.task.topology
-        way = placement.plan.task.exchange.deduplicate
+        topology, exchange = placement.plan.task.topology, placement.plan.task.exchange
+        way, types = exchange.deduplicate, (exchange.values, exchange.gradients)
         bits, per_host, device = placement.slot_bits, topology.devices_per_host, ranks.device
-        proxies = way == "host" and min(topology.hosts, per_host) > 1
+        rows = placement.row_groups
+        proxies = way == "host" and min(topology.hosts, per_host) > 1 and rows > 0
         holders = placement.nearest(ranks.rank)
         questions = placement.slots(np.arange(holders.size), holders)
-        self._placement, self._storage = placement, storage
+        self._placement, self._storage, self._me = placement, storage, ranks.rank
+        self._direct = Hop(ranks.world, placement.groups[rows if proxies else 0 :], bits, meter, device, way != "none", types)
+        codes = self._direct.codes.of(placement.group_of_range - rows * proxies, holders, questions)
+        self._hops = [self._direct]
         if proxies:
-            first = Hop(ranks.host, placement.widths, bits + topology.hosts.bit_length(), meter, device, True)
-            onward = Hop(ranks.rail, placement.widths, bits, meter, device, True)
+            groups = placement.groups[:rows]
+            first = Hop(ranks.host, groups, bits + topology.hosts.bit_length(), meter, device, True, types)
+            onward = Hop(ranks.rail, groups, bits, meter, device, True, types)
             self._hops = [first, onward]
             rail = torch.from_numpy(onward.codes.destinations(np.arange(topology.hosts)))
             self._destinations = rail.to(device) << bits
             questions += holders // per_host << bits
-            holders = holders % per_host
-        else:
-            first = Hop(ranks.world, placement.widths, bits, meter, device, way != "none")
-            self._hops = [first]
-        self._router = Router(placement, first.codes.of(placement.group_of_range, holders, questions), device)
+            by_proxy = first.codes.of(placement.group_of_range, holders % per_host, questions)
+            codes = np.where(placement.group_of_range < rows, by_proxy, codes)
+        self._router = Router(placement, codes, device)
+        ranges = np.bincount(placement.part_of_range, minlength=len(placement.parts))
+        self._cut = [bool((ranges[parts] > 1).any()) for parts in placement.parts_of_group]
 
-    def ask(self, ranking: Ranking, ids: torch.Tensor, counts: list[int], failed: bool) -> Journey:
+    def ask(self, ranking: Ranking, batch: RankBatch) -> Journey:
         """Tell the holders which rows are looked up.
 
         Args:
             ranking: the rank maps.
-            ids: `(n,)` ids, table after table.
-            counts: lookups of each table.
-            failed: whether this rank has bad input.
+            batch: this rank's lookups.
         """
-        bounds = np.cumsum([0, *(sum(counts[tables]) for tables in self._placement.tables_of_group)]).tolist()
-        codes, wrong = self._router.find(ranking, ids, counts)
-        routes = [self._hops[0].ask(codes, bounds, _IDS, failed or wrong)]
-        if len(self._hops) > 1:
-            asked = routes[0].asked
-            codes = torch.cat([self._onward(group, questions) for group, questions in enumerate(asked)])
-            bounds = np.cumsum([0, *(questions.numel() for questions in asked)]).tolist()
-            routes.append(self._hops[1].ask(codes, bounds, _IDS, routes[0].failed))
-        return Journey(tuple(routes), routes[-1].failed)
+        rows = self._placement.row_groups
+        bounds = np.cumsum([0, *(sum(batch.counts[parts]) for parts in self._placement.parts_of_group)]).tolist()
+        codes, wrong = self._router.find(ranking, batch.ids, batch.counts)
+        failed, bags = wrong | (batch.error is not None), Bags(batch.bags, np.cumsum([0, *batch.outputs(self._placement)[rows:]]).tolist(), batch.weights)
+        if self._hops == [self._direct]:
+            route = self._direct.ask(codes, bounds, _IDS, failed, bags)
+            return Journey((route,), route, self._held(route), route.failed)
+        cut = bounds[rows]
+        routes = [self._hops[0].ask(codes[:cut], bounds[: rows + 1], _IDS, failed)]
+        asked = routes[0].asked
+        onward = torch.cat([self._onward(group, questions) for group, questions in enumerate(asked)])
+        its_bounds = np.cumsum([0, *(questions.numel() for questions in asked)]).tolist()
+        routes.append(self._hops[1].ask(onward, its_bounds, _IDS, routes[0].failed))
+        if rows == len(self._placement.groups):
+            return Journey(tuple(routes), None, [], routes[1].failed)
+        own = [bound - cut for bound in bounds[rows:]]
+        direct = self._direct.ask(codes[cut:], own, _IDS, routes[1].failed, bags)
+        return Journey(tuple(routes), direct, self._held(direct), direct.failed)
+
+    def _held(self, route: Route) -> list[HeldBags]:
+        """The bags of which this rank has rows, for each group of sums."""
+        first, hop = self._placement.row_groups - self._direct.row_groups, self._direct
+        held = []
+        for group in range(hop.row_groups, len(hop.groups)):
+            columns = 1 + hop.groups[group].weighted
+            asked = by_rank(route.asked[group].view(-1, columns), *_place_of_own(route.sizes, group, self._me))
+            weights = asked[:, 1].to(torch.int32).view(torch.float32) if columns > 1 else None
+            own = _place_of_own(route.answers, group, self._me)
+            held.append(HeldBags.of(first + group, asked[:, 0].contiguous(), weights, own))
+        return held
 
     def _onward(self, group: int, questions: torch.Tensor) -> torch.Tensor:
         """`(n,)` codes for the rail of the questions that a proxy receives."""
@@ -87,37 +122,71 @@ class Lookup:
         slots = questions & ((1 << codes.bits) - 1)
         return self._destinations[questions >> codes.bits] + slots + (group * codes.members << codes.bits)
 
-    def rows(self, journey: Journey) -> Rows:
-        """`(n, dim)` rows of the lookups of each group."""
-        fill = self._stored(journey.routes[-1])
+    def outputs(self, journey: Journey, bags: Sequence[int]) -> Rows:
+        """By group, `(n, dim)` rows of the lookups, or sums of the bags.
+
+        Args:
+            journey: the journey.
+            bags: number of this rank's bags in each group of sums.
+        """
+        pooled = [own_last(self._storage.sums(held), *held.own) for held in journey.held]
+        fill = self._stored(self._hops[-1], journey.routes[-1], pooled)
         for hop, route in zip(reversed(self._hops), reversed(journey.routes), strict=True):
             found = hop.answer(route, fill, _VALUES)
             fill = _chosen(route, found)
-        first = journey.routes[0]
-        return [
+        first, rows = journey.routes[0], self._placement.row_groups
+        outputs = [
             matrix.index_select(0, first.inverse[start:stop])
-            for matrix, (start, stop) in zip(found, pairwise(first.lookups), strict=True)
+            for matrix, (start, stop) in zip(found[:rows], pairwise(first.lookups), strict=False)
         ]
+        if journey.direct is None:
+            return outputs
+        if journey.direct is not first:
+            found = self._direct.answer(journey.direct, self._stored(self._direct, journey.direct, pooled), _VALUES)
+        answers = zip(found[len(found) - len(bags) :], journey.direct.bags, journey.direct.members, bags, self._cut[rows:], strict=True)
+        return [*outputs, *(in_bags(*its) for its in answers)]
 
     def gradients(self, journey: Journey, gradients: Rows) -> tuple[Rows, Rows]:
-        """Sum the gradients of lookups at the holders.
+        """Sum the gradients of lookups at the holders. Rows of fused kernels are updated at once, and are not returned.
 
         Args:
             journey: journey of the forward pass.
-            gradients: by group, `(n, dim)` gradients of the lookups.
+            gradients: by group, `(n, dim)` gradients of the outputs.
 
         Returns:
             By group, `(m,)` distinct slots of this rank, ascending, and `(m, dim)` sums.
         """
+        rows, of_bags = self._placement.row_groups, gradients[self._placement.row_groups :]
         for hop, route in zip(self._hops, journey.routes, strict=True):
             gradients = hop.give_back(route, hop.taker(route, gradients), _GRADIENTS)
-        return sum_equal(journey.routes[-1].asked, gradients)
+        last, me = journey.routes[-1], self._hops[-1].codes.me
+        orders = [
+            by_rank(torch.arange(asked.shape[0], device=asked.device), *_place_of_own(last.sizes, group, me))
+            for group, asked in enumerate(last.asked[:rows])
+        ]
+        slots, sums = sum_equal(last.asked[:rows], gradients[:rows], orders)
+        if journey.direct is not None and journey.direct is not last:
+            take = self._direct.taker(journey.direct, of_bags)
+            gradients = self._direct.give_back(journey.direct, take, _GRADIENTS)
+        for held, matrix in zip(journey.held, gradients[len(gradients) - len(journey.held) :], strict=True):
+            its_slots, its_sums = self._storage.gradients(held, by_rank(matrix, *held.own))
+            slots.append(its_slots)
+            sums.append(its_sums)
+        return slots, sums
 
-    def _stored(self, route: Route) -> Fill:
+    def _stored(self, hop: Hop, route: Route, pooled: Rows) -> Fill:
         def fill(group: int, start: int, stop: int, out: torch.Tensor) -> None:
-            self._storage.read(group, route.asked[group][start:stop], out)
+            if group < hop.row_groups:
+                self._storage.read(group, route.asked[group][start:stop], out)
+            else:
+                out.copy_(pooled[group - hop.row_groups][start:stop])
 
         return fill
+
+
+def _place_of_own(sizes: Sizes, group: int, me: int) -> tuple[int, int]:
+    """How many rows of other ranks come before this rank's own in the order of ranks, and how many are its own."""
+    return int(sizes.received[group, :me].sum()), int(sizes.own[group])
 
 
 def _chosen(route: Route, rows: Rows) -> Fill:
@@ -145,8 +214,8 @@ class Router:
             device: device of the keys.
         """
         starts, parts, first = placement.segments
-        tables = np.searchsorted(starts, placement.base[:-1])
-        self._arrays = (np.append(tables, starts.size), starts, parts, first, codes)  # in the engine's order
+        parts_at = np.searchsorted(starts, placement.base[:-1])
+        self._arrays = (np.append(parts_at, starts.size), starts, parts, first, codes)  # in the engine's order
         self._starts, self._parts, self._first, self._codes = (
             torch.from_numpy(one).to(device) for one in self._arrays[1:]
         )
@@ -160,8 +229,8 @@ class Router:
 
         Args:
             ranking: the rank maps.
-            ids: `(n,)` ids, table after table.
-            counts: lookups of each table.
+            ids: `(n,)` ids, part after part.
+            counts: lookups of each part.
 
         Returns:
             `(n,)` codes, and whether any id is out of range; such an id has the code of row 0.

@@ -1,6 +1,9 @@
 """Where every row of every table lies on every rank: a plan as arrays, the same on all ranks.
 
-Tables of equal width and type form a *group*; a rank keeps all its rows of a group in one matrix. A row's *slot* is its row in that
+A *part* is a table's range of columns that no shard cuts further. Every part has row blocks of its own, so whole tables, columns of any
+widths, grids and tiers are one thing: a lookup in a table is a lookup in each of its parts, and the holder of the row answers for that part.
+
+Parts of equal width, type and use form a *group*; a rank keeps all its rows of a group in one matrix. A row's *slot* is its row in that
 matrix. Row blocks (and tiers) are dealt out further to *ranges*: a block on one device is one range, a block with replicas on n devices
 is n ranges. One holder *owns* each range: it sums the gradients of the range's rows.
 """
@@ -8,9 +11,10 @@ is n ranges. One holder *owns* each range: it sums the gradients of the range's 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,17 +80,79 @@ class ReplicaSet:
         return host * self.per_host + self.local[number % len(self.local)]
 
 
+class Group(NamedTuple):
+    """What the parts of a group have in common. Groups whose holders answer with rows come before those that answer with sums.
+
+    Attributes:
+        sums: whether a holder answers a bag by the sum of its rows; else each lookup by its row.
+        dim: columns.
+        dtype: type of the weights.
+        replicated: whether replicas must agree on gradients before rows are updated; only told apart for sums.
+        weighted: whether lookups of sums have weights.
+    """
+
+    sums: bool
+    dim: int
+    dtype: str
+    replicated: bool = False
+    weighted: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of a table's columns.
+
+    Attributes:
+        table: the table.
+        columns: half-open range of its columns.
+    """
+
+    table: Table
+    columns: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+        return self.table.name
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table."""
+        return self.table.rows
+
+    @property
+    def dim(self) -> int:
+        """Columns of the part."""
+        return self.columns[1] - self.columns[0]
+
+    @property
+    def title(self) -> str:
+        """The part for people: the table's name, and the columns if they are not all."""
+        return self.name if self.dim == self.table.dim else f"{self.name}[:, {self.columns[0]}:{self.columns[1]}]"
+
+
+def parts_of(table: Table, shards: Sequence[Shard]) -> list[tuple[Part, list[Shard]]]:
+    """Cut a table at every column where some shard ends; returns each part with its row blocks, by rows."""
+    cuts = sorted({column for shard in shards for column in shard.columns})
+    found = []
+    for start, stop in pairwise(cuts):
+        covering = [shard for shard in shards if shard.columns[0] <= start and stop <= shard.columns[1]]
+        own = [replace(shard, columns=(start, stop)) for shard in sorted(covering, key=lambda shard: shard.rows)]
+        found.append((Part(table, (start, stop)), own))
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """All rows of the chosen tables, by *key*: rows (ids, or ranks by hotness) numbered through all tables, one table after another.
+    """All rows of the chosen tables, by *key*: rows (ids, or ranks by hotness) numbered through all parts, one part after another.
 
     Attributes:
         plan: the plan.
-        tables: the tables, sorted by group.
-        groups: `(dim, dtype)` of each group.
-        group_of: `(tables,)` group of each table.
-        base: `(tables + 1,)` key of each table's first row.
-        shards: all shards of the tables.
+        parts: the parts of the tables, sorted by group.
+        groups: the groups.
+        group_of: `(parts,)` group of each part.
+        base: `(parts + 1,)` key of each part's first row.
+        shards: the row blocks of all parts.
         sets: `(shards,)` holders of each shard.
         exchanges: `(shards,)` how replicas agree on a gradient: `ALONE`, `TOUCHED` or `WHOLE`.
         segments: `(3, segments)` first key, number of ranges that the segment is dealt to, and index of its first range.
@@ -94,8 +160,8 @@ class Placement:
     """
 
     plan: Plan
-    tables: tuple[Table, ...]
-    groups: tuple[tuple[int, str], ...]
+    parts: tuple[Part, ...]
+    groups: tuple[Group, ...]
     group_of: Ints
     base: Ints
     shards: tuple[Shard, ...]
@@ -105,25 +171,29 @@ class Placement:
     ranges: Ints
 
     @classmethod
-    def of(cls, plan: Plan, names: Sequence[str]) -> Placement:
+    def of(cls, plan: Plan, names: Sequence[str], exact: bool = False) -> Placement:
         """Return the placement of some of a plan's tables.
 
+        Args:
+            plan: the plan.
+            names: the tables.
+            exact: whether holders of row blocks answer with rows, which the asking rank sums in the order of a whole table.
+
         Raises:
-            InvalidInput: no table is named, one is named twice, or a table is pooled, has int8 weights, is cut by columns, or has
-                replicas on an irregular set of devices.
+            InvalidInput: no table is named, one is named twice, or a table has int8 weights or replicas on an irregular set of devices.
         """
         if not names or len(set(names)) < len(names):
             raise InvalidInput(f"tables are {list(names)[:10]}; name at least one table, and each once")
-        chosen = [_runnable(plan, name) for name in names]
-        groups = sorted({(table.dim, table.dtype) for table in chosen})
-        tables = tuple(sorted(chosen, key=lambda table: groups.index((table.dim, table.dtype))))
-        base = np.concatenate([[0], np.cumsum([table.rows for table in tables])]).astype(np.int64)
+        tables = [_runnable(plan, name) for name in names]
+        cut = [(*part, _group_of(*part, exact)) for table in tables for part in parts_of(table, plan.by_table[table.name])]
+        groups = sorted({group for *_, group in cut})
+        cut.sort(key=lambda one: one[2])
+        base = np.concatenate([[0], np.cumsum([part.rows for part, *_ in cut])]).astype(np.int64)
         shards: list[Shard] = []
         sets: list[ReplicaSet] = []
         segments: list[tuple[int, ...]] = []
         ranges: list[tuple[int, ...]] = []
-        for start, table in zip(base.tolist(), tables, strict=False):
-            held = sorted(plan.by_table[table.name], key=lambda shard: shard.rows)
+        for start, (_, held, _) in zip(base.tolist(), cut, strict=False):
             own = [ReplicaSet.of(shard, plan.task.topology) for shard in held]
             layout = RowLayout.of(held)
             for row, blocks, first in zip(
@@ -137,9 +207,9 @@ class Placement:
             sets += own
         return cls(
             plan,
-            tables,
+            tuple(part for part, *_ in cut),
             tuple(groups),
-            np.array([groups.index((table.dim, table.dtype)) for table in tables], dtype=np.int64),
+            np.array([groups.index(group) for *_, group in cut], dtype=np.int64),
             base,
             tuple(shards),
             tuple(sets),
@@ -151,46 +221,53 @@ class Placement:
     @property
     def widths(self) -> tuple[int, ...]:
         """Columns of each group."""
-        return tuple(dim for dim, _ in self.groups)
+        return tuple(group.dim for group in self.groups)
 
     @cached_property
-    def tables_of_group(self) -> list[slice]:
-        """The tables of each group, as a slice of `tables`."""
+    def row_groups(self) -> int:
+        """Number of groups whose holders answer with rows; they come first."""
+        return sum(not group.sums for group in self.groups)
+
+    @cached_property
+    def parts_of_group(self) -> list[slice]:
+        """The parts of each group, as a slice of `parts`."""
         ends = np.searchsorted(self.group_of, np.arange(len(self.groups) + 1)).tolist()
         return [slice(start, stop) for start, stop in pairwise(ends)]
 
     @cached_property
-    def table_of_shard(self) -> Ints:
-        """`(shards,)` the table of each shard."""
-        number = {table.name: index for index, table in enumerate(self.tables)}
-        return np.array([number[shard.table] for shard in self.shards], dtype=np.int64)
+    def part_of_shard(self) -> Ints:
+        """`(shards,)` the part of each shard."""
+        number = {(part.name, part.columns): index for index, part in enumerate(self.parts)}
+        return np.array([number[shard.table, shard.columns] for shard in self.shards], dtype=np.int64)
 
     @cached_property
-    def table_of_range(self) -> Ints:
-        """`(ranges,)` the table of each range."""
-        tables: Ints = self.table_of_shard[self.ranges[0]]
-        return tables
+    def part_of_range(self) -> Ints:
+        """`(ranges,)` the part of each range."""
+        parts: Ints = self.part_of_shard[self.ranges[0]]
+        return parts
 
     @cached_property
     def group_of_range(self) -> Ints:
         """`(ranges,)` the group of each range."""
-        groups: Ints = self.group_of[self.table_of_range]
+        groups: Ints = self.group_of[self.part_of_range]
         return groups
 
     @cached_property
     def owner(self) -> Ints:
         """`(ranges,)` the rank that sums the gradients of a range's rows: its only holder, or one of its replicas."""
-        return self._chosen(ReplicaSet.owner)
+        return self._chosen(ReplicaSet.owner, self.ranges[3])
 
     def nearest(self, rank: int) -> Ints:
         """`(ranges,)` the rank that `rank` asks for the rows of each range: itself, else a holder on its host, else the owner."""
-        return self._chosen(lambda holders, number: holders.nearest(rank, number))
+        sums = np.array([group.sums for group in self.groups])[self.group_of_range]
+        spread = np.where(sums, rank, self.ranges[3])  # one holder has the whole bag; rows are shared out to all near ones
+        return self._chosen(lambda holders, number: holders.nearest(rank, number), spread)
 
-    def _chosen(self, choose: Callable[[ReplicaSet, int], int]) -> Ints:
-        """`(ranges,)` one holder of each range: its only holder, or the one that `choose` picks by the range's number among replicas."""
+    def _chosen(self, choose: Callable[[ReplicaSet, int], int], numbers: Ints) -> Ints:
+        """`(ranges,)` one holder of each range: its only holder, or the one that `choose` picks by the range's number."""
         chosen: Ints = np.array([shard.devices[0] for shard in self.shards], dtype=np.int64)[self.ranges[0]]
         for index in np.flatnonzero(self.exchanges[self.ranges[0]] != ALONE):
-            chosen[index] = choose(self.sets[self.ranges[0, index]], int(self.ranges[3, index]))
+            chosen[index] = choose(self.sets[self.ranges[0, index]], int(numbers[index]))
         return chosen
 
     @cached_property
@@ -206,7 +283,7 @@ class Placement:
         shard = np.repeat(np.arange(len(self.shards)), [len(shard.devices) for shard in self.shards])
         rank = np.array([device for shard in self.shards for device in shard.devices], dtype=np.int64)
         rows = np.array([shard.row_count for shard in self.shards], dtype=np.int64)[shard]
-        group = self.group_of[self.table_of_shard[shard]]
+        group = self.group_of[self.part_of_shard[shard]]
         order = np.lexsort((shard, self.exchanges[shard], group, rank))
         place = rank[order] * len(self.groups) + group[order]
         before = np.cumsum(rows[order]) - rows[order]
@@ -254,22 +331,18 @@ def _runnable(plan: Plan, name: str) -> Table:
     if name not in plan.by_table:
         raise InvalidInput(f"table '{name}' is not in the plan; its tables are {', '.join(list(plan.by_table)[:10])}")
     table = plan.task.table_by_name[name]
-    if table.pooled:
-        raise InvalidInput(
-            f"table '{name}' is pooled; this module runs sequence tables. Name the sequence tables by tables=[...] and "
-            "give the pooled ones to TorchRec or FBGEMM"
-        )
     if table.dtype == "int8":
         raise InvalidInput(
             f"table '{name}' has int8 weights; this module trains fp32 and fp16 ones: state one of these as its dtype"
         )
-    narrow = next((shard for shard in plan.by_table[name] if shard.dim < table.dim), None)
-    if narrow is not None:
-        raise InvalidInput(
-            f"table '{name}' is cut by columns: a block has columns [{narrow.columns[0]}, {narrow.columns[1]}) of {table.dim}; this module "
-            "runs blocks of whole rows. Plan it row_wise, table_wise, table_row_wise, data_parallel or tiered"
-        )
     return table
+
+
+def _group_of(part: Part, held: Sequence[Shard], exact: bool) -> Group:
+    table, sums = part.table, part.table.pooled and not (exact and len(held) > 1)
+    if not sums:
+        return Group(False, part.dim, table.dtype)
+    return Group(True, part.dim, table.dtype, any(len(shard.devices) > 1 for shard in held), table.weighted)
 
 
 def _dealt(rows: int, blocks: int, copies: int) -> Iterator[tuple[int, int, int, int]]:

@@ -28,8 +28,8 @@ def chosen_maps(placement: Placement, given: Mapping[str, RankMap] | None) -> di
         if name not in placement.plan.by_table:
             raise InvalidInput(f"rank map for table '{name}', which is not in the plan; name a table of the plan")
     ordered = {shard.table for shard in placement.shards if shard.row_order == "hotness"}
-    maps = {}
-    for table in placement.tables:
+    maps: dict[str, RankMap] = {}
+    for table in placement.parts:
         found = known.get(table.name) if table.name in ordered else None
         maps[table.name] = RankMap.identity(table.rows) if found is None else found
         if maps[table.name].rows != table.rows:
@@ -40,7 +40,7 @@ def chosen_maps(placement: Placement, given: Mapping[str, RankMap] | None) -> di
 
 
 class Ranking:
-    """Rank maps of the tables of a placement, on one torch device.
+    """Rank maps of the parts of a placement, on one torch device.
 
     Attributes:
         maps: rank maps by table.
@@ -51,7 +51,7 @@ class Ranking:
         self.maps = maps
         self._base = torch.from_numpy(placement.base).to(device)
         self._rows = self._base.diff()
-        own = [maps[table.name] for table in placement.tables]
+        own = [maps[part.name] for part in placement.parts]
         bases = placement.base[:-1]
         hottest = [one.ascending + start for one, start in zip(own, bases, strict=True)]
         ranks = [one.order + start for one, start in zip(own, bases, strict=True)]
@@ -66,8 +66,8 @@ class Ranking:
         """Return the keys of lookups.
 
         Args:
-            ids: `(n,)` ids, table after table.
-            counts: `(tables,)` lookups of each table.
+            ids: `(n,)` ids, part after part.
+            counts: `(parts,)` lookups of each part.
 
         Returns:
             `(n,)` keys, and whether any id is out of range, `()`; such an id gets the key of row 0.
@@ -88,9 +88,9 @@ class Ranking:
         cold = keys.add_(torch.repeat_interleave(self._stops, counts, output_size=size)).sub_(before)
         return torch.where((bits >> place) & 1 != 0, ranked, cold), some_wrong
 
-    def ids(self, placement: Placement, table: int, keys: Ints) -> Ints:
-        """`(n,)` ids of `(n,)` keys, all of one table."""
-        return self.maps[placement.tables[table].name].ids(keys - placement.base[table])
+    def ids(self, placement: Placement, part: int, keys: Ints) -> Ints:
+        """`(n,)` ids of `(n,)` keys, all of one part."""
+        return self.maps[placement.parts[part].name].ids(keys - placement.base[part])
 
 
 def _directory(hottest: Ints, rows: int) -> tuple[Ints, Ints]:

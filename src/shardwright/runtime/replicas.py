@@ -36,10 +36,11 @@ class TouchedReplicas:
         first = (placement.group_of_range[mine] << self._bits) + placement.slots(mine, ranks.rank)
         mine, first = mine[np.argsort(first)], np.sort(first)
         self._starts = torch.from_numpy(first).to(device)
+        carried = [group._replace(sums=False) for group in placement.groups]  # gradients travel row by row
         self._up: list[tuple[Hop, torch.Tensor]] = []
         self._down: list[tuple[Hop, torch.Tensor]] = []
         for members, owners in _levels(placement, ranks, TOUCHED):
-            hop = Hop(members, placement.widths, self._bits, meter, device, dedupe=False)
+            hop = Hop(members, carried, self._bits, meter, device, dedupe=False)
             up = _codes(placement, hop, mine, owners[mine], np.array(members.ranks, dtype=np.int64)[owners[mine]])
             down = np.full((mine.size, members.size), _NOWHERE, dtype=np.int64)
             for member, rank in enumerate(members.ranks):

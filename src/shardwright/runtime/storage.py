@@ -1,4 +1,4 @@
-"""The storage of one rank: a weight matrix and optimizer state for each group of tables, and the initial weights."""
+"""The storage of one rank: a weight matrix and optimizer state for each group of parts, and the initial weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import numpy.typing as npt
 import torch
 
 from shardwright.arrays import Ints
+from shardwright.runtime.bags import HeldBags
+from shardwright.runtime.hop import summed
+from shardwright.runtime.kernels import FusedKernel, fuses
 from shardwright.runtime.optimizers import STATES, OptimizerOptions, state_width, update
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.ranking import Ranking
@@ -28,7 +31,7 @@ class Cut(NamedTuple):
     """Some rows of a range that a rank holds.
 
     Attributes:
-        table: the table.
+        part: the part of a table.
         group: its group.
         number: the range.
         start: first row within the range.
@@ -36,7 +39,7 @@ class Cut(NamedTuple):
         first: slot of the range's first row.
     """
 
-    table: int
+    part: int
     group: int
     number: int
     start: int
@@ -55,7 +58,7 @@ class Cut(NamedTuple):
 
 
 class Storage(torch.nn.Module):
-    """Weights and optimizer state of one rank.
+    """Weights and optimizer state of one rank, and their kernels.
 
     Attributes:
         weights: `(rows, dim)` of each group, fp32 or fp16.
@@ -72,15 +75,20 @@ class Storage(torch.nn.Module):
         self.optimizer = placement.plan.task.optimizer
         self.fused = fused
         rows = placement.rows_on(rank).tolist()
-        self.weights = torch.nn.ParameterList(
-            torch.nn.Parameter(torch.zeros(count, dim, dtype=_TYPES[dtype], device=device), requires_grad=not fused)
-            for count, (dim, dtype) in zip(rows, placement.groups, strict=True)
-        )
-        for group, (count, (dim, _)) in enumerate(zip(rows, placement.groups, strict=True)):
-            for name in STATES[self.optimizer]:
-                self.register_buffer(
-                    f"{name}_{group}", torch.zeros(count, state_width(self.optimizer, dim), device=device)
-                )
+        self.weights = torch.nn.ParameterList()
+        self._kernels: list[FusedKernel | None] = []
+        for number, (count, group) in enumerate(zip(rows, placement.groups, strict=True)):
+            shape, states = (count, group.dim), STATES[self.optimizer]
+            width = state_width(self.optimizer, group.dim)
+            kernel = None
+            if fused and group.sums and not group.replicated and fuses(self.optimizer, *shape):
+                kernel = FusedKernel(*shape, group.dtype, self.optimizer, options, device)
+            weights = torch.zeros(shape, dtype=_TYPES[group.dtype], device=device) if kernel is None else kernel.weights
+            self._kernels.append(kernel)
+            self.weights.append(torch.nn.Parameter(weights, requires_grad=not fused))
+            for place, name in enumerate(states):
+                state = torch.zeros(count, width, device=device) if kernel is None else kernel.states[place]
+                self.register_buffer(f"{name}_{number}", state)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def states(self, group: int) -> list[torch.Tensor]:
@@ -104,18 +112,19 @@ class Storage(torch.nn.Module):
         if owned:
             mine = mine[placement.owner[mine] == self.rank]
         for number, first in zip(mine.tolist(), placement.slots(mine, self.rank).tolist(), strict=True):
-            table = int(placement.table_of_range[number])
-            group, rows = int(placement.group_of[table]), int(placement.ranges[1, number])
-            most = max(chunk_bytes // (4 * placement.groups[group][0]), 1)
+            part = int(placement.part_of_range[number])
+            group, rows = int(placement.group_of[part]), int(placement.ranges[1, number])
+            most = max(chunk_bytes // (4 * placement.groups[group].dim), 1)
             for start in range(0, rows, most):
-                yield Cut(table, group, number, start, min(start + most, rows), first)
+                yield Cut(part, group, number, start, min(start + most, rows), first)
 
     @torch.no_grad()
     def initialise(self, initial: InitialRows, ranking: Ranking) -> None:
         """Set all weights."""
         for cut in self.cuts():
             keys, weights = self.placement.keys(cut.number, cut.start, cut.stop), self.weights[cut.group]
-            rows = initial(self.placement.tables[cut.table], ranking.ids(self.placement, cut.table, keys))
+            part = self.placement.parts[cut.part]
+            rows = initial(part.table, ranking.ids(self.placement, cut.part, keys))[:, slice(*part.columns)]
             weights[cut.slots] = torch.from_numpy(np.ascontiguousarray(rows)).to(weights)
 
     def read(self, group: int, slots: torch.Tensor, out: torch.Tensor) -> None:
@@ -125,6 +134,31 @@ class Storage(torch.nn.Module):
             torch.index_select(weights, 0, slots, out=out)
         else:
             out.copy_(weights.index_select(0, slots))
+
+    def sums(self, held: HeldBags) -> torch.Tensor:
+        """`(answers, dim)` fp32 sums of the rows of bags."""
+        kernel = self._kernels[held.group]
+        if kernel is not None and held.starts.numel():
+            return kernel.sums(held)
+        weights = self.weights[held.group].detach()
+        if weights.dtype != torch.float32:
+            rows = weights.index_select(0, held.slots).to(torch.float32)
+            return summed(rows, torch.arange(rows.shape[0], device=rows.device), held.starts, held.weights)
+        return summed(weights, held.slots, held.starts, held.weights)
+
+    def gradients(self, held: HeldBags, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return distinct slots and their summed gradients for `learn`; none of a fused kernel, which has learned at once.
+
+        Args:
+            held: the bags of the forward pass.
+            gradient: `(answers, dim)` gradients of their sums.
+        """
+        kernel = self._kernels[held.group]
+        if kernel is None:
+            return held.gradients(gradient)
+        if held.starts.numel():
+            kernel.learn(held, gradient)
+        return held.slots[:0], gradient[:0]
 
     def learn(self, group: int, slots: torch.Tensor, gradient: torch.Tensor) -> None:
         """Update rows of a group by their summed gradients; if not fused, add the gradients to the sparse `.grad` instead.

@@ -17,6 +17,7 @@ Rows: TypeAlias = list[torch.Tensor]
 """A matrix `(n, dim)` for each group of tables."""
 
 _LINKS = ("self", "intra", "inter")
+_NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass
@@ -24,7 +25,7 @@ class TrafficMeter:
     """Bytes that one rank sent and received since the last reset, counted from the sizes of the messages.
 
     A key is (phase, kind, link). The phase is "forward" or "backward". The kind is "counts" (sizes that ranks exchange first), "ids",
-    "values", "gradients" (of looked-up rows, to their holders) or "replicas" (among the replicas of a row). The link is "self" (stays on
+    "values", "gradients" (of answers, to their holders) or "replicas" (among the replicas of a row). The link is "self" (stays on
     the rank, never sent), "intra" (inside the host) or "inter" (between hosts).
 
     Attributes:
@@ -92,6 +93,19 @@ class Sizes:
         """Return the sizes of the exchange in the other direction."""
         return Sizes(self.received, self.sent, self.own)
 
+    def split(self, groups: int, rows: int) -> tuple[Sizes, Sizes]:
+        """Divide questions from answers.
+
+        Args:
+            groups: number of groups; the sizes go on with the answers of the groups of sums.
+            rows: number of groups of rows, which come first and have one answer a question.
+        """
+        chosen = [*range(rows), *range(groups, self.own.size)]
+        return (
+            Sizes(self.sent[:groups], self.received[:groups], self.own[:groups]),
+            Sizes(self.sent[chosen], self.received[chosen], self.own[chosen]),
+        )
+
     def totals(self) -> list[tuple[int, int, int]]:
         """By group, the rows that leave, arrive and stay."""
         return list(zip(self.sent.sum(1).tolist(), self.received.sum(1).tolist(), self.own.tolist(), strict=True))
@@ -103,7 +117,9 @@ class Wire:
     def __init__(self, members: Members, meter: TrafficMeter) -> None:
         self._members, self._meter = members, meter
 
-    def exchange(self, leaving: Rows, arriving: Rows, sizes: Sizes, widths: Sequence[int], label: Label) -> None:
+    def exchange(
+        self, leaving: Rows, arriving: Rows, sizes: Sizes, widths: Sequence[int], label: Label, dtype: str = ""
+    ) -> None:
         """Send rows.
 
         Args:
@@ -112,22 +128,33 @@ class Wire:
             sizes: numbers of rows.
             widths: `(groups,)` elements of a row.
             label: label for the meter.
+            dtype: type in which fp32 rows travel, "fp32", "fp16" or "bf16"; their own unless given. Rows that stay are not rounded.
         """
         wide = np.asarray(widths, dtype=np.int64)
         out, into = wide @ sizes.sent, wide @ sizes.received
-        size = leaving[0].element_size()
+        narrow = _NARROW.get(dtype)
+        size = leaving[0].element_size() if narrow is None else 2
         staying = np.zeros_like(out)
         staying[self._members.me] = int(wide @ sizes.own)
         self._meter.add(*label, self._members.links, (out + staying) * size, (into + staying) * size)
         if self._members.group is None:
             return
-        single = len(leaving) == 1
+        single = len(leaving) == 1 and narrow is None
         flat = leaving[0].reshape(-1) if single else _packed(leaving, sizes.sent * wide[:, None])
         target = arriving[0].view(-1) if single else flat.new_empty(int(into.sum()))
-        with explained(label.kind):
-            all_to_all(target, flat, into.tolist(), out.tolist(), self._members.group)
+        if narrow is None:
+            self._all_to_all(target, flat, into, out, label)
+        else:  # as bytes, since gloo does not know bf16
+            rounded = torch.empty_like(target, dtype=narrow)
+            self._all_to_all(rounded.view(torch.uint8), flat.to(narrow).view(torch.uint8), 2 * into, 2 * out, label)
+            target.copy_(rounded)
         if not single:
             _unpack(target, arriving, sizes.received * wide[:, None])
+
+    def _all_to_all(self, target: torch.Tensor, source: torch.Tensor, into: Ints, out: Ints, label: Label) -> None:
+        assert self._members.group is not None
+        with explained(label.kind):
+            all_to_all(target, source, into.tolist(), out.tolist(), self._members.group)
 
     def sizes(self, counts: torch.Tensor, failed: torch.Tensor | bool, phase: str) -> tuple[Sizes, bool]:
         """Tell each member how many rows it will get.

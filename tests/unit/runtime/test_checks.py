@@ -5,7 +5,7 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.runtime import TieredEmbedding
+from shardwright.runtime import ShardedEmbeddings
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task import Table, Task, Topology
@@ -13,7 +13,7 @@ from shardwright.task import Table, Task, Topology
 
 def embedding(rows=10):
     table = Table("t", rows, 4, 1.0, False)
-    return TieredEmbedding(Plan(Task([table], Topology(1, 1, memory="1 GB"), 4, "sgd"), [Shard.whole(table, 0)]))
+    return ShardedEmbeddings(Plan(Task([table], Topology(1, 1, memory="1 GB"), 4, "sgd"), [Shard.whole(table, 0)]))
 
 
 @pytest.mark.parametrize("state", [None, 5, torch.zeros(2)])

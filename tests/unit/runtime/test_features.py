@@ -4,7 +4,7 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 
 import torch
 
-from shardwright.runtime import JaggedRows, TieredEmbedding
+from shardwright.runtime import JaggedRows, ShardedEmbeddings
 from shardwright.runtime.features import RankBatch
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -76,7 +76,7 @@ def one_process_plan():
 
 
 def test_results_come_as_jagged_rows():
-    module = TieredEmbedding(one_process_plan())
+    module = ShardedEmbeddings(one_process_plan())
     out = module({"a": pair([3, 3, 1], [1, 2]), "b": pair([19], [1, 0])})
     assert isinstance(out["a"], JaggedRows)
     assert out["a"].lengths.tolist() == [1, 2]
@@ -88,7 +88,7 @@ def test_results_come_as_jagged_rows():
 @pytest.mark.torchrec
 def test_a_keyed_jagged_tensor_gives_jagged_tensors():
     torchrec = pytest.importorskip("torchrec", reason="compares with TorchRec's own collection")
-    module = TieredEmbedding(one_process_plan())
+    module = ShardedEmbeddings(one_process_plan())
     features = torchrec.KeyedJaggedTensor(
         ["x", "b", "a"], torch.tensor([9, 5, 19, 2, 2]), lengths=torch.tensor([1, 0, 0, 2, 1, 1])
     )

@@ -1,0 +1,81 @@
+"""Bags in pieces: the part of a bag that one rank holds, its sum, and the sum of all parts in a fixed order.
+
+Rows that arrive from other ranks lie in the order of ranks, with the rank's own last. Sums must not depend on who holds what, so they are
+made in the order of all ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.runtime.hop import Distinct, summed
+
+
+@dataclass(eq=False)
+class HeldBags:
+    """The lookups of bags, all ranks' after another, that one rank answers for one group.
+
+    Attributes:
+        group: the group.
+        slots: `(n,)` looked-up slots.
+        starts: `(answers,)` first lookup of each answer.
+        weights: `(n,)` fp32 weights of the lookups; None without weights.
+        own: answers for ranks before this one, and for this rank.
+        output: the kernel's sums, with their way back, until their gradient has come.
+    """
+
+    group: int
+    slots: torch.Tensor
+    starts: torch.Tensor
+    weights: torch.Tensor | None
+    own: tuple[int, int]
+    output: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, group: int, questions: torch.Tensor, weights: torch.Tensor | None, own: tuple[int, int]) -> HeldBags:
+        """Read `(n,)` questions, whose lowest bit marks the first of an answer."""
+        starts = (questions & 1).nonzero().flatten()
+        return cls(group, questions >> 1, starts, weights, own)
+
+    def gradients(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`(m,)` distinct slots, ascending, and `(m, dim)` sums of what the `(answers, dim)` gradients say of them."""
+        found = Distinct.of(self.slots)
+        answer = torch.bucketize(found.order, self.starts, right=True) - 1
+        weights = None if self.weights is None else self.weights[found.order]
+        return found.numbers, summed(gradient, answer, found.starts, weights)
+
+
+def by_rank(rows: torch.Tensor, before: int, own: int) -> torch.Tensor:
+    """Put a rank's `own` last rows behind the first `before` ones, so that rows lie in the order of ranks."""
+    others = rows.shape[0] - own
+    return rows if before == others else torch.cat([rows[:before], rows[others:], rows[before:others]])
+
+
+def own_last(rows: torch.Tensor, before: int, own: int) -> torch.Tensor:
+    """Undo `by_rank`."""
+    after = before + own
+    return rows if after == rows.shape[0] else torch.cat([rows[:before], rows[after:], rows[before:after]])
+
+
+def in_bags(answers: torch.Tensor, bags: torch.Tensor, members: torch.Tensor, count: int, cut: bool) -> torch.Tensor:
+    """Add the answers of each bag in the order of members.
+
+    Args:
+        answers: `(n, dim)` sums.
+        bags: `(n,)` bag of each.
+        members: `(n,)` who answered.
+        count: number of bags.
+        cut: whether a bag may have several answers.
+
+    Returns:
+        `(count, dim)` sums of bags; zeros for empty ones.
+    """
+    result = answers.new_zeros((count, answers.shape[1]))
+    if cut:
+        size = int(members.max()) + 1 if members.numel() else 1
+        order = torch.argsort(bags * size + members)
+        bags, counts = torch.unique_consecutive(bags[order], return_counts=True)
+        answers = summed(answers, order, torch.cumsum(counts, 0) - counts)
+    return result.index_copy_(0, bags, answers)
