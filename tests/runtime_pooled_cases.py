@@ -42,7 +42,7 @@ def shards_of(table, kind, turn):
     if kind == "columns":  # unequal ones
         return [block(every_row, (0, 4), turn % RANKS), block(every_row, (4, dim), (turn + 1) % RANKS)]
     if kind == "rows":  # uneven ones, two of them on one device
-        cuts = [(0, 1), (1, half), (half, rows)]
+        cuts = [(0, 1), (1, half + 1), (half + 1, rows)]
         return [block(cut, every_column, rank) for cut, rank in zip(cuts, (3, 1, 3), strict=True)]
     if kind == "grid" and dim > 4:  # each range of columns with cuts of its own
         return [
@@ -173,6 +173,8 @@ def held(module):
         keys = module.placement.keys(cut.number, cut.start, cut.stop)
         part = module.placement.parts[cut.part]
         ids = module.ranking.ids(module.placement, cut.part, keys)
-        matrices = {kind: matrix[cut.slots].float().clone() for kind, matrix in module.storage.matrices(cut.group).items()}
+        matrices = {
+            kind: matrix[cut.slots].float().clone() for kind, matrix in module.storage.matrices(cut.group).items()
+        }
         found.append((part.name, part.columns, torch.from_numpy(ids), matrices))
     return found

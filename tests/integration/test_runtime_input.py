@@ -73,15 +73,15 @@ def spoil(features, how):
 MESSAGES = {
     "too large": "rank 1: table 'b' of 101 rows: 2 ids are out of range, the first is 101; ids must be from 0 to 100",
     "negative": "rank 1: table 'b' of 101 rows: 1 ids are out of range, the first is -1",
-    "lengths": "rank 1: table 'b': its lengths add up to",
-    "negative length": "rank 1: table 'b': 1 of its lengths are negative",
-    "missing": "rank 1: features have no table 'b'",
-    "type": "rank 1: table 'b': ids are torch.float32",
-    "device": "rank 1: table 'b': ids are on meta, must be on cpu",
-    "lengths' device": "rank 1: table 'b': lengths are on meta, must be on cpu",
-    "layout": "rank 1: table 'b': ids are torch.sparse_coo, must be torch.strided",
+    "lengths": "rank 1: feature 'b': its lengths add up to",
+    "negative length": "rank 1: feature 'b': 1 of its lengths are negative",
+    "missing": "rank 1: features have no 'b'",
+    "type": "rank 1: feature 'b': ids are torch.float32",
+    "device": "rank 1: feature 'b': ids are on meta, must be on cpu",
+    "lengths' device": "rank 1: feature 'b': lengths are on meta, must be on cpu",
+    "layout": "rank 1: feature 'b': ids are torch.sparse_coo, must be torch.strided",
     "no features": "rank 1: features are a int",
-    "breaks": "rank 1: features cannot be read (OSError: b is on a disk that is gone)",
+    "breaks": "rank 1: features cannot be read (OSError: a is on a disk that is gone)",
 }
 
 
@@ -202,12 +202,7 @@ def plan_of(table, shards, topology=ONE):
 @pytest.mark.parametrize(
     ("plan", "options", "text"),
     [
-        (plan_of(replace(TABLE, pooled=True), [Shard.whole(TABLE, 0)]), {}, "table 't' is pooled"),
-        (
-            plan_of(TABLE, [Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (0,))]),
-            {},
-            "table 't' is cut by columns",
-        ),
+        (plan_of(replace(TABLE, pooling=[1.0, 1.0]), [Shard.whole(TABLE, 0)]), {}, "table 't' serves 2 features"),
         (plan_of(replace(TABLE, dtype="int8"), [Shard.whole(TABLE, 0)]), {}, "table 't' has int8 weights"),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"tables": ["x"]}, "table 'x' is not in the plan"),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"tables": []}, "name at least one table"),

@@ -28,9 +28,9 @@ def trained(rank, plan, options):
     return outputs, cases.held(module)
 
 
-def unsharded(plan):
+def unsharded(plan, options):
     """The same of one process with whole tables and the samples of all ranks."""
-    module = cases.make_module(cases.unsharded(plan))
+    module = cases.make_module(cases.unsharded(plan), **options)
     outputs = [cases.step_of(module, None, step, {}) for step in range(STEPS)]
     whole = {}
     for name, columns, ids, matrices in cases.held(module):
@@ -39,9 +39,9 @@ def unsharded(plan):
     return outputs, whole
 
 
-def compare(plan, found, same):
+def compare(plan, found, same, options):
     """Compare with unsharded tables; `same(name)` says whether a table's bits must be equal."""
-    outputs, whole = unsharded(plan)
+    outputs, whole = unsharded(plan, options)
     rtol = 2e-3 if any(table.dtype == "fp16" for table in plan.task.tables) else 2e-5
 
     def check(one, other, name):
@@ -68,7 +68,7 @@ EXCHANGES = (Exchange(), Exchange("device", "touched"), Exchange("host", "cheape
 @pytest.mark.parametrize("kind", ["columns", "mixed"])
 def test_plans_train_like_unsharded_tables(ranks, kind):
     plan = cases.make_plan(kind)
-    compare(plan, ranks.run(trained, plan, {}), lambda name: kind == "columns" and name != "shared")
+    compare(plan, ranks.run(trained, plan, {}), lambda name: kind == "columns" and name != "shared", {})
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_every_plan_and_exchange_trains_like_unsharded_tables(ranks, kind, excha
     optimizer = OPTIMIZERS[(cases.KINDS.index(kind) + EXCHANGES.index(exchange)) % 4]
     plan = cases.make_plan(kind, optimizer, exchange=exchange)
     whole = kind in ("table_wise", "columns")
-    compare(plan, ranks.run(trained, plan, {}), lambda name: whole and name not in ("shared", "steps"))
+    compare(plan, ranks.run(trained, plan, {}), lambda name: whole and name not in ("shared", "steps"), {})
 
 
 @pytest.mark.slow
@@ -86,4 +86,7 @@ def test_every_plan_and_exchange_trains_like_unsharded_tables(ranks, kind, excha
 @pytest.mark.parametrize("kind", ["rows", "grid", "bricks"])
 def test_exact_rows_give_the_bits_of_unsharded_tables(ranks, kind, optimizer):
     plan = cases.make_plan(kind, optimizer)
-    compare(plan, ranks.run(trained, plan, {"exact": True}), lambda name: name != "shared")
+    alone = {name for name, shards in plan.by_table.items() if all(len(shard.devices) == 1 for shard in shards)}
+    assert alone > {"plain"}
+    options = {"exact": True}
+    compare(plan, ranks.run(trained, plan, options), lambda name: name in alone - {"shared"}, options)

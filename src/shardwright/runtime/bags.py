@@ -43,8 +43,34 @@ class HeldBags:
         """`(m,)` distinct slots, ascending, and `(m, dim)` sums of what the `(answers, dim)` gradients say of them."""
         found = Distinct.of(self.slots)
         answer = torch.bucketize(found.order, self.starts, right=True) - 1
-        weights = None if self.weights is None else self.weights[found.order]
-        return found.numbers, summed(gradient, answer, found.starts, weights)
+        return found.numbers, weighted_sums(gradient, answer, found.starts, self.weights, found.order)
+
+
+def weighted_sums(
+    rows: torch.Tensor,
+    places: torch.Tensor,
+    starts: torch.Tensor,
+    weights: torch.Tensor | None,
+    order: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Sum rows, each product rounded before it is added: a fused multiply-add would round otherwise than sums of rows that travelled.
+
+    Args:
+        rows: `(m, dim)` fp32 or fp16.
+        places: `(n,)` rows to add.
+        starts: `(sums,)` first place of each sum.
+        weights: `(k,)` weights; None for ones.
+        order: `(n,)` weight of each place; in their order unless given.
+
+    Returns:
+        `(sums, dim)` fp32.
+    """
+    if weights is None and rows.dtype == torch.float32:
+        return summed(rows, places, starts)
+    chosen = rows.index_select(0, places).to(torch.float32)
+    if weights is not None:
+        chosen *= (weights if order is None else weights[order])[:, None]
+    return summed(chosen, torch.arange(chosen.shape[0], device=chosen.device), starts)
 
 
 def by_rank(rows: torch.Tensor, before: int, own: int) -> torch.Tensor:

@@ -2,8 +2,9 @@
 
 A folder holds `manifest.json` and parts: safetensors files of bounded size. The owner of a row writes it, to one part. A part has entries
 of rows of some columns of one table: tensors `<entry>.ids`, `<entry>.weights`, and one for each optimizer state. A module whose columns are
-cut otherwise takes the columns it holds; a row-wise state is then the mean over them, as it is defined. The manifest is written last and replaced
-in one step, so the folder holds either the old or the new checkpoint, whenever a job ends. Reading and writing keep one part in memory.
+cut otherwise takes the columns it holds; a row-wise state is then the mean over them, as it is defined. The manifest is written last and
+replaced in one step, so the folder holds either the old or the new checkpoint, whenever a job ends. Reading and writing keep one part in
+memory.
 Each rank plans its parts first: a manifest too large to be read is refused while the old checkpoint is still whole.
 """
 
@@ -128,9 +129,7 @@ def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
         8 + sum(matrix.shape[1] * matrix.element_size() for matrix in storage.matrices(group).values())  # 8: the id
         for group in range(len(placement.groups))
     ]
-    total = sum(
-        part.rows * row_bytes[group] for part, group in zip(placement.parts, placement.group_of, strict=True)
-    )
+    total = sum(part.rows * row_bytes[group] for part, group in zip(placement.parts, placement.group_of, strict=True))
     part_bytes = max(part_bytes, -(-total // MOST_PARTS))
     parts: list[Content] = []
     size = 0
@@ -361,7 +360,7 @@ def _take(
     matrices = module.storage.matrices(int(placement.group_of[index]))
     by_row = {kind for kind in matrices if kind != "weights" and module.storage.optimizer == "rowwise_adagrad"}
     ids = tensors.get(f"{place}.ids", torch.zeros(0, 0))
-    shapes = {"ids": (ids.numel(),)}
+    shapes: dict[str, tuple[int, ...]] = {"ids": (ids.numel(),)}
     shapes |= {kind: (ids.numel(), 1 if kind in by_row else stop - start) for kind in matrices}
     for kind, shape in shapes.items():
         tensor = tensors.get(f"{place}.{kind}")

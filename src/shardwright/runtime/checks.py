@@ -42,7 +42,8 @@ def description(placement: Placement) -> bytes:
     task = placement.plan.task
     parts = [[part.name, part.rows, part.columns, part.table.poolings, part.table.weighted] for part in placement.parts]
     shards = [
-        [shard.table, shard.rows, shard.columns, shard.devices, shard.row_order, shard.tier] for shard in placement.shards
+        [shard.table, shard.rows, shard.columns, shard.devices, shard.row_order, shard.tier]
+        for shard in placement.shards
     ]
     cluster = [task.topology.hosts, task.topology.devices_per_host]
     exchanges = [asdict(task.exchange), placement.exchanges.tolist()]

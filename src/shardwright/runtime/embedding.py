@@ -84,8 +84,9 @@ class ShardedEmbeddings(torch.nn.Module):
             eps: ε of the Adagrads and Adam.
             betas: β₁ and β₂ of Adam.
             initial: a function from a table and `(n,)` ids to `(n, dim)` weights, or the seed for uniform weights.
-            fused: whether the backward pass updates rows, by FBGEMM's fused kernels if it is installed; else it leaves summed gradients in the sparse `.grad` of `storage.weights`.
-            exact: whether pooled tables cut by rows are summed in the order of a whole table. Then their rows travel, not sums.
+            fused: whether the backward pass updates rows, by FBGEMM's fused kernels if it is installed; else it leaves summed gradients in
+                the sparse `.grad` of `storage.weights`.
+            exact: whether all plans round alike: rows of pooled tables cut by rows travel, not sums, and torch's kernels do the updates.
             debug: check after every backward pass that replicas have the same bits.
             timeout: longest wait for another rank, as a timedelta or in seconds.
 
@@ -107,7 +108,7 @@ class ShardedEmbeddings(torch.nn.Module):
         must_be_same_plan(self.ranks, placement, maps, options)
         self.traffic = TrafficMeter()
         self.placement, self.ranking = placement, Ranking(placement, maps, self.ranks.device)
-        self.storage = Storage(placement, self.ranks.rank, self.ranks.device, options, fused)
+        self.storage = Storage(placement, self.ranks.rank, self.ranks.device, options, fused, exact)
         self.storage.initialise(UniformRows(initial) if isinstance(initial, int) else initial, self.ranking)
         self._prepare()
         self.register_load_state_dict_post_hook(_finish_load)  # type: ignore[no-untyped-call]
@@ -242,10 +243,14 @@ class _Step(torch.autograd.Function):
     """One step as autograd sees it. Forward looks up all tables; backward sends the gradients of what came out to the holders."""
 
     @staticmethod
-    def forward(ctx: Any, trigger: torch.Tensor, module: ShardedEmbeddings, batch: RankBatch) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, trigger: torch.Tensor, module: ShardedEmbeddings, batch: RankBatch
+    ) -> tuple[torch.Tensor, ...]:
         ctx.module = module
         ctx.journey, rows = module._look_up(batch)
-        ctx.pieces = [[size for part in batch.pieces[parts] for size in part] for parts in module.placement.parts_of_group]
+        ctx.pieces = [
+            [size for part in batch.pieces[parts] for size in part] for parts in module.placement.parts_of_group
+        ]
         return tuple(part for matrix, own in zip(rows, ctx.pieces, strict=True) for part in matrix.split(own))
 
     @staticmethod

@@ -73,7 +73,11 @@ def features_of(tables: Sequence[Table], named: Mapping[str, Sequence[str]] | No
     twice = [name for name, count in Counter(feature.name for feature in features).items() if count > 1]
     unknown = sorted(set(named) - {table.name for table in tables})
     if twice or unknown:
-        what = f"feature '{twice[0]}' is named twice" if twice else f"features are named for '{unknown[0]}', which is no table here"
+        what = (
+            f"feature '{twice[0]}' is named twice"
+            if twice
+            else f"features are named for '{unknown[0]}', which is no table here"
+        )
         raise InvalidInput(f"{what}; name each feature of the module's tables once")
     return tuple(features)
 
@@ -115,7 +119,12 @@ class RankBatch:
 
     @classmethod
     def _arranged(
-        cls, read: Features, wanted: Sequence[Feature], placement: Placement, device: torch.device, error: str | None = None
+        cls,
+        read: Features,
+        wanted: Sequence[Feature],
+        placement: Placement,
+        device: torch.device,
+        error: str | None = None,
     ) -> RankBatch:
         """Arrange the features as the parts of a placement ask for them."""
         of_table: dict[str, list[str]] = {}
@@ -145,7 +154,9 @@ class RankBatch:
         """Rows of the output of each group."""
         return [sum(map(sum, self.pieces[parts])) for parts in placement.parts_of_group]
 
-    def result(self, wanted: Sequence[Feature], placement: Placement, rows: Sequence[torch.Tensor], like: Any) -> Mapping[str, Any]:
+    def result(
+        self, wanted: Sequence[Feature], placement: Placement, rows: Sequence[torch.Tensor], like: Any
+    ) -> Mapping[str, Any]:
         """Return the outputs by feature: sums of samples, or rows in the type that matches the features.
 
         Args:
@@ -171,7 +182,9 @@ class RankBatch:
             blocks = []
             for _, sums, outputs in sorted(by_table[name], key=lambda block: block[0]):
                 one = outputs[seen[name]]
-                blocks.append(one if sums or not feature.table.pooled else _pooled(one, feature, self.read[feature.name]))
+                blocks.append(
+                    one if sums or not feature.table.pooled else _pooled(one, feature, self.read[feature.name])
+                )
             seen[name] += 1
             joined = torch.cat(blocks, 1) if len(blocks) > 1 else blocks[0]
             lengths = self.read[feature.name][1]
@@ -184,10 +197,11 @@ def _pooled(rows: torch.Tensor, feature: Feature, read: tuple[torch.Tensor, ...]
     lengths = read[1].to(device=rows.device, dtype=torch.int64)
     if rows.shape[0] == 0:
         return rows.new_zeros((lengths.numel(), rows.shape[1])) + rows.sum()  # keeps autograd's way
-    weights = read[2].to(rows) if feature.weighted else None
+    if feature.weighted:
+        rows = rows * read[2].to(rows)[:, None]
     every = torch.arange(rows.shape[0], device=rows.device)
     starts = torch.cumsum(lengths, 0) - lengths
-    return torch.nn.functional.embedding_bag(every, rows, starts, mode="sum", per_sample_weights=weights)
+    return torch.nn.functional.embedding_bag(every, rows, starts, mode="sum")
 
 
 def _read(features: Any, wanted: Sequence[Feature], device: torch.device) -> Features:
@@ -215,7 +229,7 @@ def _jagged_parts(features: Any, wanted: Sequence[Feature]) -> Features:
     if features.weights_or_none() is not None:
         parts.append(features.weights().split(sizes))
     names = {feature.name for feature in wanted}
-    return {key: found for key, *found in zip(keys, *parts, strict=True) if key in names}
+    return {key: tuple(found) for key, *found in zip(keys, *parts, strict=True) if key in names}
 
 
 def _check_part(features: Features, feature: Feature, device: torch.device) -> None:

@@ -182,9 +182,7 @@ class Hop:
             asked[-1][into:] = its[start + out : start + out + own]
         self._exchange(leaving, asked, sizes, self._columns, label)
         its_bags, its_members = ([], []) if rows == groups else sums.split(answers, rows)
-        return Route(
-            sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, its_members, any_failed
-        )
+        return Route(sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, its_members, any_failed)
 
     def _runs(self, codes: torch.Tensor, bags: Bags) -> _Runs:
         """Put the lookups of one bag at one place next to each other: each such run gets one answer."""
@@ -322,14 +320,12 @@ class Distinct:
         return inverse
 
 
-def summed(
-    rows: torch.Tensor, order: torch.Tensor, starts: torch.Tensor, weights: torch.Tensor | None = None
-) -> torch.Tensor:
-    """`(m, c)` sums of `(n, c)` rows: each sum covers the rows in `order`, as weighted, from one of the `(m,)` starts to the next."""
+def summed(rows: torch.Tensor, order: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """`(m, c)` sums of `(n, c)` rows: each sum covers the rows in `order` from one of the `(m,)` starts to the next."""
     if starts.numel() == 0:
         return rows.new_zeros((0, rows.shape[1]))
     # A pooled lookup of the rows themselves is torch's fastest segment sum, and it adds in order.
-    return torch.embedding_bag(rows, order, starts, False, 0, False, weights)[0]
+    return torch.embedding_bag(rows, order, starts, False, 0)[0]
 
 
 def sum_equal(numbers: Rows, rows: Rows, orders: Rows | None = None) -> tuple[Rows, Rows]:
@@ -346,8 +342,7 @@ def sum_equal(numbers: Rows, rows: Rows, orders: Rows | None = None) -> tuple[Ro
     else:
         found = [Distinct.of(one[order]) for one, order in zip(numbers, orders, strict=True)]
         sums = [
-            summed(matrix, order[one.order], one.starts)
-            for matrix, one, order in zip(rows, found, orders, strict=True)
+            summed(matrix, order[one.order], one.starts) for matrix, one, order in zip(rows, found, orders, strict=True)
         ]
     return [one.numbers for one in found], sums
 

@@ -25,7 +25,9 @@ class FusedKernel:
         states: `(rows, width)` fp32 each, the kernel's own optimizer states.
     """
 
-    def __init__(self, rows: int, dim: int, dtype: str, optimizer: str, options: OptimizerOptions, device: torch.device) -> None:
+    def __init__(
+        self, rows: int, dim: int, dtype: str, optimizer: str, options: OptimizerOptions, device: torch.device
+    ) -> None:
         """Create a kernel of zeros.
 
         Args:
@@ -56,7 +58,9 @@ class FusedKernel:
             device=device,
         )
         self.weights: torch.Tensor = self._kernel.split_embedding_weights()[0].detach()
-        self.states = [state.view(rows, -1) for state in (self._kernel.split_optimizer_states()[0] if optimizer != "sgd" else ())]
+        self.states = [
+            state.view(rows, -1) for state in (self._kernel.split_optimizer_states()[0] if optimizer != "sgd" else ())
+        ]
         for matrix in (self.weights, *self.states):
             matrix.zero_()
 

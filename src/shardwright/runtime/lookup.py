@@ -61,7 +61,9 @@ class Lookup:
         holders = placement.nearest(ranks.rank)
         questions = placement.slots(np.arange(holders.size), holders)
         self._placement, self._storage, self._me = placement, storage, ranks.rank
-        self._direct = Hop(ranks.world, placement.groups[rows if proxies else 0 :], bits, meter, device, way != "none", types)
+        self._direct = Hop(
+            ranks.world, placement.groups[rows if proxies else 0 :], bits, meter, device, way != "none", types
+        )
         codes = self._direct.codes.of(placement.group_of_range - rows * proxies, holders, questions)
         self._hops = [self._direct]
         if proxies:
@@ -88,7 +90,10 @@ class Lookup:
         rows = self._placement.row_groups
         bounds = np.cumsum([0, *(sum(batch.counts[parts]) for parts in self._placement.parts_of_group)]).tolist()
         codes, wrong = self._router.find(ranking, batch.ids, batch.counts)
-        failed, bags = wrong | (batch.error is not None), Bags(batch.bags, np.cumsum([0, *batch.outputs(self._placement)[rows:]]).tolist(), batch.weights)
+        failed, bags = (
+            wrong | (batch.error is not None),
+            Bags(batch.bags, np.cumsum([0, *batch.outputs(self._placement)[rows:]]).tolist(), batch.weights),
+        )
         if self._hops == [self._direct]:
             route = self._direct.ask(codes, bounds, _IDS, failed, bags)
             return Journey((route,), route, self._held(route), route.failed)
@@ -143,7 +148,14 @@ class Lookup:
             return outputs
         if journey.direct is not first:
             found = self._direct.answer(journey.direct, self._stored(self._direct, journey.direct, pooled), _VALUES)
-        answers = zip(found[len(found) - len(bags) :], journey.direct.bags, journey.direct.members, bags, self._cut[rows:], strict=True)
+        answers = zip(
+            found[len(found) - len(bags) :],
+            journey.direct.bags,
+            journey.direct.members,
+            bags,
+            self._cut[rows:],
+            strict=True,
+        )
         return [*outputs, *(in_bags(*its) for its in answers)]
 
     def gradients(self, journey: Journey, gradients: Rows) -> tuple[Rows, Rows]:

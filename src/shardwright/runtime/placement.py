@@ -1,7 +1,7 @@
 """Where every row of every table lies on every rank: a plan as arrays, the same on all ranks.
 
 A *part* is a table's range of columns that no shard cuts further. Every part has row blocks of its own, so whole tables, columns of any
-widths, grids and tiers are one thing: a lookup in a table is a lookup in each of its parts, and the holder of the row answers for that part.
+widths, grids and tiers are one thing: a lookup in a table is a lookup in each of its parts, and the row's holder answers for that part.
 
 Parts of equal width, type and use form a *group*; a rank keeps all its rows of a group in one matrix. A row's *slot* is its row in that
 matrix. Row blocks (and tiers) are dealt out further to *ranges*: a block on one device is one range, a block with replicas on n devices
@@ -185,7 +185,9 @@ class Placement:
         if not names or len(set(names)) < len(names):
             raise InvalidInput(f"tables are {list(names)[:10]}; name at least one table, and each once")
         tables = [_runnable(plan, name) for name in names]
-        cut = [(*part, _group_of(*part, exact)) for table in tables for part in parts_of(table, plan.by_table[table.name])]
+        cut = [
+            (*part, _group_of(*part, exact)) for table in tables for part in parts_of(table, plan.by_table[table.name])
+        ]
         groups = sorted({group for *_, group in cut})
         cut.sort(key=lambda one: one[2])
         base = np.concatenate([[0], np.cumsum([part.rows for part, *_ in cut])]).astype(np.int64)
@@ -260,7 +262,9 @@ class Placement:
     def nearest(self, rank: int) -> Ints:
         """`(ranges,)` the rank that `rank` asks for the rows of each range: itself, else a holder on its host, else the owner."""
         sums = np.array([group.sums for group in self.groups])[self.group_of_range]
-        spread = np.where(sums, rank, self.ranges[3])  # one holder has the whole bag; rows are shared out to all near ones
+        spread = np.where(
+            sums, rank, self.ranges[3]
+        )  # one holder has the whole bag; rows are shared out to all near ones
         return self._chosen(lambda holders, number: holders.nearest(rank, number), spread)
 
     def _chosen(self, choose: Callable[[ReplicaSet, int], int], numbers: Ints) -> Ints:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import torch
 
 from shardwright.arrays import Ints
-from shardwright.runtime.bags import HeldBags
-from shardwright.runtime.hop import summed
+from shardwright.runtime.bags import HeldBags, weighted_sums
 from shardwright.runtime.kernels import FusedKernel, fuses
 from shardwright.runtime.optimizers import STATES, OptimizerOptions, state_width, update
 from shardwright.runtime.placement import Placement
@@ -68,7 +67,7 @@ class Storage(torch.nn.Module):
     step: torch.Tensor
 
     def __init__(
-        self, placement: Placement, rank: int, device: torch.device, options: OptimizerOptions, fused: bool
+        self, placement: Placement, rank: int, device: torch.device, options: OptimizerOptions, fused: bool, exact: bool
     ) -> None:
         super().__init__()
         self.placement, self.rank, self.options = placement, rank, options
@@ -81,7 +80,7 @@ class Storage(torch.nn.Module):
             shape, states = (count, group.dim), STATES[self.optimizer]
             width = state_width(self.optimizer, group.dim)
             kernel = None
-            if fused and group.sums and not group.replicated and fuses(self.optimizer, *shape):
+            if fused and not exact and group.sums and not group.replicated and fuses(self.optimizer, *shape):
                 kernel = FusedKernel(*shape, group.dtype, self.optimizer, options, device)
             weights = torch.zeros(shape, dtype=_TYPES[group.dtype], device=device) if kernel is None else kernel.weights
             self._kernels.append(kernel)
@@ -140,11 +139,7 @@ class Storage(torch.nn.Module):
         kernel = self._kernels[held.group]
         if kernel is not None and held.starts.numel():
             return kernel.sums(held)
-        weights = self.weights[held.group].detach()
-        if weights.dtype != torch.float32:
-            rows = weights.index_select(0, held.slots).to(torch.float32)
-            return summed(rows, torch.arange(rows.shape[0], device=rows.device), held.starts, held.weights)
-        return summed(weights, held.slots, held.starts, held.weights)
+        return weighted_sums(self.weights[held.group].detach(), held.slots, held.starts, held.weights)
 
     def gradients(self, held: HeldBags, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return distinct slots and their summed gradients for `learn`; none of a fused kernel, which has learned at once.

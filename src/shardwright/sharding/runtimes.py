@@ -2,9 +2,8 @@
 
 - `torchrec`: DistributedModelParallel runs all tables. It knows whole tables, replicas on all ranks, column blocks of one width, and equal
   row blocks on all ranks or on those of one host. It exchanges every looked-up row of a sequence table.
-- `shardwright`: `shardwright.runtime` runs the sequence tables, in blocks of whole rows, tiers included. Replicas of a block lie on the
-  same local ranks of each of their hosts. It has no sharding groups. Pooled tables may lie in any blocks: FBGEMM in a training loop of
-  your own runs them, or TorchRec does.
+- `shardwright`: `shardwright.runtime` runs all tables, in any blocks: unequal columns, rows on any devices, grids, tiers. Replicas of a
+  block lie on the same local ranks of each of their hosts. It trains fp32 and fp16 weights, and has no sharding groups.
 
 TorchRec cuts R rows over n ranks into blocks of ceil(R / n); the last ones are shorter or empty. Block i lies on rank i of all ranks
 (`row_wise`) or of one host (`table_row_wise`, `grid_shard`). That division also finds a row's rank, so no other row blocks can run.
@@ -142,9 +141,6 @@ def _said(shards: Sequence[Shard]) -> str:
 Runtime: TypeAlias = Literal["shardwright", "torchrec"]
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
 
-_CUT_ROWS = ("column_wise", "grid")
-"""Sharding types whose blocks do not hold whole rows."""
-
 
 def _not_of_torchrec(table: Table, device: str) -> tuple[str, ...]:
     """Our sharding types that TorchRec does not run: of sequences, rows of hosts, and replicas on CPUs, whose dense kernel pools."""
@@ -160,11 +156,10 @@ def runtimes_of(plan: Plan) -> tuple[str, ...]:
 
 def _shardwright_runs(plan: Plan) -> bool:
     per_host = plan.task.topology.devices_per_host
-    for table in plan.task.tables:
-        for shard in plan.by_table[table.name] if not table.pooled else ():
-            hosts, local = {rank // per_host for rank in shard.devices}, {rank % per_host for rank in shard.devices}
-            if shard.dim < table.dim or len(shard.devices) != len(hosts) * len(local):
-                return False
+    for shard in plan.shards:
+        hosts, local = {rank // per_host for rank in shard.devices}, {rank % per_host for rank in shard.devices}
+        if len(shard.devices) != len(hosts) * len(local):
+            return False
     return plan.task.groups is None
 
 
@@ -195,30 +190,23 @@ def task_for(task: Task, runtime: str | None) -> Task:
             f"exchange has deduplicate '{task.exchange.deduplicate}' and replica_gradients '{task.exchange.replica_gradients}', and "
             "TorchRec sends every looked-up row and whole gradients: leave exchange out, or plan for runs_on 'shardwright'"
         )
-    device = task.topology.device
-    limits = {table.name: _limited(table, task.constraints.of(table.name), runtime, device) for table in task.tables}
-    changed = {name: limit for name, limit in limits.items() if limit is not None}
-    if not changed:
+    if runtime == "shardwright":
         return task
     given = task.constraints
-    return replace(task, constraints=Constraints({**given.tables, **changed}, given.colocate, given.apart))
+    limits = {table.name: _limited(table, given.of(table.name), task.topology.device) for table in task.tables}
+    return replace(task, constraints=Constraints({**given.tables, **limits}, given.colocate, given.apart))
 
 
-def _limited(table: Table, limits: TableConstraint, runtime: str, device: str) -> TableConstraint | None:
-    """Return a table's constraint with the limits of a runtime added; None if the runtime adds nothing."""
-    if table.pooled and runtime == "shardwright":
-        return None
-    barred = _not_of_torchrec(table, device) if runtime == "torchrec" else _CUT_ROWS
+def _limited(table: Table, limits: TableConstraint, device: str) -> TableConstraint:
+    """Return a table's constraint with the limits of TorchRec added."""
+    barred = _not_of_torchrec(table, device)
     allowed = tuple(kind for kind in limits.sharding_types or SHARDING_TYPES if kind not in barred)
     if not allowed:
-        others = ", ".join(other for other in RUNTIMES if other != runtime)
         raise InfeasibleTask(
-            f"table '{table.name}' allows only {', '.join(limits.sharding_types or ())}, which {runtime} does not run for it: allow "
-            f"another sharding type, or plan for runs_on '{others}'"
+            f"table '{table.name}' allows only {', '.join(limits.sharding_types or ())}, which torchrec does not run for it: allow "
+            "another sharding type, or plan for runs_on 'shardwright'"
         )
-    if runtime == "torchrec":
-        return replace(limits, sharding_types=allowed, equal_rows=True, equal_columns=True)
-    return replace(limits, sharding_types=allowed)
+    return replace(limits, sharding_types=allowed, equal_rows=True, equal_columns=True)
 
 
 def _exchanges_otherwise(task: Task) -> bool:

@@ -131,9 +131,7 @@ def test_compiled_and_vector_code_find_the_same_codes(plan, seed):
         table.name: RankMap(table.rows, rng.permutation(table.rows)[: table.rows // 2]) for table in plan.task.tables
     }
     ranking = Ranking(placement, chosen_maps(placement, maps), torch.device("cpu"))
-    ids = [
-        rng.integers(-(index == 0 and seed % 3 == 0), table.rows, 15) for index, table in enumerate(placement.parts)
-    ]
+    ids = [rng.integers(-(index == 0 and seed % 3 == 0), table.rows, 15) for index, table in enumerate(placement.parts)]
     counts = [one.size for one in ids]
     keys, wrong = ranking.keys(torch.from_numpy(np.concatenate(ids)), torch.tensor(counts))
     for rank in range(plan.task.topology.devices):
