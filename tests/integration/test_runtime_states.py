@@ -1,4 +1,4 @@
-"""State dicts of ShardedEmbeddings, alone and inside of a model: all ranks take theirs, or all hear why one cannot."""
+"""State dicts of ShardedEmbeddings by table: loaded as they are, and by torch.distributed.checkpoint under other plans and by TorchRec."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import pytest
 
 pytest.importorskip("torch", reason="the runtime needs torch")
 
+import numpy as np
 import torch
-from tests.runtime_cases import make_module, make_plan, one_step
+import torch.distributed.checkpoint as dcp
+from tests import runtime_pooled_cases as cases
 from tests.runtime_ranks import started
 
-from shardwright.errors import InvalidInput, ShardwrightError
-from shardwright.task.topology import Exchange
-
-EXCHANGE = Exchange("device", "touched")
-BAD = 2
+from shardwright.errors import InvalidInput
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.task import Table, Task, Topology
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    with started(4) as group:
+    with started(cases.RANKS) as group:
         yield group
 
 
@@ -30,96 +31,208 @@ class Model(torch.nn.Module):
         self.dense = torch.nn.Linear(2, 2)
 
 
-def spoiled(state, prefix, how, shift):
-    """The state with rows shifted, and wrong in one way."""
-    state = {name: one.clone() if isinstance(one, torch.Tensor) else one for name, one in state.items()}
-    rows, extra = f"{prefix}storage.weights.0", f"{prefix}_extra_state"
-    state[rows] += shift
-    if how == "replica":
-        state[rows].view(-1)[-1] += 1
-    elif how == "rank":
-        state[extra] = state[extra] | {"rank": "7"}
-    elif how == "extra is none":
-        state[extra] = None
-    elif how == "shape":
-        state[rows] = state[rows][:-1]
-    elif how == "no tensor":
-        state[rows] = "rows"
-    elif how == "missing":
-        del state[rows]
-    elif how == "no extra":
-        del state[extra]
-    elif how == "unexpected":
-        state[f"{prefix}storage.weights.9"] = torch.zeros(1)
-    return state
+def stepped(plan, rank, steps=2):
+    """A model after some steps."""
+    module = cases.make_module(plan)
+    for step in range(steps):
+        cases.step_of(module, rank, step, {})
+    return Model(module)
 
 
-MESSAGES = {
-    "replica": "ShardwrightError: table 'd': the replicas of rows [0, 5) on ranks [2] differ from those on rank 0",
-    "rank": "InvalidInput: rank 2: the state dict is of rank 7 of another plan or job, this is rank 2",
-    "extra is none": "InvalidInput: rank 2: the state dict holds None instead",
-    "shape": "InvalidInput: rank 2: size mismatch for",
-    "no tensor": "InvalidInput: rank 2: While copying the parameter",
-    "missing": "InvalidInput: ranks [2] have missing or unexpected keys in their state dicts other than rank 0",
-    "no extra": "InvalidInput: ranks [2] have missing or unexpected keys in their state dicts other than rank 0",
-    "unexpected": "InvalidInput: ranks [2] have missing or unexpected keys in their state dicts other than rank 0",
-}
+def by_id(module):
+    """By table, kind, id and column, what a rank holds."""
+    return {
+        (name, kind, row, column): values[place, column - columns[0]].item()
+        for name, columns, ids, matrices in cases.held(module)
+        for kind, values in matrices.items()
+        if kind == "weights" or values.shape[1] > 1
+        for place, row in enumerate(ids.tolist())
+        for column in range(*columns)
+    }
 
 
-def load_spoiled(rank, plan, nested, how):
-    """The error of a load with one rank's state spoiled, whether rows changed, and whether a good load works after it."""
-    embedding = make_module(plan, None)
-    module = Model(embedding) if nested else embedding
-    prefix = "embedding." if nested else ""
-    before = embedding.storage.weights[0].clone()
-    state = spoiled(module.state_dict(), prefix, how if rank == BAD else None, 1.0)
+def save(rank, plan, folder):
+    model = stepped(plan, rank)
+    dcp.save({"model": model.state_dict(), "optimizer": model.embedding.optimizer_state_dict()}, checkpoint_id=folder)
+    return by_id(model.embedding)
+
+
+def load(rank, plan, folder):
+    model = Model(cases.make_module(plan, initial=7))
+    state = {"model": model.state_dict(), "optimizer": model.embedding.optimizer_state_dict()}
+    dcp.load(state, checkpoint_id=folder)
+    model.load_state_dict(state["model"])
+    model.embedding.load_optimizer_state_dict(state["optimizer"])
+    model.embedding.check_replicas()
+    return by_id(model.embedding), int(model.embedding.storage.step)
+
+
+@pytest.mark.parametrize(("one", "other"), [("columns", "rows"), ("grid", "one_host"), ("data_parallel", "bricks")])
+def test_a_checkpoint_of_torch_loads_under_another_plan(ranks, tmp_path, one, other):
+    saved = {}
+    for held in ranks.run(save, cases.make_plan(one, "adagrad"), tmp_path / "checkpoint"):
+        saved |= held
+    for held, step in ranks.run(load, cases.make_plan(other, "adagrad"), tmp_path / "checkpoint"):
+        assert held == {key: saved[key] for key in held}
+        assert step == 2
+    held, step = load(0, cases.unsharded(cases.make_plan(one, "adagrad")), tmp_path / "checkpoint")
+    assert (held, step) == (saved, 2)
+
+
+def reload(rank, plan):
+    """A state dict of this very module, and whole tensors."""
+    model = stepped(plan, rank)
+    state, held = model.state_dict(), by_id(model.embedding)
+    other = Model(cases.make_module(plan, initial=7))
+    other.load_state_dict(state)
+    other.embedding.load_optimizer_state_dict(model.embedding.optimizer_state_dict())
+    return by_id(other.embedding) == held
+
+
+@pytest.mark.parametrize("kind", ["rows", "data_parallel"])
+def test_a_state_dict_loads_into_the_same_plan(ranks, kind):
+    assert all(ranks.run(reload, cases.make_plan(kind, "adam")))
+
+
+TABLE = Table("t", 6, 4, 1.0)
+PLAN = Plan(Task([TABLE], Topology(1, 1, memory="1 GB"), 4, "rowwise_adagrad"), [Shard.whole(TABLE, 0)])
+
+
+def test_the_weights_of_an_unsharded_collection_load():
+    module, whole = cases.make_module(PLAN), torch.arange(24.0).view(6, 4)
+    assert list(module.state_dict()) == ["embedding_bags.t.weight"]
+    module.load_state_dict({"embedding_bags.t.weight": whole})
+    assert torch.equal(module.storage.weights[0], whole)
+    module.load_optimizer_state_dict({"state": {"embedding_bags.t.weight": {"t.momentum1": torch.arange(6.0)}}})
+    assert module.storage.states(0)[0].flatten().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({}, "Missing key"),
+        ({"embedding_bags.t.weight": torch.zeros(6, 4), "x": torch.zeros(1)}, "Unexpected key"),
+        (
+            {"embedding_bags.t.weight": torch.zeros(5, 4)},
+            "table 't': the state is a Tensor of shape \\(5, 4\\), must be",
+        ),
+        ({"embedding_bags.t.weight": "rows"}, "the state is a str of shape"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(state, text):
+    with pytest.raises(RuntimeError, match=text):
+        cases.make_module(PLAN).load_state_dict(state)
+
+
+def test_states_of_an_optimizer_that_do_not_fit_are_refused():
+    with pytest.raises(
+        InvalidInput, match="no state 't.momentum1' of 'embedding_bags.t.weight'; save it with the weights"
+    ):
+        cases.make_module(PLAN).load_optimizer_state_dict({})
+
+
+def load_another_plan(rank, plans):
+    state = cases.make_module(plans[0]).state_dict()
     try:
-        module.load_state_dict(state)
-        error = "no error"
-    except (ShardwrightError, RuntimeError) as problem:
-        error = f"{type(problem).__name__}: {problem}"
-    changed = not torch.equal(before, embedding.storage.weights[0])
-    module.load_state_dict(spoiled(module.state_dict(), prefix, None, 0.0) | {f"{prefix}storage.weights.0": before})
-    one_step(embedding, rank, 0)
-    return error, changed
+        cases.make_module(plans[1]).load_state_dict(state)
+    except RuntimeError as problem:
+        return str(problem)
+    return "no error"
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["alone", "in a model"])
-@pytest.mark.parametrize("how", MESSAGES)
-def test_a_wrong_state_of_one_rank_is_an_error_on_all(ranks, how, nested):
-    plan = make_plan("data_parallel", EXCHANGE)
-    for error, changed in ranks.run(load_spoiled, plan, nested, how):
-        assert error.startswith(MESSAGES[how])
-        assert how not in ("rank", "extra is none") or not changed
+def test_blocks_of_another_plan_name_the_remedy(ranks):
+    errors = ranks.run(load_another_plan, [cases.make_plan("table_wise"), cases.make_plan("grid")])
+    assert "other blocks than this rank; change plans by torch.distributed.checkpoint" in errors[0]
 
 
-def load_something_else(rank, plan):
-    module = make_module(plan, None)
+def tiered_state(rank, plan):
     try:
-        module.load_state_dict(module.state_dict() if rank != BAD else 5)
+        cases.make_module(plan).state_dict()
     except InvalidInput as problem:
         return str(problem)
     return "no error"
 
 
-def test_what_is_no_state_dict_is_an_error_on_all(ranks):
-    for error in ranks.run(load_something_else, make_plan("row_wise", EXCHANGE)):
-        assert error.startswith("rank 2: a state dict is a mapping from names to tensors, this is a int")
+def test_tiers_are_saved_by_save_checkpoint(ranks):
+    for error in ranks.run(tiered_state, cases.make_plan("tiered")):
+        assert "counts its rows by hotness" in error
+        assert "use save_checkpoint" in error
 
 
-def load_the_rest(rank, plan):
-    """A model's state without this module's rows."""
-    model = Model(make_module(plan, None))
-    rest = {name: one for name, one in model.state_dict().items() if name.startswith("dense")}
-    found = model.load_state_dict(rest, strict=False)
-    try:
-        model.load_state_dict(rest)
-    except RuntimeError as problem:
-        return len(found.missing_keys), "Missing key(s)" in str(problem)
-    return None
+def all_tensors(state):
+    """The tensors of a module's state and of its optimizer's, by name."""
+    kinds = {f"{name} {kind}": one for name, its in state.get("optimizer", {}).items() for kind, one in its.items()}
+    return {**state["model"], **kinds}
 
 
-def test_a_state_that_lacks_the_rows_on_all_ranks_is_torchs_matter(ranks):
-    for missing, refused in ranks.run(load_the_rest, make_plan("row_wise", EXCHANGE)):
-        assert missing > 2
-        assert refused
+def by_torchrec(rank, plan, folder, into):
+    """TorchRec's module of the plan, saved to a folder or loaded from it; the blocks of its weights and states."""
+    from types import SimpleNamespace
+
+    from shardwright.integrations.torchrec.steps.sharded import ShardedModel, planned
+
+    member = SimpleNamespace(rank=rank, world=cases.RANKS, device=torch.device("cpu"))
+    model = ShardedModel.of(plan.task, planned(plan, "cpu"), member).model
+    states = model.fused_optimizer.state_dict()["state"]
+    state = {"model": model.state_dict()} | ({"optimizer": states} if states else {})  # none where a rank has no rows
+    shards = {name: tensor.local_shards() for name, tensor in all_tensors(state).items()}
+    if into:
+        for shard in (one for own in shards.values() for one in own):
+            torch.nn.init.uniform_(shard.tensor)
+        dcp.save(state, checkpoint_id=folder)
+    else:
+        dcp.load(state, checkpoint_id=folder)
+    return {
+        name: [(tuple(one.metadata.shard_offsets), one.tensor.clone()) for one in own] for name, own in shards.items()
+    }
+
+
+def by_shardwright(rank, plan, folder, into):
+    """The same of our module."""
+    model = torch.nn.ModuleDict({"pooled": cases.make_module(plan, initial=3)})
+    state = {"model": model.state_dict(), "optimizer": model["pooled"].optimizer_state_dict("pooled.")["state"]}
+    if into:
+        dcp.save(state, checkpoint_id=folder)
+    else:
+        dcp.load(state, checkpoint_id=folder)
+    return {
+        name: [(block.offsets, block.tensor.clone()) for block in tensor.blocks]
+        for name, tensor in all_tensors(state).items()
+    }
+
+
+def whole(found):
+    """All elements of each tensor, by place."""
+    tensors = {}
+    for name, blocks in (one for of_rank in found for one in of_rank.items()):
+        elements = tensors.setdefault(name, {})
+        for offsets, tensor in blocks:
+            for place in np.ndindex(*tensor.shape):
+                elements[tuple(a + b for a, b in zip(offsets, place, strict=True))] = tensor[place].item()
+    return tensors
+
+
+@pytest.mark.slow
+@pytest.mark.torchrec
+@pytest.mark.parametrize("back", [False, True], ids=["from TorchRec", "to TorchRec"])
+@pytest.mark.parametrize("kind", ["table_wise", "row_wise", "column_wise"])
+def test_a_job_changes_sides(ranks, tmp_path, kind, back):
+    pytest.importorskip("torchrec", reason="TorchRec saves and loads")
+    table = Table("t", 8, 8, 2.0)
+    shards = {
+        "table_wise": [Shard.whole(table, 1)],
+        "row_wise": [Shard("t", (2 * rank, 2 * rank + 2), (0, 8), (rank,)) for rank in range(4)],
+        "column_wise": [Shard("t", (0, 8), (0, 4), (2,)), Shard("t", (0, 8), (4, 8), (0,))],
+    }[kind]
+    task = Task([table], Topology(2, 2, memory="1 GB"), 16, "rowwise_adagrad")
+    theirs = Plan(task, shards)
+    ours = (
+        theirs
+        if kind == "column_wise"
+        else Plan(task, [Shard("t", (0, 3), (0, 8), (3,)), Shard("t", (3, 8), (0, 8), (0,))])
+    )
+    saving, loading = (by_shardwright, by_torchrec) if back else (by_torchrec, by_shardwright)
+    folder = tmp_path / "checkpoint"
+    saved = ranks.run(saving, ours if back else theirs, folder, True)
+    loaded = ranks.run(loading, theirs if back else ours, folder, False)
+    assert whole(saved) == whole(loaded)

@@ -1,13 +1,10 @@
-"""Checks that ranks make together: equal plans, valid ids, fitting state dicts and equal replicas."""
+"""Checks that ranks make together: equal plans, valid ids and equal replicas."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,11 +45,6 @@ def description(placement: Placement) -> bytes:
     cluster = [task.topology.hosts, task.topology.devices_per_host]
     exchanges = [asdict(task.exchange), placement.exchanges.tolist()]
     return json.dumps([parts, placement.groups, shards, cluster, exchanges, task.optimizer]).encode()
-
-
-def plan_digest(placement: Placement) -> str:
-    """Return a digest that identifies the plan: equal for equal plans."""
-    return hashlib.sha256(description(placement)).hexdigest()
 
 
 def wrong_ids(batch: RankBatch, placement: Placement) -> str:
@@ -108,47 +100,3 @@ def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> 
             weight = torch.arange(begin, begin + part.numel(), device=part.device) * 0x9E3779B97F4A7C1 + 1
             total = (total * 31 + int((part * weight).sum())) % 2**61
     return total
-
-
-class Load(NamedTuple):
-    """A load that has begun. torch collects the problems of all parts of a model in three lists; `known` marks this module's part.
-
-    Attributes:
-        errors: all error messages so far.
-        known: numbers of messages, missing keys and unexpected keys before this module's own.
-    """
-
-    errors: list[str]
-    known: tuple[int, int, int]
-
-    def finish(self, ranks: Ranks, missing: list[str], unexpected: list[str]) -> None:
-        """Raise an error on all ranks if the state of one did not fit; all ranks must call this.
-
-        torch decides whether a state may lack keys, but then the states of all ranks must lack the same ones.
-
-        Raises:
-            InvalidInput: a rank's state did not fit, or ranks differ in missing or unexpected keys.
-        """
-        ranks.agree("; ".join(self.errors[self.known[0] :]))
-        keys = [f"missing {key}" for key in missing[self.known[1] :]]
-        keys += [f"unexpected {key}" for key in unexpected[self.known[2] :]]
-        ranks.must_be_same(
-            [key.encode() for key in keys],
-            "missing or unexpected keys in their state dicts",
-            "load on each rank the state dict that this rank has saved",
-        )
-
-
-def refusal(state: Any, own: Mapping[str, str]) -> str | None:
-    """Return why the extra state of a state dict does not match this plan and rank; None if it does."""
-    if not isinstance(state, Mapping):
-        return (
-            f"the state dict holds {reprlib.repr(state)} instead of its plan and rank; "
-            "load what state_dict() returned, or use save_checkpoint and load_checkpoint"
-        )
-    if state == own:
-        return None
-    return (
-        f"the state dict is of rank {state.get('rank')} of another plan or job, this is rank {own['rank']}; "
-        "use save_checkpoint and load_checkpoint to change the plan"
-    )

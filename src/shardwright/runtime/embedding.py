@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import InvalidInput
-from shardwright.runtime.checks import Load, check_replicas, must_be_same_plan, plan_digest, refusal, wrong_ids
+from shardwright.runtime.checks import check_replicas, must_be_same_plan, wrong_ids
 from shardwright.runtime.features import RankBatch, features_of
 from shardwright.runtime.hop import Buffers
 from shardwright.runtime.lookup import Journey, Lookup
@@ -20,6 +20,7 @@ from shardwright.runtime.placement import ALONE, TOUCHED, WHOLE, Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.ranking import Ranking, chosen_maps
 from shardwright.runtime.replicas import TouchedReplicas, WholeReplicas
+from shardwright.runtime.state import optimizer_state_of, weights_of
 from shardwright.runtime.storage import InitialRows, Storage, UniformRows
 from shardwright.runtime.wire import Rows, TrafficMeter
 from shardwright.sharding.plan import Plan
@@ -111,7 +112,6 @@ class ShardedEmbeddings(torch.nn.Module):
         self.storage = Storage(placement, self.ranks.rank, self.ranks.device, options, fused, exact)
         self.storage.initialise(UniformRows(initial) if isinstance(initial, int) else initial, self.ranking)
         self._prepare()
-        self.register_load_state_dict_post_hook(_finish_load)  # type: ignore[no-untyped-call]
 
     @property
     def rank(self) -> int:
@@ -159,34 +159,9 @@ class ShardedEmbeddings(torch.nn.Module):
         """
         check_replicas(self.ranks, self.placement, self.storage)
 
-    def get_extra_state(self) -> dict[str, str]:
-        """Return the plan and rank that a state dict belongs to."""
-        return {"plan": plan_digest(self.placement), "rank": str(self.ranks.rank)}
-
-    def set_extra_state(self, state: Any) -> None:
-        """Refuse the state of another plan or rank.
-
-        Raises:
-            InvalidInput: the state belongs to another plan or rank, or is no such state.
-        """
-        problem = refusal(state, self.get_extra_state())
-        if problem is not None:
-            raise InvalidInput(problem)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load the state of the same rank and plan. This is a collective, and so is loading a model that contains this module.
-
-        Raises:
-            InvalidInput: the state of some rank belongs to another plan or rank, does not fit, or has other keys than those of the
-                other ranks; raised on all ranks.
-            ShardwrightError: replicas differ.
-        """
-        fits = isinstance(state_dict, Mapping)
-        kind = type(state_dict).__name__
-        self.ranks.agree(
-            None if fits else f"a state dict is a mapping from names to tensors, this is a {kind}; give one"
-        )
-        return super().load_state_dict(state_dict, strict, assign)
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Give the weights by table; torch calls it for this module, alone or inside a model."""
+        destination.update({prefix + name: blocks for name, blocks in weights_of(self).items()})
 
     def _load_from_state_dict(
         self,
@@ -198,14 +173,48 @@ class ShardedEmbeddings(torch.nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load this module's own state; torch calls it for this module but not for its parts, alone or inside a model."""
-        own = self.get_extra_state()
-        state = state_dict.get(f"{prefix}_extra_state", own)  # without a state torch reports a missing key
-        self.ranks.agree(refusal(state, own))  # before any rank has loaded a row
-        self._load = Load(error_msgs, (len(error_msgs), len(missing_keys), len(unexpected_keys)))
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        """Load the weights of this rank's blocks; torch calls it for this module, alone or inside a model."""
+        own = {prefix + name: blocks for name, blocks in weights_of(self).items()}
+        missing_keys += [name for name in own if name not in state_dict]
+        unexpected_keys += (
+            [name for name in state_dict if name.startswith(prefix) and name not in own] if strict else []
         )
+        with torch.no_grad():
+            problems = [blocks.copy_from(state_dict[name]) for name, blocks in own.items() if name in state_dict]
+        error_msgs += [problem for problem in problems if problem is not None]
+
+    def optimizer_state_dict(self, prefix: str = "") -> dict[str, Any]:
+        """Return the optimizer's states by table, in the form and under the names of TorchRec's fused optimizers.
+
+        Args:
+            prefix: name of this module inside a model, with a dot at its end.
+
+        Raises:
+            InvalidInput: a table counts its rows by hotness.
+        """
+        state = {prefix + name: dict(kinds) for name, kinds in optimizer_state_of(self).items()}
+        return {"state": state, "step": self.storage.step.clone()}
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Any], prefix: str = "") -> None:
+        """Load what `optimizer_state_dict` returned, or whole tensors in its place. Without a step, that of this module stays.
+
+        Args:
+            state: the states.
+            prefix: name of this module inside a model, with a dot at its end.
+
+        Raises:
+            InvalidInput: states are missing, or those of other blocks.
+        """
+        problems = []
+        with torch.no_grad():
+            for name, kinds in optimizer_state_of(self).items():
+                for kind, blocks in kinds.items():
+                    found = state.get("state", {}).get(prefix + name, {}).get(kind)
+                    missing = f"no state '{kind}' of '{prefix + name}'; save it with the weights"
+                    problems.append(missing if found is None else blocks.copy_from(found))
+            if any(problems):
+                raise InvalidInput("; ".join(problem for problem in problems if problem is not None))
+            self.storage.step.copy_(state.get("step", self.storage.step))
 
     def _look_up(self, batch: RankBatch) -> tuple[Journey, Rows]:
         journey = self._lookup.ask(self.ranking, batch)
@@ -231,12 +240,6 @@ class ShardedEmbeddings(torch.nn.Module):
                 self.storage.learn(group, index, rows)
         if self._debug:
             self.check_replicas()
-
-
-def _finish_load(module: ShardedEmbeddings, keys: Any) -> None:
-    """Check the loaded state; torch calls it once this module and its parts are loaded, alone or inside a model."""
-    module._load.finish(module.ranks, keys.missing_keys, keys.unexpected_keys)
-    module.check_replicas()
 
 
 class _Step(torch.autograd.Function):

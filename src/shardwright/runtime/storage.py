@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,6 @@ class Storage(torch.nn.Module):
     """Weights and optimizer state of one rank, and their kernels.
 
     Attributes:
-        weights: `(rows, dim)` of each group, fp32 or fp16.
         step: number of updates so far.
     """
 
@@ -74,7 +73,6 @@ class Storage(torch.nn.Module):
         self.optimizer = placement.plan.task.optimizer
         self.fused = fused
         rows = placement.rows_on(rank).tolist()
-        self.weights = torch.nn.ParameterList()
         self._kernels: list[FusedKernel | None] = []
         for number, (count, group) in enumerate(zip(rows, placement.groups, strict=True)):
             shape, states = (count, group.dim), STATES[self.optimizer]
@@ -84,11 +82,23 @@ class Storage(torch.nn.Module):
                 kernel = FusedKernel(*shape, group.dtype, self.optimizer, options, device)
             weights = torch.zeros(shape, dtype=_TYPES[group.dtype], device=device) if kernel is None else kernel.weights
             self._kernels.append(kernel)
-            self.weights.append(torch.nn.Parameter(weights, requires_grad=not fused))
+            self.register_parameter(f"weights_{number}", torch.nn.Parameter(weights, requires_grad=not fused))
             for place, name in enumerate(states):
                 state = torch.zeros(count, width, device=device) if kernel is None else kernel.states[place]
                 self.register_buffer(f"{name}_{number}", state)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def weights(self) -> list[torch.nn.Parameter]:
+        """The weights of all groups."""
+        return [getattr(self, f"weights_{group}") for group in range(len(self.placement.groups))]
+
+    def state_dict(self, *, destination: Any = None, **_: Any) -> Any:
+        """Give nothing: the module that holds this one gives its tables."""
+        return {} if destination is None else destination
+
+    def _load_from_state_dict(self, *_: Any) -> None:
+        """Load nothing."""
 
     def states(self, group: int) -> list[torch.Tensor]:
         """The optimizer states of a group, `(rows, width)` fp32 each, in the order of `STATES`."""

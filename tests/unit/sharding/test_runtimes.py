@@ -113,4 +113,7 @@ def test_an_unknown_runtime_is_refused():
 
 def test_any_blocks_are_found_where_nothing_is_to_run_them():
     limits = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("column_wise",))})
-    assert sw.plan(replace(TASK, constraints=limits), cost_model=MODEL, runs_on=None).runs_on == ("shardwright", "torchrec")
+    assert sw.plan(replace(TASK, constraints=limits), cost_model=MODEL, runs_on=None).runs_on == (
+        "shardwright",
+        "torchrec",
+    )
