@@ -167,37 +167,6 @@ def test_replicas_that_differ_are_not_saved(ranks, tmp_path):
     assert not (tmp_path / "manifest.json").exists()
 
 
-def state_dicts(rank, plan):
-    """A state dict goes to the same plan only, and replicas that come to differ by it are found."""
-    first, second = make_module(plan, None), make_module(plan, None, initial=5)
-    one_step(first, rank, 0)
-    second.load_state_dict(first.state_dict())
-    same = all(torch.equal(a, b) for a, b in zip(first.storage.weights, second.storage.weights, strict=True))
-    errors = []
-    other = make_module(make_plan("row_wise", SAVED, plan.task.optimizer), None)
-    for state in (other.state_dict(), spoiled(first.state_dict(), rank)):
-        try:
-            second.load_state_dict(state)
-        except (ShardwrightError, RuntimeError) as error:
-            errors.append(str(error))
-    return same, int(second.storage.step), errors
-
-
-def spoiled(state, rank):
-    state = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
-    if rank == 2:
-        state["storage.weights.0"].view(-1)[-1] += 1
-    return state
-
-
-def test_state_dicts(ranks):
-    for same, step, errors in ranks.run(state_dicts, make_plan("data_parallel", SAVED, "adagrad")):
-        assert same
-        assert step == 1
-        assert "of another plan" in errors[0] or "size mismatch" in errors[0]
-        assert "on ranks [2] differ" in errors[1]
-
-
 def peak_bytes(action):
     """How much more memory the process had, at most, while the action ran."""
     try:
@@ -304,3 +273,50 @@ def test_an_unwritable_folder_is_said(tmp_path):
     plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "sgd"), [Shard.whole(table, 0)])
     with pytest.raises(InvalidInput, match="cannot be made a folder"):
         save_checkpoint(ShardedEmbeddings(plan), tmp_path / "file")
+
+
+def pooled_and_saved(rank, plan, folder):
+    """What a rank holds after two steps, which are saved."""
+    from tests import runtime_pooled_cases as pooled
+
+    from shardwright.runtime import save_checkpoint
+
+    module = pooled.make_module(plan)
+    for step in range(2):
+        pooled.step_of(module, rank, step, {})
+    save_checkpoint(module, folder, part_bytes=2000)
+    return pooled.held(module)
+
+
+def pooled_and_loaded(rank, plan, folder):
+    from tests import runtime_pooled_cases as pooled
+
+    from shardwright.runtime import load_checkpoint
+
+    module = pooled.make_module(plan, initial=77)
+    load_checkpoint(module, folder)
+    return pooled.held(module)
+
+
+def by_column(held):
+    """By table, id and column, the weight, and the row-wise state that speaks for it."""
+    return {
+        (name, row, column): (matrices["weights"][place, column - columns[0]].item(), matrices["sum"][place, 0].item())
+        for rank in held
+        for name, columns, ids, matrices in rank
+        for place, row in enumerate(ids.tolist())
+        for column in range(*columns)
+    }
+
+
+@pytest.mark.parametrize(("one", "other"), [("columns", "bricks"), ("bricks", "table_wise"), ("tiered", "grid")])
+def test_columns_are_cut_anew(ranks, tmp_path, one, other):
+    from tests import runtime_pooled_cases as pooled
+
+    held = by_column(ranks.run(pooled_and_saved, pooled.make_plan(one), str(tmp_path)))
+    loaded = by_column(ranks.run(pooled_and_loaded, pooled.make_plan(other), str(tmp_path)))
+    assert {key: weight for key, (weight, _) in held.items()} == {key: weight for key, (weight, _) in loaded.items()}
+    for name, dim in (("plain", 12), ("few", 4)):
+        for row in range(5):
+            before, after = ([found[name, row, column][1] for column in range(dim)] for found in (held, loaded))
+            assert np.mean(after) == pytest.approx(np.mean(before), rel=1e-6)

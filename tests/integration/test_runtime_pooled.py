@@ -90,3 +90,100 @@ def test_exact_rows_give_the_bits_of_unsharded_tables(ranks, kind, optimizer):
     assert alone > {"plain"}
     options = {"exact": True}
     compare(plan, ranks.run(trained, plan, options), lambda name: name in alone - {"shared"}, options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_narrow_types_on_the_wire_round_what_travels(ranks, dtype):
+    plan = cases.make_plan("mixed", "sgd", exchange=Exchange(values=dtype, gradients=dtype))
+    (outputs, _), *_ = ranks.run(trained, plan, {})
+    exact, _ = ranks.run(trained, cases.make_plan("mixed", "sgd"), {})[0]
+    for name, rows in outputs[0].items():
+        torch.testing.assert_close(rows, exact[0][name], rtol=0.02, atol=0.02)
+    assert any(not torch.equal(rows, exact[0][name]) for name, rows in outputs[0].items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["columns", "mixed"])
+def test_half_precision_tables_train_like_unsharded_ones(ranks, kind):
+    plan = cases.make_plan(kind, dtype="fp16")
+    compare(plan, ranks.run(trained, plan, {}), lambda name: False, {})
+
+
+def without_fbgemm(rank, plan):
+    from shardwright.runtime import kernels
+
+    known, kernels.find_spec = kernels.find_spec, lambda name: None
+    try:
+        return trained(rank, plan, {})
+    finally:
+        kernels.find_spec = known
+
+
+@pytest.mark.slow
+def test_torch_runs_plans_without_fbgemm(ranks):
+    plan = cases.make_plan("mixed")
+    compare(plan, ranks.run(without_fbgemm, plan), lambda name: False, {})
+
+
+def sent(rank, plan):
+    module = cases.make_module(plan)
+    cases.step_of(module, rank, 0, {})
+    return {key[:2] for key in module.traffic.sent if key[2] != "self"}
+
+
+def test_all_tables_travel_in_one_exchange(ranks):
+    """Counts and ids go, sums and rows come, gradients go: lengths ride on the ids."""
+    answers = ranks.run(sent, cases.make_plan("columns", exchange=Exchange("device", "touched")))
+    wanted = {("forward", "counts"), ("forward", "ids"), ("forward", "values"), ("backward", "gradients")}
+    assert set().union(*answers) == wanted
+
+
+def keyed(rank, plan, spoil):
+    """A step on a KeyedJaggedTensor, whose keys may be wrong."""
+    import torchrec
+
+    from shardwright.errors import ShardwrightError
+
+    module, given = cases.make_module(plan), cases.features(plan, rank, 0)
+    names = list(given)
+    parts = [torch.cat([given[name][place] for name in names]) for place in (0, 1)]
+    weights = torch.cat(
+        [given[name][2] if len(given[name]) > 2 else torch.ones(given[name][0].numel()) for name in names]
+    )
+    if spoil and rank == 1:
+        names[0] = names[1]
+    try:
+        out = module(torchrec.KeyedJaggedTensor(names, parts[0], weights=weights, lengths=parts[1]))
+    except ShardwrightError as error:
+        return str(error)
+    plain = module(given)
+    assert isinstance(out["steps"], torchrec.JaggedTensor)
+    return all(
+        torch.equal(cases.values_of(plain[name]), out[name] if name != "steps" else out[name].values())
+        for name in plain
+    )
+
+
+@pytest.mark.torchrec
+def test_keyed_jagged_tensors_give_the_same_and_no_key_twice(ranks):
+    pytest.importorskip("torchrec", reason="makes TorchRec's features")
+    plan = cases.make_plan("mixed")
+    assert all(answer is True for answer in ranks.run(keyed, plan, False))
+    for error in ranks.run(keyed, plan, True):
+        assert error == "rank 1: features have 'left' twice; give each feature once"
+
+
+def wire_error(rank, plan):
+    from shardwright.errors import InvalidInput
+
+    try:
+        cases.make_module(plan)
+    except InvalidInput as error:
+        return str(error)
+    return "no error"
+
+
+def test_types_that_do_not_travel_here_are_refused(ranks):
+    for error in ranks.run(wire_error, cases.make_plan("grid", exchange=Exchange(values="int8"))):
+        assert "exchange sends values as int8; this module sends fp32, fp16 and bf16" in error

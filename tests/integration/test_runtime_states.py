@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 pytest.importorskip("torch", reason="the runtime needs torch")
@@ -84,7 +86,7 @@ def reload(rank, plan):
     model = stepped(plan, rank)
     state, held = model.state_dict(), by_id(model.embedding)
     other = Model(cases.make_module(plan, initial=7))
-    other.load_state_dict(state)
+    other.load_state_dict({name: tensor.clone() for name, tensor in state.items()})
     other.embedding.load_optimizer_state_dict(model.embedding.optimizer_state_dict())
     return by_id(other.embedding) == held
 
@@ -122,6 +124,15 @@ def test_the_weights_of_an_unsharded_collection_load():
 def test_a_state_that_does_not_fit_is_refused(state, text):
     with pytest.raises(RuntimeError, match=text):
         cases.make_module(PLAN).load_state_dict(state)
+
+
+def test_a_table_in_blocks_is_not_computed_with():
+    (blocks,) = cases.make_module(PLAN).state_dict().values()
+    assert repr(blocks) == "TableBlocks('t', (6, 4), 1 blocks here)"
+    with pytest.raises(InvalidInput, match="use its `blocks`, and torch.distributed.checkpoint to save or load it"):
+        blocks + 1
+    with pytest.raises(InvalidInput, match="save it by torch.distributed.checkpoint"):
+        pickle.dumps(blocks)
 
 
 def test_states_of_an_optimizer_that_do_not_fit_are_refused():

@@ -30,6 +30,9 @@ from shardwright.task.topology import Topology
 ALONE, TOUCHED, WHOLE = 0, 1, 2
 """How replicas agree on a gradient: no replicas, one holder; by the touched rows; by the whole block."""
 
+WIRE_TYPES = ("fp32", "fp16", "bf16")
+"""Types in which values and gradients can travel."""
+
 
 @dataclass(frozen=True)
 class ReplicaSet:
@@ -185,6 +188,11 @@ class Placement:
         if not names or len(set(names)) < len(names):
             raise InvalidInput(f"tables are {list(names)[:10]}; name at least one table, and each once")
         tables = [_runnable(plan, name) for name in names]
+        for what in ("values", "gradients"):
+            if (kind := getattr(plan.task.exchange, what)) not in WIRE_TYPES:
+                raise InvalidInput(
+                    f"the task's exchange sends {what} as {kind}; this module sends fp32, fp16 and bf16: state one of these"
+                )
         cut = [
             (*part, _group_of(*part, exact)) for table in tables for part in parts_of(table, plan.by_table[table.name])
         ]

@@ -66,6 +66,13 @@ class TableBlocks(torch.Tensor):
         """Refuse everything that would need the whole tensor."""
         if func is torch.ops.aten.detach.default:
             return args[0]
+        if func is torch.ops.aten.clone.default:
+            return cls(
+                args[0].table,
+                args[0].shape,
+                args[0],
+                [Block(one.offsets, one.tensor.clone()) for one in args[0].blocks],
+            )
         raise InvalidInput(
             f"{func} of a table of which a rank holds blocks: use its `blocks`, and torch.distributed.checkpoint to save or load it"
         )

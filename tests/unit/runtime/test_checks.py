@@ -4,38 +4,29 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 
 import torch
 
-from shardwright.errors import InvalidInput
-from shardwright.runtime import ShardedEmbeddings
+from shardwright.runtime.checks import description, wrong_ids
+from shardwright.runtime.features import RankBatch, features_of
+from shardwright.runtime.placement import Placement
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task import Table, Task, Topology
 
-
-def embedding(rows=10):
-    table = Table("t", rows, 4, 1.0, False)
-    return ShardedEmbeddings(Plan(Task([table], Topology(1, 1, memory="1 GB"), 4, "sgd"), [Shard.whole(table, 0)]))
-
-
-@pytest.mark.parametrize("state", [None, 5, torch.zeros(2)])
-def test_what_is_no_extra_state_is_refused(state):
-    with pytest.raises(InvalidInput, match="instead of its plan and rank"):
-        embedding().set_extra_state(state)
+TABLE = Table("t", 10, 8, 1.0)
+TASK = Task([TABLE], Topology(1, 2, memory="1 GB"), 4, "sgd")
+WHOLE = Placement.of(Plan(TASK, [Shard.whole(TABLE, 0)]), ["t"])
+HALVES = Placement.of(Plan(TASK, [Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (1,))]), ["t"])
 
 
-@pytest.mark.parametrize("state", [{}, {"rank": "1"}, embedding(11).get_extra_state()])
-def test_the_state_of_another_plan_or_rank_is_refused(state):
-    with pytest.raises(InvalidInput, match="of another plan or job, this is rank 0"):
-        embedding().set_extra_state(state)
+def test_the_description_tells_blocks_apart():
+    assert description(WHOLE) != description(HALVES)
+    assert description(WHOLE) == description(Placement.of(WHOLE.plan, ["t"]))
 
 
-def test_one_process_loads_its_own_state_alone_and_in_a_model():
-    first, second = embedding(), embedding()
-    with torch.no_grad():
-        first.storage.weights[0] += 1
-    model = torch.nn.Sequential(second)
-    model.load_state_dict(torch.nn.Sequential(first).state_dict())
-    assert torch.equal(first.storage.weights[0], second.storage.weights[0])
-    second.load_state_dict(embedding().state_dict())
-    assert not torch.equal(first.storage.weights[0], second.storage.weights[0])
-    with pytest.raises(RuntimeError, match="Missing key"):
-        second.load_state_dict({})
+@pytest.mark.parametrize("placement", [WHOLE, HALVES])
+def test_wrong_ids_name_the_table_and_the_first_id(placement):
+    def said(*ids):
+        features = {"t": (torch.tensor(ids), torch.tensor([len(ids)]))}
+        return wrong_ids(RankBatch.of(features, features_of([TABLE], None), placement, torch.device("cpu")), placement)
+
+    assert said(0, 9) == ""
+    assert said(3, 10, -1).startswith("table 't' of 10 rows: 2 ids are out of range, the first is 10; ids must be")
