@@ -225,6 +225,10 @@ class ShardedEmbeddings(torch.nn.Module):
     def _learn(self, journey: Journey, gradients: Rows) -> None:
         self.storage.step += 1
         slots, sums = self._lookup.gradients(journey, gradients)
+        if self._touched is None and self._whole is None:
+            for group, (index, rows) in enumerate(zip(slots, sums, strict=True)):
+                self.storage.learn(group, index, rows)
+            return
         ends = torch.stack([torch.searchsorted(*pair) for pair in zip(slots, self._cuts, strict=True)]).tolist()
         bounds = [[0, *own, one.numel()] for own, one in zip(ends, slots, strict=True)]
         for part, replicas in enumerate((None, self._touched, self._whole)):

@@ -147,7 +147,9 @@ class Storage(torch.nn.Module):
     def sums(self, held: HeldBags) -> torch.Tensor:
         """`(answers, dim)` fp32 sums of the rows of bags."""
         kernel = self._kernels[held.group]
-        if kernel is not None and held.starts.numel():
+        if held.starts.numel() == 0:
+            return torch.zeros(0, self.placement.groups[held.group].dim, device=held.slots.device)
+        if kernel is not None:
             return kernel.sums(held)
         return weighted_sums(self.weights[held.group].detach(), held.slots, held.starts, held.weights)
 
@@ -159,9 +161,9 @@ class Storage(torch.nn.Module):
             gradient: `(answers, dim)` gradients of their sums.
         """
         kernel = self._kernels[held.group]
-        if kernel is None:
+        if kernel is None and held.starts.numel():
             return held.gradients(gradient)
-        if held.starts.numel():
+        if kernel is not None and held.starts.numel():
             kernel.learn(held, gradient)
         return held.slots[:0], gradient[:0]
 
@@ -173,6 +175,8 @@ class Storage(torch.nn.Module):
             slots: `(n,)` distinct slots.
             gradient: `(n, dim)`; overwritten.
         """
+        if slots.numel() == 0:
+            return
         weights = self.weights[group]
         if self.fused:
             update(self.optimizer, self.options, int(self.step), weights.data, self.states(group), slots, gradient)
