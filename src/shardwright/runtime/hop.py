@@ -132,6 +132,10 @@ class Hop:
         self._wire, self._dedupe, self._types = Wire(members, meter), dedupe, types
         self._widths = [group.dim for group in groups]
         self._columns = [1 + (group.sums and group.weighted) for group in groups]  # of a question
+        short = (
+            self.row_groups < len(groups) and bits < 31
+        )  # rows alone travel with ids of 8 bytes, as `cost.flows` prices them
+        self._id_type = torch.int32 if short else torch.int64
         by_rank = self.codes.destinations(np.arange(members.size))
         self._by_rank = torch.from_numpy(by_rank).to(device)
         self._member_at = torch.from_numpy(np.argsort(by_rank)).to(device)
@@ -177,10 +181,11 @@ class Hop:
         for group, (out, into, own) in enumerate(sizes.totals()):
             its, start = (questions, first[group]) if group < rows else (sums.questions, first[group] - first[rows])
             its = its[:, : self._columns[group]] if its.ndim > 1 else its
-            leaving.append(its[start : start + out].contiguous())
-            asked.append(its.new_empty((into + own, *its.shape[1:])))
+            leaving.append(its[start : start + out].to(self._id_type).contiguous())
+            asked.append(its.new_empty((into + own, *its.shape[1:]), dtype=self._id_type))
             asked[-1][into:] = its[start + out : start + out + own]
         self._exchange(leaving, asked, sizes, self._columns, label)
+        asked = [one.to(torch.int64) for one in asked]
         its_bags, its_members = ([], []) if rows == groups else sums.split(answers, rows)
         return Route(sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, its_members, any_failed)
 
