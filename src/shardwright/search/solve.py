@@ -55,8 +55,8 @@ def plan(
             once in a process, for about a second; 0 returns the first plan that there is, without loading it.
         gap: the search ends once its plan is proven to be at most this share longer than the best possible one; 0.002 by default. It also
             ends if nothing better is found for a while. With both a gap and a time_limit, it goes on until the time limit instead.
-        runs_on: the runtime of the plan. "shardwright": `shardwright.runtime` for sequence tables, tiers included, and FBGEMM or TorchRec
-            for pooled ones. "torchrec": TorchRec for all tables. None: any blocks. `Plan.runs_on` says what can run a plan.
+        runs_on: the runtime of the plan. "shardwright": `shardwright.runtime`, which trains tables in any blocks, tiers included.
+            "torchrec": TorchRec. None: whatever replicas and groups. `Plan.runs_on` says what can run a plan.
         start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then says what moves.
         move_cost: ms per GB: a GB of `start` moves to another device only if that shortens a step by more than this. A fair value is the
             ms that moving a GB takes, divided by the steps that the job still runs. 0 lets all move, infinity only what must move.
