@@ -55,3 +55,36 @@ def _holders(draw: st.DrawFn, hosts: int, near: int) -> list[tuple[int, ...]]:
     singles = [(rank,) for rank in draw(st.permutations(everyone))]
     some = singles[: draw(st.integers(1, len(singles)))]
     return draw(st.sampled_from([some, rails, [everyone], [everyone[host * near :][:near]]]))
+
+
+@st.composite
+def cut_plans(draw: st.DrawFn, devices: int = 4) -> Plan:
+    """A pooled and a sequence table, each cut again and again by rows or columns, on any devices of two hosts, or of one process."""
+    tables = [
+        Table(
+            name,
+            draw(st.integers(1, 20)),
+            draw(st.integers(1, 9)),
+            [1.0, 2.0] if pooled else 2.0,
+            pooled,
+            weighted=draw(st.booleans()),
+        )
+        for name, pooled in (("bags", True), ("rows", False))
+    ]
+    ranks = st.integers(0, devices - 1)
+    shards = []
+    for table in tables:
+        blocks = [((0, table.rows), (0, table.dim))]
+        for _ in range(draw(st.integers(0, 4))):
+            rows, columns = blocks.pop(draw(st.integers(0, len(blocks) - 1)))
+            by_rows = draw(st.booleans())
+            start, stop = rows if by_rows else columns
+            at = draw(st.integers(start, stop))
+            for part in ((start, at), (at, stop)):
+                if part[0] < part[1]:
+                    blocks.append((part, columns) if by_rows else (rows, part))
+        shards += [Shard(table.name, rows, columns, (draw(ranks),)) for rows, columns in blocks]
+    topology = Topology(2, devices // 2, memory="1 GB") if devices > 1 else Topology(1, 1, memory="1 GB")
+    plan = Plan(Task(tables, topology, 32, draw(st.sampled_from(["sgd", "rowwise_adagrad"]))), shards)
+    plan.check()
+    return plan

@@ -187,3 +187,95 @@ def wire_error(rank, plan):
 def test_types_that_do_not_travel_here_are_refused(ranks):
     for error in ranks.run(wire_error, cases.make_plan("grid", exchange=Exchange(values="int8"))):
         assert "exchange sends values as int8; this module sends fp32, fp16 and bf16" in error
+
+
+SPOILED = {
+    "too large": "rank 1: table 'plain' of 101 rows: 1 ids are out of range, the first is 500; ids must be from 0 to 100",
+    "missing": "rank 1: features have no 'left'; every feature of the module needs ids and lengths, if only empty ones",
+    "lengths": "rank 1: feature 'right': its lengths add up to",
+    "no weights": "rank 1: feature 'weighted': features must be a tuple of tensors (ids, lengths, weights)",
+    "none": "no error",
+}
+
+
+def spoiled_step(rank, plan, how):
+    """The error of a step in which rank 1 has bad input, and whether the next step is as if nothing had been."""
+    from shardwright.errors import InvalidInput
+
+    module, given = cases.make_module(plan), cases.features(plan, rank, 0)
+    spoiled = dict(given)
+    if rank == 1 and how == "too large":
+        spoiled["plain"] = (
+            torch.cat([given["plain"][0], torch.tensor([500])]),
+            torch.cat([given["plain"][1], torch.ones(1, dtype=torch.int64)]),
+        )
+    elif rank == 1 and how == "missing":
+        del spoiled["left"]
+    elif rank == 1 and how == "lengths":
+        spoiled["right"] = given["right"][0], given["right"][1] + 1
+    elif rank == 1 and how == "no weights":
+        spoiled["weighted"] = given["weighted"][:2]
+    error = "no error"
+    try:
+        module(spoiled)
+    except InvalidInput as problem:
+        error = str(problem)
+    again = {name: cases.values_of(one).detach() for name, one in module(given).items()}
+    return error, again
+
+
+@pytest.mark.parametrize("exchange", [EXCHANGES[0], EXCHANGES[2]], ids=lambda e: e.deduplicate)
+@pytest.mark.parametrize("how", SPOILED)
+def test_bad_input_of_one_rank_is_an_error_on_all(ranks, how, exchange):
+    found = ranks.run(spoiled_step, cases.make_plan("grid", exchange=exchange), how)
+    wanted = ranks.run(spoiled_step, cases.make_plan("grid", exchange=exchange), "none")
+    for (error, outputs), (_, good) in zip(found, wanted, strict=True):
+        assert error.startswith(SPOILED[how])
+        assert all(torch.equal(outputs[name], good[name]) for name in good)
+
+
+def other_plans(rank, plans):
+    from shardwright.errors import InvalidInput
+
+    try:
+        cases.make_module(plans[rank % len(plans)])
+    except InvalidInput as problem:
+        return str(problem)
+    return "no error"
+
+
+def test_ranks_must_have_one_plan_for_as_many_ranks(ranks):
+    one, other = cases.make_plan("columns"), cases.make_plan("grid")
+    for error in ranks.run(other_plans, [one, other]):
+        assert (
+            "ranks [1, 3] have a plan or optimizer options other than rank 0; give all ranks the same plan file"
+            in error
+        )
+    for error in ranks.run(other_plans, [cases.unsharded(one)]):
+        assert "the process group has 4 ranks, the plan's topology 1 hosts × 1 = 1 devices; start one process" in error
+
+
+def lost(rank, plan):
+    """Rank 2 ends within a step; what the others see."""
+    import os
+
+    from shardwright.errors import ShardwrightError
+
+    module = cases.make_module(plan, timeout=3.0)
+    cases.step_of(module, rank, 0, {})
+    if rank == 2:
+        os._exit(1)
+    try:
+        for step in (1, 2):
+            cases.step_of(module, rank, step, {})
+    except ShardwrightError as problem:
+        return str(problem)
+    return "no error"
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_is_an_error_on_the_others():
+    with started(cases.RANKS, timeout_s=20.0) as group:
+        outcomes = group.outcomes(lost, cases.make_plan("mixed"), wait_s=40.0)
+    for rank, (good, text) in enumerate(outcomes):
+        assert (good, text) == (False, "died") if rank == 2 else "failed: another rank died, timed out, or" in text
