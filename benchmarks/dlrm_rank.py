@@ -38,7 +38,7 @@ DENSE_RATE, TABLES_RATE = (
     20.0,
 )  # learning rates: Adam, and SGD; a gradient of the mean loss says little to each row
 INITIAL = 0.1  # deviation of the first weights of tables: TorchRec's are so small that a DLRM learns nothing of them in some steps
-_TABLES = "sparse_arch.embedding_bag_collection"  # where the DLRM holds the tables
+TABLES = "sparse_arch.embedding_bag_collection"  # where the DLRM holds the tables
 
 Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
 """Dense features, ids, and labels."""
@@ -80,9 +80,9 @@ def trained(plan: Plan, batches: list[Batch], warm_up: int, member: Member) -> t
     model = sharded(plan, member)
     # Dense layers, and replicas: the optimizer of the other tables is fused into backward.
     rest = dict(in_backward_optimizer_filter(model.named_parameters()))
-    replicas = [parameter for name, parameter in rest.items() if _TABLES in name]
+    replicas = [parameter for name, parameter in rest.items() if TABLES in name]
     optimizers: list[torch.optim.Optimizer] = [torch.optim.SGD(replicas, lr=TABLES_RATE)] if replicas else []
-    optimizers.append(torch.optim.Adam([rest[name] for name in rest if _TABLES not in name], lr=DENSE_RATE))
+    optimizers.append(torch.optim.Adam([rest[name] for name in rest if TABLES not in name], lr=DENSE_RATE))
     losses, started = [], 0.0
     for number, (dense, ids, labels) in enumerate(batches):
         if number == warm_up:
@@ -100,21 +100,27 @@ def trained(plan: Plan, batches: list[Batch], warm_up: int, member: Member) -> t
 
 def sharded(plan: Plan, member: Member) -> DistributedModelParallel:
     """A DLRM with the tables of a plan's task: tables as planned, dense layers on every rank; its first weights are always the same."""
-    torch.manual_seed(0)
     task = plan.task
-    dlrm = DLRM(modules_for(task, "cpu").pooled, DENSE, [*BOTTOM, task.tables[0].dim], list(TOP))
-    weights = {name: tensor.clone() for name, tensor in dlrm.state_dict().items()}
-    for name, tensor in weights.items():
-        if name.startswith(_TABLES):
-            tensor.normal_(0.0, INITIAL)
+    dlrm, weights = first_model(task)
     model = DistributedModelParallel(
         dlrm,
         device=member.device,
-        plan=ShardingPlan({_TABLES: planned(plan, "cpu").plan["pooled"]}),
+        plan=ShardingPlan({TABLES: planned(plan, "cpu").plan["pooled"]}),
         sharders=sharders_for(task, learning_rate=TABLES_RATE, every_type=True),
     )
     load_weights(weights, model)
     return model
+
+
+def first_model(task: Task) -> tuple[DLRM, dict[str, torch.Tensor]]:
+    """An unsharded DLRM with the tables of a task, and its first weights, which are always the same."""
+    torch.manual_seed(0)
+    dlrm = DLRM(modules_for(task, "cpu").pooled, DENSE, [*BOTTOM, task.tables[0].dim], list(TOP))
+    weights = {name: tensor.clone() for name, tensor in dlrm.state_dict().items()}
+    for name, tensor in weights.items():
+        if name.startswith(TABLES):
+            tensor.normal_(0.0, INITIAL)
+    return dlrm, weights
 
 
 if __name__ == "__main__":

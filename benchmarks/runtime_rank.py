@@ -9,6 +9,7 @@ rank in each step, and the bytes that all hosts sent in a step, by the counters 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -59,12 +60,10 @@ def by_shardwright(plan: Plan) -> tuple[Forward, Update]:
         outputs = module(batch).values()
         return [output if isinstance(output, torch.Tensor) else output.values() for output in outputs]
 
-    return forward, lambda outputs, gradients: torch.autograd.backward(outputs, gradients)
+    return forward, torch.autograd.backward
 
 
-def steps(
-    forward: Forward, update: Update, batches: Batches, rounds: dict[str, int], member: Member
-) -> dict[str, Any]:
+def steps(forward: Forward, update: Update, batches: Batches, rounds: dict[str, int], member: Member) -> dict[str, Any]:
     """Time steps that all ranks start together: fresh batches, forward, and backward with the optimizer."""
     times, before = [], 0
     for step in range(rounds["warm_up"] + rounds["steps"]):
@@ -80,7 +79,9 @@ def steps(
         settle(member)
         times.append([(middle - started) * 1e3, (perf_counter() - middle) * 1e3])
     sent = sent_bytes() - before
-    slowest = torch.tensor(member.gather([ms for step in times[rounds["warm_up"] :] for ms in step])).amax(0).view(-1, 2)
+    slowest = (
+        torch.tensor(member.gather([ms for step in times[rounds["warm_up"] :] for ms in step])).amax(0).view(-1, 2)
+    )
     hosts = torch.tensor(member.gather([float(sent)])).flatten()
     return {
         "forward_ms": slowest[:, 0].tolist(),
@@ -91,8 +92,6 @@ def steps(
 
 def sent_bytes() -> int:
     """Bytes that this rank's host has sent, for its first rank; 0 for others."""
-    import os
-
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return 0
     for line in Path("/proc/self/net/dev").read_text().splitlines():

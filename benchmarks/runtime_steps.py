@@ -22,12 +22,13 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
+from experiments.experiment import ResultTable
+from experiments.pages import commit, hardware, markdown
+
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.hosts import HostBed, why_not
 from benchmarks.steps_measured import BEDS, MODELS, RATES, SAMPLES, Case, Rows, asked, links_of
-from experiments.experiment import ResultTable
-from experiments.pages import commit, hardware, markdown
 from shardwright.errors import MeasurementFailed
 from shardwright.files import write_atomically
 from shardwright.sharding import Plan
@@ -119,20 +120,18 @@ def write_page(rows: Sequence[dict[str, Any]], command: str) -> Path:
 
 
 _ABOUT = (
-    "Hosts are network namespaces of one machine; links are limited to their rate in each direction, and four ranks share two cores. A rank "
-    f"has {SAMPLES} samples in a step. Entries take turns, round by round, on the same fresh batches, and all ranks start a step at one "
-    "instant. A step is forward, backward and optimizer of the tables, without dense layers: the slowest rank's, the median of a round's "
-    "steps, the median of the rounds. The bytes are those of all hosts' links in a step, by their counters, with the start signals of the "
-    "measurement. Predictions price TorchRec's collectives over links that were measured on the bed before; the runtime's exchange is not "
-    "priced yet. The machine did other work at the time, so single figures are noisy; the rounds tell how much."
+    "Hosts are network namespaces of one machine; links are limited to their rate in each direction, and four ranks share two cores. A "
+    f"rank has {SAMPLES} samples in a step. Entries take turns, round by round, on the same fresh batches, and all ranks start a step at "
+    "one instant. A step is forward, backward and optimizer of the tables, without dense layers: the slowest rank's, the median of a "
+    "round's steps, the median of the rounds. The bytes are those of all hosts' links in a step, by their counters, with the start signals "
+    "of the measurement. Predictions price TorchRec's collectives over links that were measured on the bed before; the runtime's exchange "
+    "is not priced yet. The machine did other work at the time, so single figures are noisy; the rounds tell how much."
 )
 
 
 def step_ms(measured: Sequence[dict[str, Any]]) -> list[float]:
     """Median step of each round, in ms."""
-    return [
-        median(sum(both) for both in zip(one["forward_ms"], one["backward_ms"], strict=True)) for one in measured
-    ]
+    return [median(sum(both) for both in zip(one["forward_ms"], one["backward_ms"], strict=True)) for one in measured]
 
 
 def gains(rows: Sequence[dict[str, Any]], title: str, against: str = BASE) -> list[float]:
@@ -188,8 +187,8 @@ def _steps(rows: Sequence[dict[str, Any]]) -> ResultTable:
                  f"{median(one['link_bytes'] for one in measured) / 1e3:,.0f}")
             )  # fmt: skip
     return ResultTable(
-        f"Model `{rows[0]['model']}`: predicted and measured ms of a step, its passes, how far the rounds lie apart (largest less smallest), "
-        "and the bytes on all links.",
+        f"Model `{rows[0]['model']}`: predicted and measured ms of a step, its passes, how far the rounds lie apart (largest less "
+        "smallest), and the bytes on all links.",
         ("bed", "links", "entry", "predicted", "step", "forward", "backward", "apart", "kB on links"),
         found,
     )

@@ -1,0 +1,50 @@
+"""`benchmarks/runtime_steps.py` and `benchmarks/runtime_dlrm.py`: our runtime beside TorchRec, in a bed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+
+pytest.importorskip("torchrec", reason="needs TorchRec")
+
+pytestmark = pytest.mark.torchrec
+FEW = {
+    "runtime_steps": {"rounds": 2, "steps": 2, "warm_up": 1},
+    "runtime_dlrm": {"rounds": 2, "batches": 3, "warm_up": 1},
+}
+
+
+@pytest.fixture(params=FEW)
+def program(request, tmp_path, monkeypatch):
+    """A program, whose results go to a folder of the test."""
+    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
+    found = importlib.import_module(f"benchmarks.{request.param}")
+    monkeypatch.setattr(found, "FEW", FEW[request.param])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.netns
+def test_entries_take_turns_on_hosts_with_slow_links(program, tmp_path, capsys):
+    if reason := program.why_not():
+        pytest.skip(reason)
+    arguments = ["--quick", "--rows", str(tmp_path / "rows.jsonl")]
+    program.main(arguments)
+    (row,) = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    measured = row["entries"] if "entries" in row else row["seconds"]
+    assert list(measured) == [title for title, *_ in program.ENTRIES]
+    assert all(len(rounds) == 2 for rounds in measured.values())
+    name = program.__name__.rpartition(".")[2]
+    assert (tmp_path / f"{name}.md").read_text().count("| 2x1 | 300mbit |") >= len(program.ENTRIES)
+    program.main(arguments)  # all of it is known
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 1
+    capsys.readouterr()
+
+
+def test_without_root_or_tools_a_benchmark_says_so_and_ends(program, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program, "why_not", lambda: "hosts need root")
+    program.main(["--rows", str(tmp_path / "rows.jsonl")])
+    assert "skipped: hosts need root" in capsys.readouterr().err
+    assert not (tmp_path / "rows.jsonl").exists()
