@@ -103,8 +103,8 @@ def write_page(rows: Sequence[dict[str, Any]], command: str) -> Path:
 
 _ABOUT = (
     "The DLRM, its batches and the beds are those of `dlrm_throughput.md`; dense layers are averaged by DistributedDataParallel beside "
-    "TorchRec, and in one all-reduce beside the runtime. Entries take turns, round by round, from the same weights and on the same batches; their "
-    "losses differ by at most {apart:.1g} of a loss. The machine did other work at the time, so single figures are noisy."
+    "TorchRec, and in one all-reduce beside the runtime. Entries take turns, round by round, from the same weights and on the same "
+    "batches; their losses differ by at most {apart:.1g} of a loss. The machine did other work at the time, so single figures are noisy."
 )
 
 
