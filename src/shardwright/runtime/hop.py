@@ -132,9 +132,8 @@ class Hop:
         self._wire, self._dedupe, self._types = Wire(members, meter), dedupe, types
         self._widths = [group.dim for group in groups]
         self._columns = [1 + (group.sums and group.weighted) for group in groups]  # of a question
-        short = (
-            self.row_groups < len(groups) and bits < 31
-        )  # rows alone travel with ids of 8 bytes, as `cost.flows` prices them
+        # Without sums, ids have the 8 bytes that `cost.flows` prices.
+        short = self.row_groups < len(groups) and bits < 31
         self._id_type = torch.int32 if short else torch.int64
         by_rank = self.codes.destinations(np.arange(members.size))
         self._by_rank = torch.from_numpy(by_rank).to(device)

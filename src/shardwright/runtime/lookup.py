@@ -77,8 +77,8 @@ class Lookup:
             by_proxy = first.codes.of(placement.group_of_range, holders % per_host, questions)
             codes = np.where(placement.group_of_range < rows, by_proxy, codes)
         self._router = Router(placement, codes, device)
-        ranges = np.bincount(placement.part_of_range, minlength=len(placement.parts))
-        self._cut = [bool((ranges[parts] > 1).any()) for parts in placement.parts_of_group]
+        asked = [np.unique(holders[placement.part_of_range == part]).size for part in range(len(placement.parts))]
+        self._cut = [max(asked[parts]) > 1 for parts in placement.parts_of_group]
 
     def ask(self, ranking: Ranking, batch: RankBatch) -> Journey:
         """Tell the holders which rows are looked up.
@@ -90,10 +90,8 @@ class Lookup:
         rows = self._placement.row_groups
         bounds = np.cumsum([0, *(sum(batch.counts[parts]) for parts in self._placement.parts_of_group)]).tolist()
         codes, wrong = self._router.find(ranking, batch.ids, batch.counts)
-        failed, bags = (
-            wrong | (batch.error is not None),
-            Bags(batch.bags, np.cumsum([0, *batch.outputs(self._placement)[rows:]]).tolist(), batch.weights),
-        )
+        failed = wrong | (batch.error is not None)
+        bags = Bags(batch.bags, np.cumsum([0, *batch.outputs(self._placement)[rows:]]).tolist(), batch.weights)
         if self._hops == [self._direct]:
             route = self._direct.ask(codes, bounds, _IDS, failed, bags)
             return Journey((route,), route, self._held(route), route.failed)
@@ -148,14 +146,8 @@ class Lookup:
             return outputs
         if journey.direct is not first:
             found = self._direct.answer(journey.direct, self._stored(self._direct, journey.direct, pooled), _VALUES)
-        answers = zip(
-            found[len(found) - len(bags) :],
-            journey.direct.bags,
-            journey.direct.members,
-            bags,
-            self._cut[rows:],
-            strict=True,
-        )
+        sums, direct = found[len(found) - len(bags) :], journey.direct
+        answers = zip(sums, direct.bags, direct.members, bags, self._cut[rows:], strict=True)
         return [*outputs, *(in_bags(*its) for its in answers)]
 
     def gradients(self, journey: Journey, gradients: Rows) -> tuple[Rows, Rows]:
