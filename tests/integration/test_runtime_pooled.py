@@ -255,6 +255,24 @@ def test_ranks_must_have_one_plan_for_as_many_ranks(ranks):
         assert "the process group has 4 ranks, the plan's topology 1 hosts × 1 = 1 devices; start one process" in error
 
 
+def other_features(rank, plan):
+    from shardwright.errors import InvalidInput
+
+    try:
+        cases.make_module(plan, features={"shared": ["left", "right"] if rank < 3 else ["right", "left"]})
+    except InvalidInput as problem:
+        return str(problem)
+    return "no error"
+
+
+def test_ranks_must_name_features_alike(ranks):
+    for error in ranks.run(other_features, cases.make_plan("columns")):
+        assert (
+            error
+            == "ranks [3] have names of features other than rank 0; give all ranks the same features=, in the same order"
+        )
+
+
 def lost(rank, plan):
     """Rank 2 ends within a step; what the others see."""
     import os

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
 import torch
 
 from shardwright.errors import ShardwrightError
-from shardwright.runtime.features import RankBatch
+from shardwright.runtime.features import Feature, RankBatch
 from shardwright.runtime.optimizers import OptimizerOptions
 from shardwright.runtime.placement import ALONE, Placement
 from shardwright.runtime.process_groups import Ranks
@@ -21,9 +21,13 @@ _CHUNK = 2**22  # elements
 
 
 def must_be_same_plan(
-    ranks: Ranks, placement: Placement, maps: Mapping[str, RankMap], options: OptimizerOptions
+    ranks: Ranks,
+    placement: Placement,
+    maps: Mapping[str, RankMap],
+    options: OptimizerOptions,
+    features: Sequence[Feature],
 ) -> None:
-    """Raise an error on all ranks if they differ in plan, rank maps or optimizer options.
+    """Raise an error on all ranks if they differ in plan, rank maps, optimizer options or features.
 
     Raises:
         InvalidInput: they differ.
@@ -31,6 +35,8 @@ def must_be_same_plan(
     content = [description(placement), json.dumps(asdict(options)).encode()]
     ranks.must_be_same(content, "a plan or optimizer options", "give all ranks the same plan file and options")
     hottest = [maps[part.name].hottest.tobytes() for part in placement.parts]
+    names = [feature.name.encode() for feature in features]
+    ranks.must_be_same(names, "names of features", "give all ranks the same features=, in the same order")
     ranks.must_be_same(hottest, "rank maps", "give all ranks the same rank map files")
 
 

@@ -106,7 +106,7 @@ class ShardedEmbeddings(torch.nn.Module):
         chosen = [plan.task.table_by_name[name] for name in names]
         self.features = self.ranks.together(lambda: features_of(chosen, features))
         maps = self.ranks.together(lambda: chosen_maps(placement, rank_maps))
-        must_be_same_plan(self.ranks, placement, maps, options)
+        must_be_same_plan(self.ranks, placement, maps, options, self.features)
         self.traffic = TrafficMeter()
         self.placement, self.ranking = placement, Ranking(placement, maps, self.ranks.device)
         self.storage = Storage(placement, self.ranks.rank, self.ranks.device, options, fused, exact)
