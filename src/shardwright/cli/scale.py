@@ -11,14 +11,14 @@ import typer
 from rich.console import RenderableType
 
 from shardwright.cli.checks import make_folder
-from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, option
+from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, table
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.search.scale import ClusterSize, Scaling
-    from shardwright.sharding.runtimes import Runtime
+    from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task, Topology
 
 _MOST_SIZES, _IN_ALL_S = 64, 16.0
@@ -78,7 +78,7 @@ def run(
         float | None,
         option("--time-limit", metavar="SECONDS", text="Per search; by default at most 1, and 16 for all together."),
     ] = None,
-    runs_on: RunsOn = "shardwright",
+    runs_on: OnRuntime = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Plan a task on several clusters: how many devices does it need, and of what type?
@@ -113,7 +113,7 @@ def run(
             cost_model=model,
             seed=seed,
             time_limit=min(1.0, _IN_ALL_S / len(topologies)) if time_limit is None else time_limit,
-            runs_on=cast("Runtime", runs_on),
+            runs_on=cast("RunsOn", runs_on),
             progress=report,
         )
     files = [_save(size, output) for size in found.planned] if output is not None else []

@@ -16,7 +16,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.runtimes import Runtime
+from shardwright.sharding.runtimes import RunsOn
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -160,7 +160,7 @@ def scale(
     cost_model: Callable[[Task], CostModel] | CostModel | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = 1.0,
-    runs_on: Runtime = "shardwright",
+    runs_on: RunsOn = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> Scaling:
     """Plan a task on several clusters.
