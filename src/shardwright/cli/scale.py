@@ -185,6 +185,8 @@ def cluster_name(topology: Topology) -> str:
 
 
 def _views(found: Scaling, title: str) -> list[RenderableType]:
+    from shardwright.sharding import BOUND_SCOPES
+
     priced = any(size.cost is not None for size in found.sizes)
     shown = len(_COLUMNS) if priced else len(_COLUMNS) - 2
     rows = [_row(found, size)[:shown] for size in found.sizes]
@@ -193,7 +195,8 @@ def _views(found: Scaling, title: str) -> list[RenderableType]:
     for size, what in ((found.fast_enough, "faster"), (found.cheap_enough if priced else None, "cheaper")):
         if size is not None:
             views.append(f"no plan on more devices than {cluster_name(size.topology)} can be {what}, by proof")
-    return views
+    scopes = dict.fromkeys(size.bound_scope for size in found.sizes if size.bound_scope is not None)
+    return [*views, *(f"the bounds hold {BOUND_SCOPES[scope]}" for scope in scopes)]
 
 
 def _row(found: Scaling, size: ClusterSize) -> list[str]:
@@ -231,6 +234,7 @@ def _document(found: Scaling, size: ClusterSize) -> dict[str, Any]:
         "why_no_plan": size.why_not or None,
         "step_ms": size.step_ms if planned else None,
         "bound_ms": size.bound_ms,
+        "bound_scope": size.bound_scope,
         "samples_per_second": size.throughput if planned else None,
         "most_samples_per_second": size.most_throughput if size.bound_ms is not None else None,
         "efficiency": found.efficiency(size),

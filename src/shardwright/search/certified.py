@@ -210,14 +210,14 @@ class Certified:
         if not session.late and not self._done(session):
             session.prepared.tighten(session.best_ms)  # if one table dominates, this may end the search
         failed = rounds = 0
-        while failed < self._rounds(session.prepared.task) and not session.late and not self._done(session):
+        fewest, most = _PATIENCE
+        usual = min(most, max(fewest, _PATIENT // len(session.prepared.task.tables)))
+        patience = usual if self.patience is None else self.patience
+        while failed < patience and not session.late and not self._done(session):
             failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
             rounds += 1
-
-    def _rounds(self, task: Task) -> int:
-        """How many rounds without a better plan end the search."""
-        fewest, most = _PATIENCE
-        return self.patience if self.patience is not None else min(most, max(fewest, _PATIENT // len(task.tables)))
+            if failed == usual < patience:  # the whole proof may end a search that has time left
+                session.prepared.refined(session.best_ms, lambda: session.late)
 
     def _proven(self, session: SearchSession, step_ms: float) -> float | None:
         """The bound, tightened by a plan of this step time; None if there is no bound."""
