@@ -126,15 +126,16 @@ def plan_elsewhere(
         time_limit: as for `plan`.
 
     Returns:
-        The other runtime's plan; None if it has none.
+        The other runtime's plan, or `found` if that runs there too and is no longer; None if the other runtime has no plan.
     """
     runtime = other_runtime(found)
     try:
-        return find_plan(
+        elsewhere = find_plan(
             found.task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runtime
         )
     except InfeasibleTask:
         return None
+    return shorter(found, elsewhere) if runtime in found.runs_on else elsewhere
 
 
 def elsewhere_line(found: Plan, elsewhere: Plan | None) -> str:
