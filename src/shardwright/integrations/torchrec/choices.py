@@ -131,13 +131,14 @@ def limits_of(
     topology: Topology,
     *,
     narrowest: int = NARROWEST,
-    turn: int = 0,
+    host: int = 0,
+    bound: bool = False,
 ) -> TableConstraint:
     """The limits within which TorchRec can run a plan's shards of a table.
 
     Column blocks have one width: a divisor of the dim and a multiple of 4, at least `narrowest`. Row blocks are equal and cover all
-    ranks, or those of one host. A table that may only have column blocks inside one host is pinned to a host; such tables take turns
-    over the hosts. A grid on one host is planned only if nothing else is allowed.
+    ranks, or those of one host. A table that may only have column blocks inside one host is pinned to a host. A grid on one host is
+    planned only if nothing else is allowed.
 
     Args:
         table: the table.
@@ -145,14 +146,27 @@ def limits_of(
         given: the user's constraints.
         topology: our topology.
         narrowest: fewest columns of a block; see `narrowest_columns`.
-        turn: number of the table, for taking turns over the hosts.
+        host: the host that the table is pinned to if it must lie on one; see `hosts`.
+        bound: whether it must, being of a tower.
+
+    Raises:
+        PlannerError: the table must lie on one host, and none of its types does.
     """
     if topology.devices == 1:
         return TableConstraint(("table_wise",), equal_rows=True)
-    kinds, devices = set(_single_blocks(table, types, given, narrowest)), None
+    bound = bound and topology.hosts > 1
+    if bound and not {_HOST_ROWS, _HOST_COLUMNS} & set(types):
+        raise PlannerError(
+            f"table '{table.name}' is of a tower, which runs on one host, and may be sharded {', '.join(types)}; "
+            f"allow {_HOST_ROWS} or {_HOST_COLUMNS}",
+            PlannerErrorType.STRICT_CONSTRAINTS,
+        )
+    types = [kind for kind in types if not bound or kind in (_HOST_ROWS, _HOST_COLUMNS)]
+    of_one = _host(topology, host)
+    kinds, devices = set(_single_blocks(table, types, given, narrowest)), of_one if bound else None
     kinds |= {"data_parallel"} if _REPLICAS in types else set()
     cuttable = _may_cut(table.dim, narrowest)
-    if cuttable and (_COLUMNS in types or (_HOST_COLUMNS in types and topology.hosts == 1)):
+    if cuttable and (_COLUMNS in types or (_HOST_COLUMNS in types and (bound or topology.hosts == 1))):
         kinds.add("column_wise")
     kinds |= _row_kinds(table, types, topology, alone=not kinds)
     of_host = topology.devices_per_host
@@ -160,9 +174,9 @@ def limits_of(
     if cuttable and _GRID in types and filled and (topology.hosts > 1 or not kinds):
         kinds.add("grid")
     if not kinds and cuttable and _HOST_COLUMNS in types:
-        kinds, devices = {"column_wise"}, _host(topology, turn % topology.hosts)
+        kinds, devices = {"column_wise"}, of_one
     if not kinds and table.rows == 1:  # all but one of its row blocks are empty
-        firsts = tuple(range(0, topology.devices, topology.devices_per_host))
+        firsts = of_one[:1] if bound else tuple(range(0, topology.devices, topology.devices_per_host))
         kinds, devices = {"table_wise"}, (0,) if _ROWS in types else firsts
     kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid with one range of columns is row blocks
     return TableConstraint(
@@ -173,6 +187,11 @@ def limits_of(
         equal_rows=True,
         equal_columns=True,
     )
+
+
+def needs_host(types: Sequence[str]) -> bool:
+    """Whether a table of these types may have to be pinned to a host to be cut into columns."""
+    return _HOST_COLUMNS in types and not {_WHOLE, _COLUMNS} & set(types)
 
 
 def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]]) -> list[int]:

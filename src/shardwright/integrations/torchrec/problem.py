@@ -16,7 +16,8 @@ from torchrec.distributed.types import CommOp
 from torchrec.modules.embedding_configs import data_type_to_dtype
 
 from shardwright.errors import InvalidInput
-from shardwright.integrations.torchrec.choices import kernels_by_type, limits_of, narrowest_columns
+from shardwright.integrations.torchrec.choices import kernels_by_type, limits_of, narrowest_columns, needs_host
+from shardwright.integrations.torchrec.hosts import chosen_hosts
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
 from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
 from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
@@ -225,6 +226,12 @@ def _limits(
             of_module, narrowest_columns([(table, places[table.name].given) for table in of_module]), strict=True
         )
     }
+    towers = {
+        name: (place.path, place.found.tower) if place.found.tower is not None else (name, name)
+        for name, place in places.items()
+        if place.found.tower is not None or needs_host(place.types)
+    }
+    hosts = chosen_hosts(tables, towers, topology)
     return {
         table.name: limits_of(
             table,
@@ -232,9 +239,10 @@ def _limits(
             places[table.name].given,
             topology,
             narrowest=narrowest[table.name],
-            turn=turn,
+            host=hosts.get(table.name, 0),
+            bound=places[table.name].found.tower is not None,
         )
-        for turn, table in enumerate(tables)
+        for table in tables
     }
 
 
@@ -254,7 +262,7 @@ def _table(
 ) -> Table:
     rows, dim = int(found.tensor.shape[0]) // unit, int(found.tensor.shape[1])
     pooling, access = statistics_of(found.name, rows, found.features, given, batch_size, known)
-    weighted = bool(getattr(found.module, "is_weighted", bool)())
+    weighted = found.weighted or bool(given and given.is_weighted)
     return Table(name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype), weighted=weighted)
 
 
