@@ -109,7 +109,9 @@ def trained(kinds, rank):
         found.sum().backward()
         (sum(each.sum() for each in expected) / WORLD).backward()
     hosts = {
-        name: sorted({one // PER_HOST for one in part.ranks}) for path in plan.plan.values() for name, part in path.items()
+        name: sorted({one // PER_HOST for one in part.ranks})
+        for path in plan.plan.values()
+        for name, part in path.items()
     }
     kinds_found = sorted({part.sharding_type for path in plan.plan.values() for part in path.values()})
     return {"differences": differences, "hosts": hosts, "kinds": kinds_found}

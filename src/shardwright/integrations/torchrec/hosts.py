@@ -74,7 +74,9 @@ def _ascending(held: Floats, values: Floats, filled: Floats, busy: Floats, room:
         full = (filled[host] + bytes_before[:, None] - bytes_before) / room[host]
         load = (busy[host] + values_before[:, None] - values_before + full) * np.where(full > 1, _TOO_FULL, 1.0)
         sums = np.where(np.tri(held.size + 1, dtype=bool), least + load**2, np.inf)  # towers behind × towers before
-        firsts[host] = held.size - sums[:, ::-1].argmin(axis=1)  # of equal sums, the one with fewest towers on later hosts
+        firsts[host] = held.size - sums[:, ::-1].argmin(
+            axis=1
+        )  # of equal sums, the one with fewest towers on later hosts
         least = sums.min(axis=1)
     found, stop = [0] * held.size, held.size
     for host in reversed(range(filled.size)):

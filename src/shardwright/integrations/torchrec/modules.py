@@ -49,6 +49,11 @@ class ShardableTable:
     tower: str | None = None
 
     @property
+    def fused(self) -> Mapping[str, Any]:
+        """The sharder's `fused_params`."""
+        return getattr(self.sharder, "fused_params", None) or {}
+
+    @property
     def sharder_key(self) -> str:
         """Name of the module's type, by which TorchRec finds its sharder."""
         return str(sharder_name(type(self.module)))
@@ -82,7 +87,9 @@ def shardable_tables(
             given = constraints.get(name) if constraints else None
             if given and given.device_group and given.device_group != compute_device:
                 continue
-            found.append(ShardableTable(path, name, tensor, part, sharder, pooled, *stated.get(name, ((), False, None))))
+            found.append(
+                ShardableTable(path, name, tensor, part, sharder, pooled, *stated.get(name, ((), False, None)))
+            )
     return found
 
 

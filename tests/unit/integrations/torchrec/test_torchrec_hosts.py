@@ -66,7 +66,8 @@ def test_what_towers_say_of_features_and_weights_is_read():
     ours = planner()
     ours.plan(model, SHARDERS)
     (place,) = ours.last_problem.places.values()
-    assert place.found.features == ("f_w0",) and ours.last_problem.task.tables[0].weighted
+    assert place.found.features == ("f_w0",)
+    assert ours.last_problem.task.tables[0].weighted
 
 
 def test_a_tower_that_may_not_lie_on_a_host_is_refused_in_one_line():
@@ -74,9 +75,12 @@ def test_a_tower_that_may_not_lie_on_a_host_is_refused_in_one_line():
         def sharding_types(self, compute_device_type):
             return ["row_wise"]
 
-    with pytest.raises(PlannerError, match=r"'a0' is of a tower, which runs on one host.*allow table_row_wise") as caught:
+    with pytest.raises(
+        PlannerError, match=r"'a0' is of a tower, which runs on one host.*allow table_row_wise"
+    ) as caught:
         planner(topology(4, 2)).plan(nn.Sequential(tower("a", [100])), [RowsSharder()])
-    assert caught.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS and "\n" not in str(caught.value)
+    assert caught.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+    assert "\n" not in str(caught.value)
 
 
 def test_a_callback_that_tears_a_tower_apart_is_caught():
