@@ -23,6 +23,7 @@ needs its own: a cache holds at least the expected distinct rows of two batches.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -289,12 +290,18 @@ def _named(place: TablePlace) -> float | None:
     """The load factor that the user names, if any.
 
     Raises:
-        PlannerError: it is not between 0 and 1, as TorchRec demands of a table that is cached.
+        PlannerError: one of the constraints is not between 0 and 1, or the sharder's not above 0, as TorchRec demands of cached tables.
     """
     named: float | None = place.cache.load_factor
-    if named is not None and not 0 < named < 1:
+    constrained = (
+        place.given is not None
+        and place.given.cache_params is not None
+        and place.given.cache_params.load_factor is not None
+    )
+    if named is not None and not 0 < named < (1 if constrained else math.inf):
+        below = " and below 1" if constrained else ""
         raise PlannerError(
-            f"table '{place.fqn}' has cache_load_factor {named}, must be above 0 and below 1; leave it out to have it chosen",
+            f"table '{place.fqn}' has cache_load_factor {named}, must be above 0{below}; leave it out to have it chosen",
             PlannerErrorType.INVALID_COMPUTE_KERNEL,
         )
     return named

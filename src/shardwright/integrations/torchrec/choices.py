@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.planner.constants import MIN_CW_DIM
+from torchrec.distributed.planner.constants import MIN_CW_DIM, kernel_bw_lookup
 from torchrec.distributed.planner.enumerators import GUARDED_COMPUTE_KERNELS, GUARDED_SHARDING_TYPES_FOR_FP_MODULES
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingType
 
+from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.modules import ShardableTable
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
@@ -78,7 +79,7 @@ def kernels_by_type(
         raise PlannerError(
             f"table '{table.path}.{table.name}': sharder {type(table.sharder).__name__} offers sharding types {sorted(offered)} on "
             f"{device}, the constraints allow {_said(given)}: no sharding type with a compute kernel that can run is left "
-            "(dense kernels run data_parallel tables only, on CPUs pooled ones only; row blocks of a host need "
+            "(dense kernels run data_parallel tables only, on CPUs pooled ones only; UVM and stores need GPUs; row blocks of a host need "
             "hosts of equal size); widen the constraints or use another sharder",
             PlannerErrorType.INVALID_COMPUTE_KERNEL if dense else PlannerErrorType.STRICT_CONSTRAINTS,
         )
@@ -104,7 +105,12 @@ def _kernels(
         offered &= set(given.compute_kernels)
     else:
         offered -= {kernel.value for kernel in GUARDED_COMPUTE_KERNELS}
-    return tuple(kernel for kernel in _RUNNABLE if kernel in offered)
+    return tuple(kernel for kernel in _RUNNABLE if kernel in offered and _runs_on(compute_device, kernel))
+
+
+def _runs_on(compute_device: str, kernel: str) -> bool:
+    """Whether a device has the kernel: TorchRec's planner knows a bandwidth for it, and refuses all others."""
+    return kernel_bw_lookup(compute_device, kernel, 1.0, 1.0, 1.0) is not None
 
 
 def _said(given: ParameterConstraints | None) -> str:
@@ -199,7 +205,16 @@ def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]
 
     All blocks of sequence tables must have one width (see `conversion`), so the largest demand counts for all of them. Their blocks are
     at least a quarter of the dim, so that a rank which holds several blocks still holds few.
+
+    Raises:
+        InvalidInput: a `min_partition` is negative.
     """
+    for table, given in tables:
+        if given and given.min_partition is not None and given.min_partition < 0:
+            raise InvalidInput(
+                f"constraints of table '{table.name}': min_partition is {given.min_partition}, must be at least 0; leave it out for blocks "
+                f"of at least {NARROWEST} columns"
+            )
     asked = [max(given.min_partition if given and given.min_partition else NARROWEST, NARROWEST) for _, given in tables]
     of_sequences = [least for least, (table, _) in zip(asked, tables, strict=True) if not table.pooled]
     return [

@@ -5,6 +5,7 @@ import logging
 import math
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -57,7 +58,7 @@ from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, s
 from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
 from shardwright.integrations.torchrec.problem import NO_TABLE, TorchRecProblem, problem_of_tables, warn_of_unknown
-from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name
+from shardwright.integrations.torchrec.profiles import Profiles, check_numbers, profiles_by_name
 from shardwright.integrations.torchrec.searching import Search
 from shardwright.integrations.torchrec.topology import KnownLinks, default_cost_model, warn_of_multipliers
 from shardwright.search.groups import GroupSizes
@@ -213,6 +214,11 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         self._forget()
         if self._sizes:
             return self._plan_groups(module, sharders)
+        constraints = self._said.constraints
+        found = shardable_tables(module, sharders, self._topology.compute_device, constraints)
+        for table in found if constraints else ():
+            with _as_planner_error():
+                check_numbers(constraints.get(table.name) or ParameterConstraints(), table.name)
         left = self._storage_reservation.reserve(
             topology=self._topology,
             batch_size=self._batch_size,
@@ -221,10 +227,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             constraints=self._constraints,
         )
         self._enumerator.planned = (module, sharders)
-        listed, constraints = listed_by(self._asked, module, sharders), self._said.constraints
+        listed = listed_by(self._asked, module, sharders)
         events = PlannerEvents(type(self).__name__, constraints)
         events.begins(self._topology, left, self._storage_reservation, timeout_s=self._timeout_seconds)
-        found = shardable_tables(module, sharders, self._topology.compute_device, constraints)
         if not found:
             return ShardingPlan({})
         warn_of_unknown(module, sharders, found, constraints)
@@ -351,7 +356,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             PlannerError: constraints break a rule or leave nothing, or no device has memory.
         """
         said = self._said
-        try:
+        with _as_planner_error():
             problem = problem_of_tables(
                 found,
                 self._topology,
@@ -363,8 +368,6 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
                 listed,
                 said.pipeline,
             )
-        except InvalidInput as error:
-            raise PlannerError(str(error), PlannerErrorType.INPUT_VALIDATION) from error
         return problem if self._group is None else replace(problem, task=in_group(problem.task, self._group))
 
     def _limit(self, problem: TorchRecProblem) -> float:
@@ -457,6 +460,15 @@ def _check_time(name: str, seconds: float | None) -> None:
         raise PlannerError(
             f"{name} is {seconds}, must be a finite number of seconds above 0", PlannerErrorType.INPUT_VALIDATION
         )
+
+
+@contextmanager
+def _as_planner_error() -> Iterator[None]:
+    """Tell of constraints that break a rule by TorchRec's type of error."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise PlannerError(str(error), PlannerErrorType.INPUT_VALIDATION) from error
 
 
 def _warn_without_effect(**parts: object) -> None:

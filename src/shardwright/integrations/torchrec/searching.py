@@ -30,7 +30,7 @@ from shardwright.integrations.torchrec.caching import (
 )
 from shardwright.integrations.torchrec.conversion import KernelChoice, runnable, sharding_plan_of
 from shardwright.integrations.torchrec.moved import bytes_off_device
-from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, KEY_VALUE, STORES, VIRTUAL, bandwidth_of
+from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, KEY_VALUE, VIRTUAL, bandwidth_of
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy
@@ -261,40 +261,49 @@ def _check_room(plan: ShardingPlan, problem: TorchRecProblem) -> None:
 
 def _no_plan(problem: TorchRecProblem, binding: InfeasibleTask | None) -> PlannerError:
     """TorchRec's error with its type: storage if the tables need more than there is, or nobody narrowed their choice; else constraints."""
-    task, needs = problem.task, _needs(problem)
-    room = {"device": sum(task.topology.memory_bytes), "host": 0}
-    if problem.compute_device != "cpu":
-        room["host"] = sum(device.storage.ddr for device in problem.reserved.devices)
-    short = needs["device"] > room["device"] or needs["host"] > room["host"] or sum(needs.values()) > sum(room.values())
-    stored = short or not any(place.narrowed for place in problem.places.values())
+    task, needs, room = problem.task, _needs(problem), _room(problem)
+    short = [tier for tier, has in room.items() if needs[tier] > has]
+    held, has = needs["device"] + needs["ddr"] + needs["either"], room["device"] + room["ddr"]
+    storage = bool(short) or held > has or not any(place.narrowed for place in problem.places.values())
     why = str(binding) if binding else "the tables need more memory than all devices have"
-    if needs["host"] > room["host"]:
-        why = (
-            f"the tables that must lie in host memory need {format_bytes(needs['host'])}, all ranks together have "
-            f"{format_bytes(room['host'])} of it: allow them kernels in device memory, or set a larger ddr_cap"
-        )
-    hosts = f" and {format_bytes(room['host'])} of host memory" if room["host"] else ""
+    for tier in short:
+        if tier != "device":
+            why = (
+                f"tables that may only use {_ROOMS[tier][0]} need {format_bytes(needs[tier])} of it, all ranks together have "
+                f"{format_bytes(room[tier])}: allow them other kernels, or set a larger {tier}_cap"
+            )
+    hosts = f" and {format_bytes(room['ddr'])} of host memory" if room["ddr"] else ""
     figures = (
-        f"{len(task.tables)} tables need {format_bytes(sum(needs.values()))} with optimizer state and buffers, {task.topology.devices} "
-        f"devices have {format_bytes(room['device'])}{hosts} for them after the storage reservation, batch size {problem.batch_size} on "
-        "each rank"
+        f"{len(task.tables)} tables need {format_bytes(held)} with optimizer state and buffers, {task.topology.devices} devices have "
+        f"{format_bytes(room['device'])}{hosts} for them after the storage reservation, batch size {problem.batch_size} on each rank"
     )
-    what = "insufficient storage" if stored else "the strict constraints"
+    what = "insufficient storage" if storage else "the strict constraints"
     return PlannerError(
         f"unable to find a plan for this model because of {what}: {why} ({figures})",
-        PlannerErrorType.INSUFFICIENT_STORAGE if stored else PlannerErrorType.STRICT_CONSTRAINTS,
+        PlannerErrorType.INSUFFICIENT_STORAGE if storage else PlannerErrorType.STRICT_CONSTRAINTS,
     )
+
+
+def _room(problem: TorchRecProblem) -> dict[str, int]:
+    """Bytes of all ranks in device memory, in host memory besides, and on SSDs."""
+    room = {"device": sum(problem.task.topology.memory_bytes)}
+    for tier in _ROOMS:
+        sizes = [max(getattr(device.storage, tier), 0) for device in problem.reserved.devices]
+        room[tier] = 0 if problem.compute_device == "cpu" else sum(sizes)
+    return room
 
 
 def _needs(problem: TorchRecProblem) -> dict[str, int]:
-    """Fewest bytes that the tables need in device memory, in host memory, and in either of them. What lies on SSDs is left out."""
-    task, forced, needs = problem.task, demanded(problem), {"device": 0, "host": 0, "either": 0}
+    """Fewest bytes that the tables need where they must lie, and of those that may lie on devices or hosts; virtual tables need none."""
+    task, forced, needs = problem.task, demanded(problem), {"device": 0, "ddr": 0, "ssd": 0, "either": 0}
     for table in task.tables:
         place, kernel = problem.places[table.name], forced[table.name].kernel if table.name in forced else None
         copies = task.topology.devices if place.types == ("data_parallel",) else 1
         whole = shard_work(task, Shard.whole(table, *range(copies)))
         needs["device"] += copies * buffer_bytes(whole, task.exchange.batches)
-        if kernel not in STORES:
-            tier = "host" if kernel else "either" if may_leave(place) else "device"
+        if kernel not in VIRTUAL:
+            tier = "either" if may_leave(place) else "device"
+            if kernel is not None:
+                tier = "ssd" if kernel == KEY_VALUE else "ddr"
             needs[tier] += copies * held_bytes(task, table)
     return needs
