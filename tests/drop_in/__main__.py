@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from benchmarks.results_table import write_results
+
 from tests.drop_in.heard import HEARD
 from tests.drop_in.refused import REFUSED
 from tests.drop_in.situation import PLANNED, Situation, outcome, tables_by_name

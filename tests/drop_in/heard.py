@@ -23,7 +23,7 @@ from torchrec.distributed.planner.types import (
     GeneralizedCommsBandwidth,
     ParameterConstraints,
 )
-from torchrec.distributed.types import CacheParams, KeyValueParams, PipelineType
+from torchrec.distributed.types import KeyValueParams, PipelineType
 from torchrec.distributed.utils import add_params_from_parameter_sharding
 from torchrec.modules.embedding_configs import DataType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection

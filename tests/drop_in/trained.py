@@ -243,7 +243,7 @@ def _step_replicas(sharded: nn.Module, plan: ShardingPlan) -> None:
     replicas = {name for name, table in tables_by_name(plan).items() if table.sharding_type == "data_parallel"}
     trained = [weights for name, weights in sharded.named_parameters() if name.split(".")[-2] in replicas]
     for weights in trained:
-        weights -= RATE * weights.grad
+        weights.sub_(weights.grad, alpha=RATE)
     for weights in trained:  # they share one gradient
         weights.grad = None
 

@@ -103,8 +103,8 @@ def warn_of_multipliers(given: TorchRecTopology) -> None:
     changed = [f"{name} {getattr(given, name):g}" for name, value in usual.items() if getattr(given, name) != value]
     if changed:
         warnings.warn(
-            f"topology: {', '.join(changed)}: scale TorchRec's estimates, without effect on Shardwright's cost model, which knows backward "
-            "passes, weights and blocks by itself; give a measured one as cost_model",
+            f"topology: {', '.join(changed)}: used by TorchRec's estimates alone, without effect on Shardwright's cost model, which knows "
+            "backward passes, weights and blocks by itself; give a measured one as cost_model",
             stacklevel=3,
         )
 
