@@ -4,9 +4,9 @@
     python -m benchmarks.torchrec_quality --tasks 20 --devices 4 8    # then measures, on a quiet machine
 
 Tasks are NeuroShard's (T in [2.5 D, 15 D) tables, max dim 128, batch 1,024) from half of the pool, for CPUs; then the public models, scaled
-to this machine and, only predicted, in full on H100s. TorchRec plans each task with pooling factors ("torchrec") and without, as most
-users run it ("torchrec, no statistics"). Ours plans with the sharding types that TorchRec offers. --cache keeps the plans, so a stopped
-run goes on. Links are not measured: the embedding cost is measured kernels plus predicted links.
+to this machine and, only predicted, in full on H100s, as are the made-up tasks of --clusters. TorchRec plans each task with pooling factors
+("torchrec") and without, as most users run it ("torchrec, no statistics"). Ours plans with the sharding types that TorchRec offers. --cache
+keeps the plans, so a stopped run goes on. Links are not measured: the embedding cost is measured kernels plus predicted links.
 """
 
 from __future__ import annotations
@@ -92,6 +92,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--large-tasks", type=int, default=0, help="tasks of each size of --large")
     parser.add_argument("--large", type=int, nargs="*", default=[16, 32, 64])
     parser.add_argument("--presets", action="store_true", help="the public models too")
+    parser.add_argument(
+        "--clusters", type=int, nargs="*", default=[], metavar="HOSTS", help="made-up tasks on so many hosts of 8 H100s"
+    )
+    parser.add_argument("--cluster-tasks", type=int, default=8, help="tasks of each size of --clusters")
     parser.add_argument("--ours", nargs="+", choices=OURS, default=list(OURS), help="strategies of ours")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search of ours")
@@ -117,6 +121,13 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
         )
         for number, task in enumerate(tasks):
             yield Case(f"{devices} devices", f"{devices}-{number}", task)
+    for hosts in options.clusters:
+        cluster, tables = sw.Topology.preset("h100-8", hosts=hosts), (20 * hosts.bit_length(), 40 * hosts.bit_length())
+        for number, task in enumerate(
+            paper_tasks(options.cluster_tasks, devices=8, tables=tables, pool=pool, seed=SEED, device="h100")
+        ):
+            on_cluster = replace(task, topology=cluster, batch_size=2048 * cluster.devices)
+            yield Case(f"{cluster.devices} H100s", f"{cluster.devices}-h100-{number}", on_cluster, measured=False)
     for name in PUBLIC_MODELS if options.presets else ():
         small = sw.Topology(devices_per_host=4, memory="4 GB")
         scale = 0.001 if name == "hugectr-7" else 0.02

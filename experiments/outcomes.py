@@ -39,7 +39,14 @@ def planned(task: Task, entrant: Entrant, *, seed: int = 0, model: CostModel | N
     model = model or _model(task.topology.device)
     begin = time.monotonic()
     try:
-        found = plan(task, strategy=entrant.strategy, cost_model=model, seed=seed, time_limit=entrant.time_limit)
+        found = plan(
+            task,
+            strategy=entrant.strategy,
+            cost_model=model,
+            seed=seed,
+            time_limit=entrant.time_limit,
+            runs_on="shardwright",  # the papers' own blocks: halves of halves, tiers
+        )
     except InfeasibleTask as error:
         seconds = time.monotonic() - begin
         return _row(task, None, seconds, _reason(task, entrant, seconds), str(error)[:_MOST_TEXT]), None

@@ -340,13 +340,14 @@ void bind_beam(nb::module_& m) {
 }
 
 void bind_functions(nb::module_& m) {
-    m.def("cheapest_widths", [](In<std::int64_t> first, In<double> price) {
+    m.def("cheapest_widths", [](In<std::int64_t> first, In<double> price, std::optional<In<std::int64_t>> fewest) {
         detail::require_offsets(span_of(first), static_cast<std::int64_t>(price.size()), "first");
+        require(!fewest || fewest->size() + 1 == first.size(), "fewest must name a number of blocks for each form");
         std::vector<double> sums(first.size() - 1);
         Numbers uses(price.size(), 0);
-        cheapest_widths(span_of(first), span_of(price), sums, uses);
+        cheapest_widths(span_of(first), span_of(price), fewest ? span_of(*fewest) : Ints{}, sums, uses);
         return nb::make_tuple(to_numpy(std::move(sums)), to_numpy(std::move(uses)));
-    }, "first"_a, "price"_a);
+    }, "first"_a, "price"_a, "fewest"_a = nb::none());
     m.def("least_bottlenecks", [](In<std::int64_t> first, In<double> value) {
         detail::require_offsets(span_of(first), static_cast<std::int64_t>(value.size()), "first");
         std::vector<double> largest(first.size() - 1);

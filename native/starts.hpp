@@ -5,28 +5,41 @@
 
 namespace shardwright {
 
-// Cut each form into blocks so that the sum of their prices is smallest: a shortest path over widths.
+// Cut each form into blocks so that the sum of their prices is smallest: a shortest path over widths and numbers of blocks.
 // `first` (f + 1,): rows of `price` by form, blocks of 1, 2, ... units; `price` has any sign, and is infinite where a block is not allowed.
+// `fewest` (f,): least number of blocks of each form; empty for 1.
 // Fills `sums` (f,), infinite where no way is allowed, and `uses` (rows,), how often each block is used, zeros before.
-inline void cheapest_widths(Ints first, Floats price, std::span<double> sums, std::span<std::int64_t> uses) {
+inline void cheapest_widths(Ints first, Floats price, Ints fewest, std::span<double> sums, std::span<std::int64_t> uses) {
     constexpr double infinite = std::numeric_limits<double>::infinity();
-    std::vector<double> best;
-    std::vector<std::int64_t> step;
+    std::vector<double> best;  // by number of blocks, `most` standing for that many or more, and by width
+    struct Step {
+        std::int64_t part = 0, blocks = 0;  // the last block, and the number before it
+    };
+    std::vector<Step> step;
     for (std::size_t form = 0; form + 1 < first.size(); ++form) {
-        const auto begin = first[form], units = first[form + 1] - begin;
-        best.assign(units + 1, infinite);
-        step.assign(units + 1, 0);
+        const auto begin = first[form], units = first[form + 1] - begin, wide = units + 1;
+        const auto most = fewest.empty() ? 1 : std::clamp<std::int64_t>(fewest[form], 1, wide);
+        best.assign((most + 1) * wide, infinite);
+        step.assign((most + 1) * wide, {});
         best[0] = 0.0;
         for (std::int64_t width = 1; width <= units; ++width)
-            for (std::int64_t part = 1; part <= width; ++part) {
-                const double cost = best[width - part] + price[begin + part - 1];
-                if (cost < best[width]) {
-                    best[width] = cost;
-                    step[width] = part;
-                }
-            }
-        sums[form] = best[units];
-        for (auto left = best[units] < infinite ? units : 0; left > 0; left -= step[left]) ++uses[begin + step[left] - 1];
+            for (std::int64_t blocks = 1; blocks <= most; ++blocks)
+                for (auto before = blocks - 1; before <= (blocks == most ? most : blocks - 1); ++before)
+                    for (std::int64_t part = 1; part <= width; ++part) {
+                        const double cost = best[before * wide + width - part] + price[begin + part - 1];
+                        if (cost < best[blocks * wide + width]) {
+                            best[blocks * wide + width] = cost;
+                            step[blocks * wide + width] = {part, before};
+                        }
+                    }
+        auto left = units, blocks = most;
+        sums[form] = best[blocks * wide + left];
+        while (left > 0 && sums[form] < infinite) {
+            const Step& last = step[blocks * wide + left];
+            ++uses[begin + last.part - 1];
+            left -= last.part;
+            blocks = last.blocks;
+        }
     }
 }
 

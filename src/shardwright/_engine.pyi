@@ -122,8 +122,8 @@ def link_ticks(pieces: Pieces, state: Ints, device: Ints, embedding: bool) -> fl
 def best_by_links(pieces: Pieces, state: Ints, limits: Ints, embedding: bool) -> tuple[float, Ints]:
     """The lowest `link_ticks` of the grid's placements, and that placement."""
 
-def cheapest_widths(first: Ints, price: Floats) -> tuple[Floats, Ints]:
-    """Cut each form so that the sum of prices is smallest: `(f,)` sums, and `(rows,)` how often each block is used."""
+def cheapest_widths(first: Ints, price: Floats, fewest: Ints | None = None) -> tuple[Floats, Ints]:
+    """Cut each form, into `(f,)` blocks or more, so that the sum of prices is smallest: `(f,)` sums, and `(rows,)` uses of each block."""
 
 def least_bottlenecks(first: Ints, value: Floats) -> Floats:
     """Cut each form so that the largest value of a block is smallest: `(f,)` these values."""

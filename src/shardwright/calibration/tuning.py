@@ -35,12 +35,11 @@ from shardwright.measure.device_work import arena_bytes
 from shardwright.measure.hardware import Fingerprint, available_memory, check_device, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, control_works
 from shardwright.measure.store import SampleStore
-from shardwright.search.registry import strategy_named
 from shardwright.search.solve import plan
 from shardwright.search.strategy import Interruptible
 from shardwright.sharding.costs import Trial, Tuning
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.runtimes import Runtime, task_for
+from shardwright.sharding.runtimes import RunsOn, task_for
 from shardwright.sharding.shard import Shard
 from shardwright.task.files import task_to_dict
 from shardwright.task.task import Task
@@ -99,7 +98,7 @@ def tune(
     minutes: float = 5.0,
     device: str | None = None,
     cost_model: CostModel | str | Path | None = None,
-    runs_on: Runtime | None = "shardwright",
+    runs_on: RunsOn | None = "auto",
     seed: int = 0,
     progress: Told | None = None,
     visitor: Visitor | None = None,
@@ -248,7 +247,7 @@ class Tuner(Interruptible):
 
     Attributes:
         task: the task as it is measured.
-        runs_on: the runtime that will execute the plan.
+        runs_on: the runtime that will execute the plan; "auto" becomes that of the first plan found.
         base: the model to correct.
         measured: measures devices, and holds the measurements so far.
         seed: seed of searches and random draws.
@@ -265,7 +264,7 @@ class Tuner(Interruptible):
     """
 
     task: Task
-    runs_on: Runtime | None
+    runs_on: RunsOn | None
     base: CostModel
     measured: Comparison
     seed: int
@@ -281,7 +280,7 @@ class Tuner(Interruptible):
     doing: str = field(default="planning", init=False)
 
     def __post_init__(self) -> None:
-        self._limited, self._rng = task_for(self.task, self.runs_on), np.random.default_rng([self.seed, 2])
+        self._rng = np.random.default_rng([self.seed, 2])
         self._began = monotonic()
         self._limit = min(_SEARCH_S, _SEARCH_SHARE * self.seconds)
         self._moves = max(2, self.task.topology.devices // 2)
@@ -358,14 +357,14 @@ class Tuner(Interruptible):
                 break
             if self.interrupted:
                 raise KeyboardInterrupt
-            if strategy_named(name).supports(self._limited) is not None:
-                continue
             model = with_cut_price(self.base, self.task, price) if price else self.base
             try:
                 plan_found = self._plan(name, model, self.seed + seed)
             except InfeasibleTask as error:
                 why = error
                 continue
+            if self.runs_on == "auto":
+                self.runs_on = "torchrec" if "torchrec" in plan_found.runs_on else "shardwright"
             told = f"{name}, a cut at {price:.0%} of a table" if price else f"{name}, seed {seed}" if seed else name
             found += self._new(told, scored(plan_found, self.base), None)
         if not found:
@@ -407,13 +406,13 @@ class Tuner(Interruptible):
         """New plans to measure: moves from the best plan and, every other round, the plan of a new search."""
         assert self.model is not None
         kernels = self.measured.times(self.best) + self.best.added
-        mean = Moves(self._limited, self.model, self.best.plan.shards, kernels)
+        mean = Moves(self._limited(), self.model, self.best.plan.shards, kernels)
         found: list[Candidate] = []
         present = self.measured.step_ms(self.best)
         for attempt in range(_DRAWS):
             model = self.model.drawn(self._rng) if attempt else self.model
             count = max(1, self._moves // (1 + attempt % 2))
-            shards = Moves(self._limited, model, self.best.plan.shards, kernels).best(count)
+            shards = Moves(self._limited(), model, self.best.plan.shards, kernels).best(count)
             promised = math.inf if shards is None else mean.promised_ms(shards)
             if shards is not None and promised < (1 - _WORTH) * present:
                 name = "1 move" if count == 1 else f"{count} moves"
@@ -490,6 +489,10 @@ class Tuner(Interruptible):
             runs_on=self.runs_on,
             start=start,
         )
+
+    def _limited(self) -> Task:
+        assert self.runs_on != "auto"
+        return task_for(self.task, self.runs_on)
 
     def _until(self, share: float) -> float:
         return self._began + share * self.seconds

@@ -18,8 +18,8 @@ from shardwright.cli.options import (
     AsJson,
     Device,
     ModelFile,
+    OnRuntime,
     Rounds,
-    RunsOn,
     Seed,
     TaskFile,
     TimeLimit,
@@ -30,12 +30,14 @@ from shardwright.cli.output import MISSING, Report, emit, ms, note, percent, pro
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency, require
 from shardwright.search import plan, rival_names, strategy_named, strategy_names
+from shardwright.search.review import elsewhere_line, plan_elsewhere
 from shardwright.sharding import BOUND_SCOPES, Plan
+from shardwright.sharding.runtimes import other_runtime, preferred_runtimes
 from shardwright.task import Task
 
 if TYPE_CHECKING:
     from shardwright.measure.measuring import MeasuredPlan
-    from shardwright.sharding.runtimes import Runtime
+    from shardwright.sharding.runtimes import RunsOn, Runtime
 
 _COLUMNS = ("strategy", "predicted ms", "measured ms", "step ms", "embedding cost", "gap", "search s")
 CAPTION = (
@@ -55,7 +57,7 @@ def run(
     rounds: Rounds = 5,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
-    runs_on: RunsOn = "shardwright",
+    runs_on: OnRuntime = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Compare strategies on one task: predicted cost, gap, search time, and measured kernels.
@@ -77,8 +79,11 @@ def run(
         make_folder(output, [f"{strategy_named(name).name}.json" for name in names], [task, model])
     with progress("planning") as report:
         attempts = plan_with_each(
-            placed, names, cost_model, report, runs_on=cast("Runtime", runs_on), seed=seed, time_limit=time_limit
+            placed, names, cost_model, report, runs_on=cast("RunsOn", runs_on), seed=seed, time_limit=time_limit
         )
+        found = [attempt.plan for attempt in attempts if attempt.plan is not None and attempt.plan.cost is not None]
+        best = min(found, key=lambda one: one.cost.step_ms if one.cost else math.inf, default=None)
+        elsewhere = plan_elsewhere(best, cost_model=cost_model, seed=seed, time_limit=time_limit) if best else None
     files = save_each(attempts, output) if output is not None else []
     unlike = None
     if measure:
@@ -91,12 +96,14 @@ def run(
         "cost_model": cost_model.name,
         "note": unlike,
         "strategies": [attempt_dict(attempt) for attempt in attempts],
+        "elsewhere": elsewhere_document(elsewhere, best),
         "saved": [str(file) for file in files],
     }
     emit(
         document,
         attempts_table(f"{task}, cost model {cost_model.name}", attempts),
         *_bound_line(attempts),
+        *([elsewhere_line(best, elsewhere)] if best else []),
         *failures(attempts),
         *agreement(attempts, unlike, getattr(cost_model, "metadata", {})),
         *(f"saved {file}" for file in files),
@@ -135,15 +142,27 @@ def plan_with_each(
     cost_model: CostModel,
     report: Report,
     *,
-    runs_on: Runtime = "shardwright",
+    runs_on: RunsOn = "auto",
     seed: int = 0,
     time_limit: float | None = None,
 ) -> list[Attempt]:
-    """Plan a task with each strategy; return one attempt per strategy, in their order.
+    """Plan a task with each strategy, for one runtime; return one attempt per strategy, in their order.
 
     Raises:
         InvalidInput: a strategy is unknown, or an option breaks a rule.
     """
+    attempts: list[Attempt] = []
+    for runtime in preferred_runtimes(task, runs_on):
+        attempts = _plan_with_each(task, strategies, cost_model, report, runtime, seed, time_limit)
+        if any(attempt.plan is not None for attempt in attempts):
+            break
+    return _with_common_bound(attempts)
+
+
+def _plan_with_each(
+    task: Task, strategies: Sequence[str], cost_model: CostModel, report: Report, runs_on: Runtime | None, seed: int,
+    time_limit: float | None,
+) -> list[Attempt]:  # fmt: skip
     chosen = [strategy_named(name) for name in strategies]
     attempts = []
     for done, strategy in enumerate(chosen):
@@ -155,7 +174,7 @@ def plan_with_each(
             attempts.append(Attempt(strategy.name, found))
         except (InfeasibleTask, InvalidPlan, MissingDependency) as error:
             attempts.append(Attempt(strategy.name, None, str(error)))
-    return _with_common_bound(attempts)
+    return attempts
 
 
 def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -277,6 +296,13 @@ def attempt_dict(attempt: Attempt) -> dict[str, Any]:
         "runs_on": list(found.runs_on) if found else None,
         "search_s": found.search_s if found else None,
     }
+
+
+def elsewhere_document(elsewhere: Plan | None, found: Plan | None) -> dict[str, Any] | None:
+    """The plan for the other runtime than that of `found` as plain data; None if there is none."""
+    if elsewhere is None or found is None or elsewhere.cost is None:
+        return None
+    return {"runs_on": other_runtime(found), "step_ms": elsewhere.cost.step_ms, "bound_ms": elsewhere.bound_ms}
 
 
 def _row(attempt: Attempt) -> list[str]:

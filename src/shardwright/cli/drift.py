@@ -10,14 +10,14 @@ from rich.console import RenderableType
 
 from shardwright.cli.checks import check_target
 from shardwright.cli.model_notes import print_model_notes
-from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TimeLimit, cost_model_for, option
+from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TimeLimit, cost_model_for, option
 from shardwright.cli.output import emit, ms, percent, progress, saved, signed, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.search.drift import Drift
-    from shardwright.sharding.runtimes import Runtime
+    from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Table
 
 EXIT_WORTH_IT = 3
@@ -55,7 +55,7 @@ def run(
     model: ModelFile = None,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
-    runs_on: RunsOn = "shardwright",
+    runs_on: OnRuntime = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Say whether newer logs have moved away from a plan: what the plan costs now, what a new plan gains, and what it moves.
@@ -83,7 +83,7 @@ def run(
             cost_model=cost_model,
             seed=seed,
             time_limit=time_limit,
-            runs_on=cast("Runtime", runs_on),
+            runs_on=cast("RunsOn", runs_on),
             move_cost=move_cost,
             worth_it=worth_it,
         )

@@ -45,12 +45,12 @@ Gap = Annotated[
         text="End the search once the plan is proven this close to the best: 0.01 is 1%; with --time-limit, only one of the two ends it.",
     ),
 ]
-RunsOn = Annotated[
+OnRuntime = Annotated[
     str,
     typer.Option(
         "--runs-on",
-        metavar="shardwright|torchrec",
-        help="Runtime of the plan; TorchRec has no tiers, and equal row blocks only.",
+        metavar="auto|torchrec|shardwright",
+        help="Runtime of the plan: TorchRec, or shardwright.runtime, which has tiers and uneven blocks; auto prefers TorchRec.",
     ),
 ]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Undisturbed measurements per device; the median counts.")]

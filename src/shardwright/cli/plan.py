@@ -14,7 +14,7 @@ from rich.table import Table
 
 from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.errors import about
-from shardwright.cli.options import AsJson, Gap, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, cost_model_for, option
+from shardwright.cli.options import AsJson, Gap, ModelFile, OnRuntime, Seed, TaskFile, TimeLimit, cost_model_for, option
 from shardwright.cli.output import MISSING, emit, ms, note, percent, progress, saved, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.units import format_bytes
@@ -22,7 +22,7 @@ from shardwright.task.units import format_bytes
 if TYPE_CHECKING:
     from shardwright.search.groups import GroupSizes
     from shardwright.sharding import Plan, RankMap
-    from shardwright.sharding.runtimes import Runtime
+    from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task
 
 Start = Annotated[
@@ -98,7 +98,7 @@ def run(
     seed: Seed = 0,
     time_limit: TimeLimit = None,
     gap: Gap = None,
-    runs_on: RunsOn = "shardwright",
+    runs_on: OnRuntime = "auto",
     start: Start = None,
     move_cost: MoveCost = 0.0,
     sharding_group_size: GroupSizeOption = None,
@@ -161,7 +161,7 @@ def run(
 
     def search(price: float) -> sw.Plan:
         with progress("searching"), about(task):
-            return sw.plan(placed, **options, runs_on=cast("Runtime", runs_on), start=older, move_cost=price)
+            return sw.plan(placed, **options, runs_on=cast("RunsOn", runs_on), start=older, move_cost=price)
 
     sizes: GroupSizes | None = None
     if sharding_group_size is None:
@@ -180,7 +180,12 @@ def run(
     if output is not None:
         found.save(output)
     document = plan_to_dict(found, output) if as_json else {}
-    views: list[RenderableType] = [device_table(found), headline(found), *_rank_map_notes(found, rank_maps, older)]
+    views: list[RenderableType] = [
+        device_table(found),
+        headline(found),
+        *_runtime_note(found, runs_on),
+        *_rank_map_notes(found, rank_maps, older),
+    ]
     if older is not None and start is not None:
         change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf))
         document["change"] = change_to_dict(change)
@@ -256,6 +261,15 @@ def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
     return maps
 
 
+def _runtime_note(found: Plan, runs_on: str) -> list[str]:
+    """A line where TorchRec was chosen for sequence tables, which the other runtime can tier."""
+    from shardwright.search.flexshard.strategy import tiered_tables
+
+    if runs_on != "auto" or "torchrec" not in found.runs_on or not tiered_tables(found.task):
+        return []
+    return ["shardwright.runtime trains sequence tables in tiers: shardwright compare prints the step with them"]
+
+
 def _rank_map_notes(found: Plan, given: Path | None, older: Plan | None) -> list[str]:
     """Lines about the tables that have rank maps, and those that lack one."""
     if given is None:
@@ -286,8 +300,8 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
         if lonely:
             raise InvalidInput(f"{lonely[0]} is for sharding groups; add --sharding-group-size auto, or a size")
         return None
-    if runs_on != "torchrec":
-        raise InvalidInput("--sharding-group-size is for TorchRec's DMPCollection; add --runs-on torchrec")
+    if runs_on not in ("auto", "torchrec"):
+        raise InvalidInput(f"--sharding-group-size is for TorchRec's DMPCollection; leave out --runs-on {runs_on}")
     if others["--from"]:
         raise InvalidInput("--sharding-group-size cannot start from an older plan; leave out --from")
     if given == "auto":

@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from shardwright.cli.checks import check_target, other_device
-from shardwright.cli.compare import truth_line
+from shardwright.cli.compare import elsewhere_document, truth_line
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TimeLimit, cost_model_for, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
@@ -80,7 +80,7 @@ def run(
             cost_model=cost_model,
             seed=seed,
             time_limit=time_limit,
-            runs_on="shardwright" if document is None else "torchrec",
+            runs_on="auto" if document is None else "torchrec",
             move_cost=move_cost,
         )
     if output is not None:
@@ -158,6 +158,7 @@ def _tables(found: Review, entry: Entry) -> list[dict[str, Any]]:
 
 
 def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
+    from shardwright.search.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
 
     cells = [
@@ -179,6 +180,7 @@ def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
             f"the better plan saves {percent(found.gain)} of a step; it moves {format_bytes(moved)} of "
             f"{format_bytes(moved + kept)}"
         )
+    views.append(elsewhere_line(found.better, found.elsewhere))
     if found.bound_ms is not None:
         views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
     return views
@@ -204,6 +206,7 @@ def _document(
         "bound_ms": found.bound_ms,
         "bound_scope": found.better.bound_scope if found.bound_ms is not None else None,
         "strategy": found.better.strategy,
+        "elsewhere": elsewhere_document(found.elsewhere, found.better),
         "moved_bytes": diff.moved_bytes,
         "kept_bytes": diff.kept_bytes,
         "tables": rows,

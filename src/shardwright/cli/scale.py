@@ -11,14 +11,14 @@ import typer
 from rich.console import RenderableType
 
 from shardwright.cli.checks import make_folder
-from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, option
+from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, table
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.search.scale import ClusterSize, Scaling
-    from shardwright.sharding.runtimes import Runtime
+    from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task, Topology
 
 _MOST_SIZES, _IN_ALL_S = 64, 16.0
@@ -78,7 +78,7 @@ def run(
         float | None,
         option("--time-limit", metavar="SECONDS", text="Per search; by default at most 1, and 16 for all together."),
     ] = None,
-    runs_on: RunsOn = "shardwright",
+    runs_on: OnRuntime = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Plan a task on several clusters: how many devices does it need, and of what type?
@@ -113,7 +113,7 @@ def run(
             cost_model=model,
             seed=seed,
             time_limit=min(1.0, _IN_ALL_S / len(topologies)) if time_limit is None else time_limit,
-            runs_on=cast("Runtime", runs_on),
+            runs_on=cast("RunsOn", runs_on),
             progress=report,
         )
     files = [_save(size, output) for size in found.planned] if output is not None else []
@@ -185,6 +185,8 @@ def cluster_name(topology: Topology) -> str:
 
 
 def _views(found: Scaling, title: str) -> list[RenderableType]:
+    from shardwright.sharding import BOUND_SCOPES
+
     priced = any(size.cost is not None for size in found.sizes)
     shown = len(_COLUMNS) if priced else len(_COLUMNS) - 2
     rows = [_row(found, size)[:shown] for size in found.sizes]
@@ -193,7 +195,8 @@ def _views(found: Scaling, title: str) -> list[RenderableType]:
     for size, what in ((found.fast_enough, "faster"), (found.cheap_enough if priced else None, "cheaper")):
         if size is not None:
             views.append(f"no plan on more devices than {cluster_name(size.topology)} can be {what}, by proof")
-    return views
+    scopes = dict.fromkeys(size.bound_scope for size in found.sizes if size.bound_scope is not None)
+    return [*views, *(f"the bounds hold {BOUND_SCOPES[scope]}" for scope in scopes)]
 
 
 def _row(found: Scaling, size: ClusterSize) -> list[str]:
@@ -231,6 +234,7 @@ def _document(found: Scaling, size: ClusterSize) -> dict[str, Any]:
         "why_no_plan": size.why_not or None,
         "step_ms": size.step_ms if planned else None,
         "bound_ms": size.bound_ms,
+        "bound_scope": size.bound_scope,
         "samples_per_second": size.throughput if planned else None,
         "most_samples_per_second": size.most_throughput if size.bound_ms is not None else None,
         "efficiency": found.efficiency(size),

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.console import RenderableType
 
-from shardwright.cli.checks import check_target, given_parameters
+from shardwright.cli.checks import check_target
 from shardwright.cli.errors import Interrupted, about
-from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, cost_model_for, option
+from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, cost_model_for, option
 from shardwright.cli.output import emit, ms, note, progress, saved, signed
 from shardwright.errors import InvalidInput, require
 
 if TYPE_CHECKING:
     from shardwright.calibration import Tuned
-    from shardwright.sharding.runtimes import Runtime
+    from shardwright.sharding.runtimes import RunsOn
 
 STOPPED = {
     "floor": "it is within the noise of the floor",
@@ -41,7 +41,7 @@ def run(
         str | None, option("--device", metavar="cpu|cuda", text="What to measure on; by default what the task is for.")
     ] = None,
     model: ModelFile = None,
-    runs_on: RunsOn = "shardwright",
+    runs_on: OnRuntime = "auto",
     seed: Seed = 0,
     steps: Annotated[
         bool,
@@ -69,7 +69,7 @@ def run(
     if steps:
         from shardwright.cli.tune_steps import run_steps
 
-        if runs_on != "torchrec" and any(one.name == "runs_on" for one in given_parameters(context)):
+        if runs_on not in ("auto", "torchrec"):
             raise InvalidInput(f"--runs-on {runs_on}: with --steps, TorchRec runs the plans; leave one of the two out")
         check_target(output, inputs=[task, model])
         run_steps(task, output=output, minutes=minutes, device=device, model=model, seed=seed, as_json=as_json)
@@ -88,7 +88,7 @@ def run(
             minutes=minutes,
             device=device,
             cost_model=cost_model,
-            runs_on=cast("Runtime", runs_on),
+            runs_on=cast("RunsOn", runs_on),
             seed=seed,
             progress=lambda seconds, total, what: report(min(seconds, total), total, f"s: {what}"),
         )

@@ -16,7 +16,7 @@ device sends
     all-reduce                    inside 2 G (P - 1) / P, and between hosts 2 G (H - 1) / H / P, of a gradient of G bytes
 
 All-to-alls share the links of a pass, so a device waits for the busier direction of the slower link class. The others follow one another.
-Rows count as dealt if each device of the place has a block, and blocks are of equal size: to a row, or as TorchRec cuts them. Other row
+Rows count as dealt if each device of the place has a block, and no block is larger than equal ones must be, as in TorchRec. Other row
 blocks of pooled tables send sums of their own to every device, as whole tables do.
 
 *Sets.* Each sharding type that a module uses calls collectives of its own, whose latencies every device pays: three for the input (four
@@ -36,7 +36,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.sharding.shard import Shard, equal_sizes
+from shardwright.sharding.shard import Shard
 from shardwright.task.links import Collective
 from shardwright.task.task import Task
 from shardwright.task.topology import VALUE_BYTES, Topology
@@ -142,7 +142,7 @@ def way_of(task: Task, blocks: Sequence[Shard]) -> Way:
         return "all_to_all"
     table = task.table_by_name[blocks[0].table]
     by_id = all(len(block.devices) == 1 and block.row_order == "id" for block in blocks)
-    if not table.pooled or not by_id or not _are_equal(sorted(block.row_count for block in blocks), table.rows):
+    if not table.pooled or not by_id or max(block.row_count for block in blocks) > -(-table.rows // len(ranks)):
         return "all_to_all"
     return dealt_way(task.topology, sorted(ranks))
 
@@ -153,11 +153,6 @@ def dealt_way(topology: Topology, ranks: Sequence[int]) -> Way:
         return "row_wise"
     one_host = topology.host_of(ranks[0]) == topology.host_of(ranks[-1])
     return "table_row_wise" if one_host and len(ranks) == topology.devices_per_host else "all_to_all"
-
-
-def _are_equal(sizes: list[int], rows: int) -> bool:
-    cuts = equal_sizes(rows, len(sizes))
-    return any(sizes == [fewer] * others + [more] * number for more, number, fewer, others in cuts)
 
 
 def by_columns(shards: Iterable[Shard]) -> dict[tuple[str, tuple[int, int]], list[Shard]]:

@@ -69,6 +69,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -101,6 +102,7 @@ _STALLED = 2
 _PROBES = 8
 _KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # weights of the mean device's kernels against the low end of a range
 _HOT = 0.25  # share of one device's step from which a table's holders are counted
+_PARTS = 3  # of the proof of a case of sets of collectives: prices, kernels, holders
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 
 
@@ -142,7 +144,8 @@ class BoundProof:
         self._relaxation = Relaxation(catalog)
         self._replicated = self._relaxation.all_replicated_ms(self._pricing)
         self._mix = self._pricing.mix.sum(axis=0)
-        self._others: dict[tuple[bytes, int], float] = {}
+        self._others: dict[tuple[bytes, int, int, int | None], float] = {}
+        self._of_cases: dict[int, Bound] = {}
 
     def solve(self, phases: Floats = ALL_PHASES, deadline: float | None = None) -> Bound:
         """The best bound over the pieces that are left.
@@ -184,23 +187,45 @@ class BoundProof:
         pieces, others = (np.max([found[kind] for found in of_phases], axis=0) for kind in range(2))
         binding = self._relaxation.least_binding(pieces, others.max(axis=0))
         doomed = self._relaxation.legal & (pieces > step_ms)
-        if doomed.any():
+        others_doomed = self._relaxation.other_legal & (others.max(axis=0) > step_ms)
+        if doomed.any() or others_doomed.any():
             self._relaxation.legal[doomed] = False
+            self._relaxation.other_legal[others_doomed] = False
             found = self.solve()
             bound = replace(found, by="pieces") if np.isfinite(found.ms) and found.ms > bound.ms else bound
             binding = max(binding, found.ms)
         return self._raised(bound, step_ms, pieces=binding)
 
     def refined(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
-        """Tighten the bound, given a plan of `step_ms`, by ranges of kernel time and by how many devices hold a hot table."""
-        cases = self.by_sets(bound, step_ms, late)
-        by_sets = cases[0][1].ms if cases else step_ms
-        by_kernels = 0.0 if late() else self._by_kernels(bound, step_ms)
-        known = max(bound.ms, by_sets, by_kernels)
+        """Tighten the bound, given a plan of `step_ms`: by the sets of collectives that plans need, and each case of them further.
+
+        Best first: only the case that has the lowest bound is looked at, until that one cannot be raised.
+        """
+        if not self._relaxation.sets.waits.any():
+            bound = bound if late() else self._by_kernels(bound, step_ms)
+            return self._by_holders(bound, step_ms, late)
+        queue = [(least, 0, case, bound) for case, least in self._least_by_sets(bound)]
+        while queue and queue[0][0] < step_ms and queue[0][1] < _PARTS and not late():
+            least, part, case, of_case = heappop(queue)
+            if part == 0:
+                of_case = self._of_case(case)
+            else:
+                with self._relaxation.only(case):
+                    if part == 1:
+                        of_case = self._by_kernels(self.tightened(of_case, step_ms), step_ms)
+                    else:
+                        of_case = self._by_holders(of_case, step_ms, late)
+            heappush(queue, (max(least, of_case.ms), part + 1, case, of_case))
+        least, part, _, of_case = queue[0] if queue else (step_ms, 0, 0, bound)
+        found = self._raised(bound, step_ms, sets=least)
+        return replace(found, by=of_case.by) if part > 1 and of_case.by != "prices" else found
+
+    def _by_holders(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
+        """Tighten the bound by how many devices hold a hot table."""
         price = bound.choice.price
         hot = [table for table in np.argsort(-price, kind="stable").tolist() if price[table] >= _HOT * step_ms]
-        by_holders = Holders(self._relaxation, self._pricing, bound.prices).bound(hot, step_ms, known, late)
-        return self._raised(bound, step_ms, sets=by_sets, kernels=by_kernels, holders=by_holders)
+        found = Holders(self._relaxation, self._pricing, bound.prices).bound(hot, step_ms, bound.ms, late)
+        return self._raised(bound, step_ms, holders=found)
 
     @property
     def sets(self) -> list[frozenset[int]]:
@@ -212,17 +237,25 @@ class BoundProof:
 
         Those whose latencies alone say enough, or for which no time is left, have no prices of their own.
         """
-        relaxation, found = self._relaxation, []
-        beside = bound.ms - relaxation.least_waits(np.ones(2)) if bound.by == "prices" else 0.0
-        for case, waits in enumerate(relaxation.sets.waits.sum(axis=1).tolist()):
-            least = max(bound.ms, beside + waits)
-            if least < step_ms and not late():
-                with relaxation.only(case):
-                    of_case = self.solve()
-                found.append((case, replace(of_case, ms=max(of_case.ms, least), by="sets")))
-            elif least < step_ms:
-                found.append((case, replace(bound, ms=least)))
+        found = []
+        for case, least in self._least_by_sets(bound):
+            of_case = bound if least >= step_ms or late() else self._of_case(case)
+            found.append((case, replace(of_case, ms=max(of_case.ms, least))))
         return sorted((one for one in found if one[1].ms < step_ms), key=lambda one: one[1].ms)
+
+    def _least_by_sets(self, bound: Bound) -> list[tuple[int, float]]:
+        """Each case of sets of collectives, and a bound of its plans that the latencies alone give; lowest first."""
+        relaxation = self._relaxation
+        beside = bound.ms - relaxation.least_waits(np.ones(2)) if bound.by == "prices" else 0.0
+        least = np.maximum(bound.ms, beside + relaxation.sets.waits.sum(axis=1))
+        return [(case, float(least[case])) for case in np.argsort(least, kind="stable").tolist()]
+
+    def _of_case(self, case: int) -> Bound:
+        """The bound of the plans that need exactly the sets of a case; found once, though it rises as pieces are struck out."""
+        if case not in self._of_cases:
+            with self._relaxation.only(case):
+                self._of_cases[case] = self.solve()
+        return self._of_cases[case]
 
     def _raised(self, bound: Bound, step_ms: float, **found: float) -> Bound:
         """The bound, raised to the largest that parts of the proof have found (the first of equals); at most a known plan's step."""
@@ -230,13 +263,13 @@ class BoundProof:
         ms = min(max(bound.ms, found[by]), step_ms, self._replicated)
         return replace(bound, ms=ms, by=by if found[by] > bound.ms else bound.by)
 
-    def _by_kernels(self, bound: Bound, step_ms: float) -> float:
-        """The least bound over all ranges of kernel time; see "Ranges" in the module's docstring."""
+    def _by_kernels(self, bound: Bound, step_ms: float) -> Bound:
+        """Tighten the bound by ranges of kernel time; see "Ranges" in the module's docstring."""
         relaxation, (legal, other_legal) = self._relaxation, (self._relaxation.legal, self._relaxation.other_legal)
         pieces, others = self._least_kernels_with(bound.prices, _OWN_PHASES[2])
         least, links = (self.solve(own).ms for own in (_OWN_PHASES[2], _OWN_PHASES[1]))
         if not np.isfinite(least + links):
-            return bound.ms
+            return bound
         found = step_ms
         for low, high in pairwise(np.linspace(least, max(step_ms - links, least), _KERNEL_RANGES + 1)):
             relaxation.legal, relaxation.other_legal = (
@@ -250,7 +283,7 @@ class BoundProof:
                     in_range = max(in_range, of_mean + (1 - weight) * float(low))
             found = min(found, in_range)
         relaxation.legal, relaxation.other_legal = legal, other_legal
-        return found
+        return self._raised(bound, step_ms, kernels=found)
 
     def _value(self, prices: Prices, phases: Floats, in_use: int | None = None) -> tuple[float, Choice]:
         """The bound that prices prove for plans that use `in_use` devices, by default all; and what the tables choose then.
@@ -300,7 +333,9 @@ class BoundProof:
 
     def _of_others(self, own: Floats) -> float:
         """Least ms of the mean device on the phases that `own` does not count, over the pieces that are left."""
-        key = (own.tobytes(), int(self._relaxation.legal.sum()))  # pieces are only struck out: their number says which
+        relaxation = self._relaxation
+        left = int(relaxation.legal.sum()), int(relaxation.other_legal.sum())
+        key = (own.tobytes(), *left, relaxation.case)  # ways are only struck out: their number says which are left
         if key not in self._others:
             self._others[key] = max(0.0, self.solve(ALL_PHASES - own).ms)
         return self._others[key]
@@ -409,7 +444,6 @@ class Holders:
             self._fixed += float(least.sum())
         for loads in (self._pieces, self._spreads):
             np.maximum(loads.ms, 0.0, out=loads.ms)
-        self._forms_of = [np.flatnonzero(forms.table == table) for table in range(relaxation.tables)]
         self._least_holders: dict[int, int] = {}
 
     def bound(self, hot: Sequence[int], step_ms: float, known: float, late: Callable[[], bool]) -> float:
@@ -487,11 +521,10 @@ class Holders:
         own = forms.pieces.table == table
         with_holders = own | (on <= off)
         price = np.where(relaxation.legal & ~(own & copied), np.where(with_holders, on, off), np.inf)
-        of_form, uses = cheapest_widths(forms.first, price)
-        for held, least in {**self._least_holders, table: holders.fewest}.items():
-            for form in self._forms_of[held] if least > 1 and np.isfinite(of_form[self._forms_of[held]]).any() else ():
-                part = slice(forms.first[form], forms.first[form + 1])
-                of_form[form], uses[part] = _in_pieces(price[part], least)
+        fewest = np.ones(relaxation.tables, dtype=np.int64)
+        fewest[list(self._least_holders)] = list(self._least_holders.values())
+        fewest[table] = holders.fewest
+        of_form, uses = cheapest_widths(forms.first, price, fewest[forms.table])
         of_spread, rise_of_spread = self._spread_prices(table, holders, weights, copied=copied)
         best, worth, taken, spread = relaxation.settled(of_form, of_spread, self._made)
         if not np.isfinite(best).all():
@@ -559,34 +592,3 @@ def _spread_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loa
     other = relaxation.other
     kernels = np.stack([relaxation.other_prices(slope).min(axis=0) for slope in slopes])
     return _loads(other.table, other.parts, other.holders, kernels, other.part_links.min(axis=0), relaxation, prices)
-
-
-def _in_pieces(price: Floats, least: int) -> tuple[float, Ints]:
-    """The cheapest cut of a form into `least` pieces or more: its price, from `(units,)` prices by width, and `(units,)` uses of each."""
-    units = price.size
-    free, of_free = np.zeros(units + 1), np.zeros(units + 1, dtype=np.int64)
-    for units_left in range(1, units + 1):
-        found = free[:units_left][::-1] + price[:units_left]
-        of_free[units_left] = 1 + int(np.argmin(found))
-        free[units_left] = found.min()
-    counted = np.concatenate([[0.0], np.full(units, np.inf)])
-    steps: list[Ints] = []
-    width = np.arange(units + 1)[:, None] - np.arange(units + 1)
-    single = np.where(width > 0, np.append(price, np.inf)[width - 1], np.inf)
-    for _ in range(least):
-        found = counted + single
-        steps.append(np.argmin(found, axis=1))
-        counted = found.min(axis=1)
-    total = counted + free[::-1]
-    counted_units = int(np.argmin(total))
-    uses = np.zeros(units, dtype=np.int64)
-    if not np.isfinite(total.min()):
-        return np.inf, uses
-    left = units - counted_units
-    while left:
-        uses[of_free[left] - 1] += 1
-        left -= int(of_free[left])
-    for step in reversed(steps):
-        uses[counted_units - step[counted_units] - 1] += 1
-        counted_units = int(step[counted_units])
-    return float(total.min()), uses

@@ -38,6 +38,7 @@ from shardwright.search.strategy import (
     why_not_counted,
 )
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import task_for
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
@@ -160,6 +161,8 @@ class Certified:
         cases = session.prepared.cases(session.best_ms, lambda: session.late)
         session.survey([Start(_SHARE, case=case) for case in cases[:_CASES]])
         seen.attempt(NeuroShard(score="step"), part=_OTHERS)
+        if seen.task.topology.hosts > 1 and not session.late:
+            seen.attempt(_ForTorchRec(self), part=_OTHERS)
         if seen.interrupted:
             session.stop()
         if not session.late:
@@ -210,14 +213,14 @@ class Certified:
         if not session.late and not self._done(session):
             session.prepared.tighten(session.best_ms)  # if one table dominates, this may end the search
         failed = rounds = 0
-        while failed < self._rounds(session.prepared.task) and not session.late and not self._done(session):
+        fewest, most = _PATIENCE
+        usual = min(most, max(fewest, _PATIENT // len(session.prepared.task.tables)))
+        patience = usual if self.patience is None else self.patience
+        while failed < patience and not session.late and not self._done(session):
             failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
             rounds += 1
-
-    def _rounds(self, task: Task) -> int:
-        """How many rounds without a better plan end the search."""
-        fewest, most = _PATIENCE
-        return self.patience if self.patience is not None else min(most, max(fewest, _PATIENT // len(task.tables)))
+            if failed == usual < patience:  # the whole proof may end a search that has time left
+                session.prepared.refined(session.best_ms, lambda: session.late)
 
     def _proven(self, session: SearchSession, step_ms: float) -> float | None:
         """The bound, tightened by a plan of this step time; None if there is no bound."""
@@ -231,6 +234,24 @@ class Certified:
 
     def _done(self, session: SearchSession) -> bool:
         return session.best_ms <= (1 + self.tolerance) * session.prepared.bound_ms
+
+
+@dataclass(frozen=True)
+class _ForTorchRec:
+    """A search among equal blocks: on several hosts, the fewer ways lead past plans at which a search among any blocks ends."""
+
+    search_with: Certified
+    name: str = "certified"
+
+    def supports(self, task: Task) -> str | None:
+        if all(task.constraints.of(table.name).as_torchrec for table in task.tables):
+            return "its blocks are equal anyhow"
+        return self.search_with.supports(task)
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """As `Certified.search`."""
+        limited = task_for(task, "torchrec")
+        return replace(self.search_with.search(limited, cost_model, seed=seed, deadline=deadline), task=task)
 
 
 def _no_room(prepared: Prepared, stuck: int) -> str:

@@ -17,7 +17,7 @@ from shardwright.search.review import shorter
 from shardwright.search.solve import plan as find_plan
 from shardwright.sharding.diff import PlanDiff
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.runtimes import Runtime
+from shardwright.sharding.runtimes import RunsOn
 from shardwright.task.access import AccessProfile
 from shardwright.task.table import Table
 
@@ -103,7 +103,7 @@ def drift(
     cost_model: CostModel | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = None,
-    runs_on: Runtime = "shardwright",
+    runs_on: RunsOn = "auto",
     move_cost: float = 0.0,
     worth_it: float = WORTH_IT,
 ) -> Drift:

@@ -65,6 +65,7 @@ class Relaxation:
         low_rows: pieces that may be a row shorter than the catalog says.
         low: what these pieces cost if they are a row shorter.
         other: the ways that use several devices at once.
+        case: the case of sets of collectives whose ways alone are left; None for all.
         everywhere: calls that hold only replicas, which all devices make or none.
         copied: `(others,)` which of the other ways are in these calls.
         least_made: least mean number of calls outside `everywhere` that a device in use makes.
@@ -74,7 +75,7 @@ class Relaxation:
         task, forms = catalog.task, catalog.forms
         self.catalog, self.legal = catalog, forms.legal.copy()
         self.topology, self.sets = task.topology, Sets(catalog)
-        self._case: int | None = None
+        self.case: int | None = None
         self.low_rows, self.low = _row_pieces_with_fewest_rows(catalog)
         self.legal[self.low_rows] |= self.low.bytes <= largest_memory(task)[forms.pieces.table[self.low_rows]]
         self.other = _other_ways(catalog)
@@ -226,7 +227,7 @@ class Relaxation:
 
     def least_waits(self, phases: Floats) -> float:
         """Least ms of latencies that a plan pays in the passes that `(2,)` phases count, if it does not replicate everything."""
-        waits = self.sets.waits if self._case is None else self.sets.waits[[self._case]]
+        waits = self.sets.waits if self.case is None else self.sets.waits[[self.case]]
         return float((waits @ phases).min()) if len(waits) else 0.0
 
     def all_replicated_ms(self, pricing: Pricing) -> float:
@@ -248,11 +249,11 @@ class Relaxation:
         kept, sets = (self.legal, self.other_legal), list(self.sets.cases[case])
         self.legal = self.legal & np.isin(self.sets.of_pieces, sets)
         self.other_legal = self.other_legal & np.isin(self.other.sets, sets)
-        self._case = case
+        self.case = case
         try:
             yield
         finally:  # an interrupt must not leave a bound over fewer ways
-            (self.legal, self.other_legal), self._case = kept, None
+            (self.legal, self.other_legal), self.case = kept, None
 
 
 class Sets:
@@ -412,7 +413,8 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
     for index, table in enumerate(task.tables):
         limits, near = task.constraints.of(table.name), task.topology.devices_per_host
         for count in _block_counts(task, index):
-            for way in row_ways(task.topology, count, table.pooled):
+            every_way = row_ways(task.topology, count, table.pooled)
+            for way in every_way[:1] if limits.equal_rows else every_way:  # then all blocks are on one host
                 dealt = way != "all_to_all"
                 if not dealt and index in gridded and row_units(table.rows) % count == 0:
                     continue

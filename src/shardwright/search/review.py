@@ -9,11 +9,12 @@ from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
+from shardwright.errors import InfeasibleTask
 from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.diff import PlanDiff
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.runtimes import Runtime
+from shardwright.sharding.runtimes import RunsOn, other_runtime, preferred_runtimes
 
 _LEAST_GAIN = 1e-6  # of a step: less is rounding
 
@@ -27,11 +28,13 @@ class Review:
         better: the best plan found; the plan itself if none is better.
         bound_ms: no plan of the kinds that `better.bound_scope` names takes less. None if nothing is proven, or if the plan under
             review takes less because it is of another kind.
+        elsewhere: the best plan found for the other runtime; None if there is none.
     """
 
     plan: Plan
     better: Plan
     bound_ms: float | None
+    elsewhere: Plan | None = None
 
     @property
     def step_ms(self) -> float:
@@ -70,7 +73,7 @@ def review(
     cost_model: CostModel | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = None,
-    runs_on: Runtime = "shardwright",
+    runs_on: RunsOn = "auto",
     move_cost: float | None = None,
 ) -> Review:
     """Look for a better plan than a given one.
@@ -81,7 +84,7 @@ def review(
         cost_model: prices both plans; by default as for `plan`.
         seed: of the search.
         time_limit: of the search, in seconds.
-        runs_on: the runtime of the better plan.
+        runs_on: the runtime of the better plan; "auto" for that of the given one.
         move_cost: ms of step time that moving a GB counts for; the better plan then starts from the given one. None to plan anew.
 
     Raises:
@@ -97,11 +100,58 @@ def review(
         cost_model=model,
         seed=seed,
         time_limit=time_limit,
-        runs_on=runs_on,
+        runs_on=preferred_runtimes(given.task, runs_on, given)[0],
         start=None if move_cost is None else given,
         move_cost=move_cost or 0.0,
     )
-    return compared(given, found, model)
+    elsewhere = plan_elsewhere(found, strategy=strategy, cost_model=model, seed=seed, time_limit=time_limit)
+    return replace(compared(given, found, model), elsewhere=elsewhere)
+
+
+def plan_elsewhere(
+    found: Plan,
+    *,
+    cost_model: CostModel,
+    strategy: str | Strategy = "auto",
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> Plan | None:
+    """Plan the task of a plan for the runtime that the plan was not made for.
+
+    Args:
+        found: the plan for one runtime.
+        cost_model: prices both plans.
+        strategy: as for `plan`.
+        seed: as for `plan`.
+        time_limit: as for `plan`.
+
+    Returns:
+        The other runtime's plan, or `found` if that runs there too and is no longer; None if the other runtime has no plan.
+    """
+    runtime = other_runtime(found)
+    try:
+        elsewhere = find_plan(
+            found.task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runtime
+        )
+    except InfeasibleTask:
+        return None
+    return shorter(found, elsewhere) if runtime in found.runs_on else elsewhere
+
+
+def elsewhere_line(found: Plan, elsewhere: Plan | None) -> str:
+    """What the other runtime would give, in one line.
+
+    Args:
+        found: the best plan of one runtime, scored.
+        elsewhere: the best plan of the other one, scored; None if it has none.
+    """
+    runtime = other_runtime(found)
+    if elsewhere is None:
+        return f"runs_on {runtime}: no plan"
+    assert found.cost is not None and elsewhere.cost is not None  # noqa: PT018
+    ratio = elsewhere.cost.step_ms / found.cost.step_ms if found.cost.step_ms else 1.0
+    beside = f"{abs(1 - ratio):.0%} {'shorter' if ratio < 1 else 'longer'}" if abs(1 - ratio) >= 0.005 else "equal"
+    return f"runs_on {runtime}: {elsewhere.cost.step_ms:.3f} ms, {beside}"
 
 
 def compared(given: Plan, found: Plan, model: CostModel) -> Review:

@@ -15,8 +15,9 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy
+from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.runtimes import Runtime
+from shardwright.sharding.runtimes import RunsOn
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -75,6 +76,11 @@ class ClusterSize:
         if self.plan is None or self.plan.bound_ms is None:
             return None
         return self.dense.step_ms(self.plan.bound_ms)
+
+    @property
+    def bound_scope(self) -> BoundScope | None:
+        """The plans that the bound speaks of; None if nothing is proven."""
+        return self.plan.bound_scope if self.plan is not None and self.plan.bound_ms is not None else None
 
     @property
     def throughput(self) -> float:
@@ -160,7 +166,7 @@ def scale(
     cost_model: Callable[[Task], CostModel] | CostModel | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = 1.0,
-    runs_on: Runtime = "shardwright",
+    runs_on: RunsOn = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> Scaling:
     """Plan a task on several clusters.

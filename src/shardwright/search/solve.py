@@ -13,17 +13,17 @@ from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
-from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.auto import Auto
 from shardwright.search.certified import Certified
 from shardwright.search.flexshard.bound import plans_bound
-from shardwright.search.flexshard.strategy import tiered_tables
+from shardwright.search.flexshard.strategy import FlexShard, tiered_tables
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.registry import strategy_named
 from shardwright.search.strategy import ROUNDING, Strategy, WarmStrategy
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.runtimes import Runtime, task_for
+from shardwright.sharding.runtimes import RunsOn, Runtime, preferred_runtimes, task_for
 from shardwright.task.task import Task
 
 _WITHOUT_END = 2**31  # rounds of kicks: only the gap or the time limit ends the search
@@ -39,7 +39,7 @@ def plan(
     seed: int = 0,
     time_limit: float | None = None,
     gap: float | None = None,
-    runs_on: Runtime | None = "shardwright",
+    runs_on: RunsOn | None = "auto",
     start: Plan | None = None,
     move_cost: float = 0.0,
 ) -> Plan:
@@ -55,8 +55,9 @@ def plan(
             once in a process, for about a second; 0 returns the first plan that there is, without loading it.
         gap: the search ends once its plan is proven to be at most this share longer than the best possible one; 0.002 by default. It also
             ends if nothing better is found for a while. With both a gap and a time_limit, it goes on until the time limit instead.
-        runs_on: the runtime of the plan. "shardwright": `shardwright.runtime`, which trains tables in any blocks, tiers included.
-            "torchrec": TorchRec. None: whatever replicas and groups. `Plan.runs_on` says what can run a plan.
+        runs_on: the runtime of the plan. "torchrec": TorchRec for all tables. "shardwright": `shardwright.runtime`, which trains tables in
+            any blocks, tiers included. "auto": TorchRec, unless the strategy, `start` or the constraints
+            ask for tiers, or TorchRec has no plan. None: any blocks. `Plan.runs_on` says what can run a plan.
         start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then says what moves.
         move_cost: ms per GB: a GB of `start` moves to another device only if that shortens a step by more than this. A fair value is the
             ms that moving a GB takes, divided by the steps that the job still runs. 0 lets all move, infinity only what must move.
@@ -71,7 +72,30 @@ def plan(
     _check_options(chosen, seed, time_limit, start, move_cost)
     chosen = chosen if gap is None else _proving(chosen, gap, time_limit)
     model = with_groups(resolve_cost_model(cost_model, task), task)
-    limited = task_for(task, runs_on)
+    deadline = None if time_limit is None else begin + float(time_limit)
+    runtimes = preferred_runtimes(task, runs_on, start, tiers=isinstance(chosen, FlexShard))
+    for runtime in runtimes:
+        try:
+            found, limited = _planned(task, runtime, chosen, model, seed, deadline, start, move_cost)
+            break
+        except (InfeasibleTask, InvalidPlan):
+            if runtime == runtimes[-1]:
+                raise
+    seconds = time.monotonic() - begin
+    return _with_bound(scored(replace(found, task=task, search_s=seconds), model), limited, model)
+
+
+def _planned(
+    task: Task, runtime: Runtime | None, chosen: Strategy, model: CostModel, seed: int, deadline: float | None,
+    start: Plan | None, move_cost: float,
+) -> tuple[Plan, Task]:  # fmt: skip
+    """Return a strategy's plan for a runtime, and the task with the runtime's limits.
+
+    Raises:
+        InfeasibleTask: the runtime has no plan of the task, or the strategy finds none.
+        InvalidPlan: the strategy's plan breaks a rule of the task or of the runtime.
+    """
+    limited = task_for(task, runtime)
     why_not = chosen.supports(limited)
     if why_not is not None:
         hint = _OTHER_RUNTIME if chosen.supports(task) is None else ""
@@ -79,7 +103,6 @@ def plan(
     proof = prove_infeasible(limited)
     if proof is not None:
         raise InfeasibleTask(proof + (_OTHER_RUNTIME if prove_infeasible(task) is None else ""))
-    deadline = None if time_limit is None else begin + float(time_limit)
 
     def search(of: Task) -> Plan:
         if start is not None and isinstance(chosen, WarmStrategy):
@@ -87,9 +110,8 @@ def plan(
         return chosen.search(of, model, seed=seed, deadline=deadline)
 
     found = _searched(search, chosen, limited, model, start)
-    seconds = time.monotonic() - begin
     found.check()
-    return _with_bound(scored(replace(found, task=task, search_s=seconds), model), limited, model)
+    return found, limited
 
 
 def _searched(

@@ -141,7 +141,10 @@ def remedy_for(limits: TableConstraint, hosts: int) -> str:
         (f"allow {' and '.join(closed)} for it", bool(closed)),
         (f"raise its max_shards of {limits.max_shards}", limits.max_shards is not None),
         ("let it use more devices", limits.devices is not None),
-        ("drop equal_rows, which wants row blocks on all devices of the cluster or of one host", limits.equal_rows),
+        (
+            "drop equal_rows, which wants row blocks on all devices of the cluster or of one host",
+            limits.equal_rows and not limits.as_torchrec,  # TorchRec runs no others
+        ),
         ("use more devices, or devices with more memory", True),
     ]
     return ", or ".join(remedy for remedy, helps in remedies if helps)

@@ -139,7 +139,8 @@ def _said(shards: Sequence[Shard]) -> str:
 
 
 Runtime: TypeAlias = Literal["shardwright", "torchrec"]
-RUNTIMES: tuple[str, ...] = get_args(Runtime)
+RunsOn: TypeAlias = Runtime | Literal["auto"]
+RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 
 
 def _not_of_torchrec(table: Table, device: str) -> tuple[str, ...]:
@@ -170,17 +171,45 @@ def _torchrec_runs(plan: Plan) -> bool:
     )
 
 
-def task_for(task: Task, runtime: str | None) -> Task:
-    """Return the task with the limits of a runtime added to its constraints; None adds nothing.
+def preferred_runtimes(
+    task: Task, runs_on: RunsOn | None, like: Plan | None = None, *, tiers: bool = False
+) -> tuple[Runtime | None, ...]:
+    """Return the runtimes to plan for, in this order: each is asked only if the one before has no plan.
+
+    Args:
+        task: the task.
+        runs_on: one runtime, None for any blocks, or "auto". That prefers TorchRec, unless tiers are asked for, or `like` runs on
+            `shardwright.runtime` only.
+        like: a plan in use, whose runtime is preferred.
+        tiers: whether tiers are asked for; a constraint that names them asks too.
 
     Raises:
         InvalidInput: there is no such runtime.
+    """
+    if runs_on is None or runs_on in RUNTIMES:
+        return (runs_on,)
+    if runs_on != "auto":
+        raise InvalidInput(f"runs_on is {runs_on!r}, must be auto, {' or '.join(RUNTIMES)}")
+    asks_for_tiers = tiers or any(
+        "tiered" in (limits.sharding_types or ()) for limits in task.constraints.tables.values()
+    )
+    of_ours_only = like is not None and like.runs_on == ("shardwright",)
+    return ("shardwright", "torchrec") if asks_for_tiers or of_ours_only else ("torchrec", "shardwright")
+
+
+def other_runtime(plan: Plan) -> Runtime:
+    """Return the runtime that a plan, which runs on TorchRec or on `shardwright.runtime`, was not made for."""
+    return "shardwright" if "torchrec" in plan.runs_on else "torchrec"
+
+
+def task_for(task: Task, runtime: Runtime | None) -> Task:
+    """Return the task with the limits of a runtime added to its constraints; None adds nothing.
+
+    Raises:
         InfeasibleTask: the constraints of a table leave nothing that the runtime can run.
     """
     if runtime is None:
         return task
-    if runtime not in RUNTIMES:
-        raise InvalidInput(f"runs_on is {runtime!r}, must be {' or '.join(RUNTIMES)}")
     if runtime == "shardwright" and task.groups is not None:
         raise InfeasibleTask(
             "sharding groups are kept alike by TorchRec's DMPCollection, not by shardwright.runtime: plan for runs_on 'torchrec'"

@@ -90,7 +90,7 @@ def test_a_group_has_no_groups():
     with pytest.raises(InvalidInput, match="this task is already that of one group"):
         plan_groups(task)
     with pytest.raises(InfeasibleTask, match="plan for runs_on 'torchrec'"):
-        plan(task, **QUICK)
+        plan(task, **QUICK, runs_on="shardwright")
 
 
 FOUR = [ShardingGroups(size, 1, 4) for size in (1, 2, 4)]

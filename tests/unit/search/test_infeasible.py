@@ -38,8 +38,17 @@ def test_a_table_that_must_stay_whole_and_fits_no_device():
     assert (
         prove_infeasible(lacks)
         == "table 't0' needs 699464 bytes on one device in the smallest blocks that table_wise allows, the largest "
-        "device it may use has 699463 bytes: allow row_wise or column_wise for it, or use devices with more memory"
+        "device it may use has 699463 bytes: allow row_wise or column_wise for it, or use devices with more memory or a smaller "
+        "batch"
     )
+
+
+def test_remedies_are_joined_by_or_and_never_begin_with_it():
+    """A table that may be cut in every way, and whose smallest block fits no device."""
+    task = task_of(
+        memory="1 KB", constraints=Constraints({"t0": only("table_wise", "row_wise", "column_wise")}), devices=2
+    )
+    assert prove_infeasible(task).endswith(": use devices with more memory or a smaller batch")
 
 
 def test_the_devices_a_table_is_pinned_to_count_not_the_largest():

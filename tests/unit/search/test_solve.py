@@ -253,7 +253,7 @@ def test_narrow_blocks_are_cut_where_memory_forces_it():
     task = few_tables(memory="700 MB", rows=3_000_000)  # a block of 32 columns has 384 MB: only one fits a device
     found = sw.plan(task, strategy="certified", cost_model=PublishedModel("h100"))
     assert narrowest(found) < 32
-    assert found.bound_scope == "blocks"
+    assert found.bound_scope == "torchrec"
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import shardwright as sw
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.sharding.runtimes import task_for
+from shardwright.search.review import elsewhere_line, plan_elsewhere
+from shardwright.sharding.runtimes import preferred_runtimes, task_for
 from shardwright.task import Exchange
 from shardwright.testing.model import SimpleCostModel
 from tests.strategies import plans, tasks
@@ -107,7 +108,7 @@ def test_torchrec_exchanges_rows_in_its_own_way_only():
 
 
 def test_an_unknown_runtime_is_refused():
-    with pytest.raises(InvalidInput, match="runs_on is 'hugectr', must be shardwright or torchrec"):
+    with pytest.raises(InvalidInput, match="runs_on is 'hugectr', must be auto, shardwright or torchrec"):
         sw.plan(TASK, cost_model=MODEL, runs_on="hugectr")
 
 
@@ -117,3 +118,29 @@ def test_any_blocks_are_found_where_nothing_is_to_run_them():
         "shardwright",
         "torchrec",
     )
+
+
+def test_torchrec_is_planned_for_unless_tiers_are_asked_for():
+    assert sw.plan(TASK, cost_model=MODEL).runs_on == ("shardwright", "torchrec")
+    for limits in (("tiered",), ("tiered", "row_wise")):
+        asked = replace(TASK, constraints=sw.Constraints({"sequence": sw.TableConstraint(sharding_types=limits)}))
+        assert preferred_runtimes(asked, "auto")[0] == "shardwright"
+    tiered = sw.plan(TASK, cost_model=MODEL, strategy="flexshard")
+    assert tiered.tiered == sw.plan(TASK, cost_model=MODEL, strategy="flexshard", runs_on="shardwright").tiered
+    assert preferred_runtimes(TASK, "auto", tiered)[0] == ("shardwright" if tiered.tiered else "torchrec")
+
+
+def test_what_torchrec_cannot_run_is_planned_for_the_other_runtime():
+    ours = replace(TASK, exchange=Exchange("host"))
+    assert sw.plan(ours, cost_model=MODEL).runs_on == ("shardwright",)
+
+
+def test_the_plan_for_the_other_runtime_lies_beside():
+    found = sw.plan(TASK, cost_model=MODEL)
+    elsewhere = plan_elsewhere(found, cost_model=MODEL)
+    assert elsewhere is not None
+    assert "shardwright" in elsewhere.runs_on
+    assert elsewhere_line(found, elsewhere).startswith(f"runs_on shardwright: {elsewhere.cost.step_ms:.3f} ms")
+    only = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("tiered",))})
+    barred = sw.plan(replace(TASK, constraints=only), cost_model=MODEL)
+    assert elsewhere_line(barred, plan_elsewhere(barred, cost_model=MODEL)) == "runs_on torchrec: no plan"

@@ -10,20 +10,24 @@ is minimal if the next row of every cache would save the same time per byte. Pro
 density is exact. A table whose segments are all taken needs no cache and stays in device memory. In every other table, each lookup takes
 a fixed extra time to find its row in the cache (`FOUND_MS`).
 
-A load factor that the user names is kept. If statistics come with it (`CacheParams.stats`), it is the least load factor instead, as for
-TorchRec's `EmbeddingOffloadScaleupProposer`, and their miss rate replaces the profile's. Where that miss rate is not convex, its lower
-convex hull counts. A table that may leave the devices for a key-value store leaves as a whole.
+A load factor that the user names, in constraints or else in the sharder's `fused_params`, is kept. If statistics come with it
+(`CacheParams.stats`), it is the least load factor instead, as for TorchRec's `EmbeddingOffloadScaleupProposer`, and their miss rate
+replaces the profile's. Where that miss rate is not convex, its lower convex hull counts. A table that may leave the devices for a
+key-value store leaves as a whole.
 
 Memory account: in device memory, a cached table takes c of its weights and optimizer state, and FBGEMM's notes: 4 bytes for each row and
 16 for each cached row. All weights and state lie in host memory. A cache is at least as large a part of its table as device memory is of
-host memory, so that whatever fits the devices fits the hosts.
+host memory, so that whatever fits the devices fits the hosts. With `prefetch_pipeline`, rows of the next batch come while a step still
+needs its own: a cache holds at least the expected distinct rows of two batches.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.types import CacheStatistics
 
 from shardwright.arrays import Floats
@@ -60,6 +64,7 @@ class _Cachable:
         fixed: bytes that a cache of any size takes.
         floor: least share of the rows that the cache may hold.
         ceiling: largest share that fits.
+        fixed_share: whether a cache holds `floor`, and neither more nor less.
         points: `(k,)` shares of the rows at which the access density changes, ascending, from 0 to 1.
         missed: `(k,)` ms per step for missed rows and for finding the cached ones, with each of these shares cached; convex.
     """
@@ -69,6 +74,7 @@ class _Cachable:
     fixed: int
     floor: float
     ceiling: float
+    fixed_share: bool
     points: Floats
     missed: Floats
 
@@ -97,7 +103,7 @@ def demanded(problem: TorchRecProblem, *, whole: bool = False) -> dict[str, Kern
         ]
         if kernels and all(kernel in OFF_DEVICE for kernel in kernels):
             alone = whole and _takes_one_cache(problem, name, kernels[0])
-            result[name] = replace(_choice(kernels[0], place, least_cache(problem)), whole=alone)
+            result[name] = replace(_choice(problem, name, kernels[0]), whole=alone)
     return result
 
 
@@ -122,7 +128,7 @@ def cached_within(problem: TorchRecProblem, fill: float, *, whole: bool = False)
         choice = forced.get(table.name)
         if choice and (choice.load_factor is None or _fixed(place)):
             budget -= held * device_share(problem, table, choice)
-        elif choice or _may_leave(place):
+        elif choice or may_leave(place):
             free.append(_cachable(problem, table, held, forced=choice is not None))
             budget -= free[-1].fixed
         else:
@@ -180,6 +186,17 @@ def least_cache(problem: TorchRecProblem) -> float:
     return float(min(max(ratios), _ALMOST_ALL))
 
 
+def _least_cache(problem: TorchRecProblem, name: str) -> float:
+    """Least load factor of a table's cache: that of all caches, and with a prefetching pipeline as much as two batches look up."""
+    place, table = problem.places[name], problem.task.table_by_name[name]
+    if not place.cache.prefetch_pipeline:
+        return least_cache(problem)
+    known = place.cache.stats
+    lookups = 2 * table.pooling * problem.task.batch_size
+    distinct = 2 * float(known.expected_lookups) if known is not None else table.access.distinct_rows(lookups)
+    return min(max(least_cache(problem), distinct / table.rows), _ALMOST_ALL)
+
+
 def held_bytes(task: Task, table: Table) -> int:
     """Bytes of a table's weights and optimizer state."""
     return table.weight_bytes + optimizer_bytes(task.optimizer, table.rows, table.dim)
@@ -190,8 +207,10 @@ def _shares(free: list[_Cachable], budget: float) -> dict[str, float]:
     share = {table.name: table.floor for table in free}
     left = budget - sum(table.held * table.floor for table in free)
     segments = []
+    whole_only = {table.name for table in free if table.fixed_share}
     for table in free:
-        cuts = np.unique(np.concatenate([[table.floor, table.ceiling], table.points]))
+        inner = table.points if not table.fixed_share else []
+        cuts = np.unique(np.concatenate([[table.floor, table.ceiling], inner]))
         cuts = cuts[(cuts >= table.floor) & (cuts <= table.ceiling)]
         saved = -np.diff(np.interp(cuts, table.points, table.missed))
         sizes = np.diff(cuts) * table.held
@@ -203,6 +222,8 @@ def _shares(free: list[_Cachable], budget: float) -> dict[str, float]:
     for _, _, name, start, stop, size in sorted(segments):
         if left <= 0:
             break
+        if name in whole_only and size > left:
+            continue
         share[name] = start + (stop - start) * min(1.0, left / size)
         left -= size
     return {name: float(min(part, _ALMOST_ALL)) for name, part in share.items() if part < 1.0}
@@ -217,7 +238,10 @@ def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool
     noted = table.rows if kernel in CACHED else 0
     room = max(_ONE_DEVICE * max(memory) - _NOTED_A_ROW * noted, 0.0) if whole else np.inf
     ceiling = min(1.0, room / (held + _NOTED_A_SLOT * noted))
-    least = max(least_cache(problem), _named(place) or 0.0) if kernel in CACHED else 0.0
+    fixed = kernel in CACHED and _fixed(place)
+    least = max(0.0 if fixed else _least_cache(problem, table.name), _named(place) or 0.0) if kernel in CACHED else 0.0
+    if fixed and ceiling < 1.0:
+        ceiling = least
     points = np.linspace(0.0, 1.0, _STEPS) if _statistics(place) else table.access.rows / table.access.rows[-1]
     slow = table.weight_bytes / table.rows / bandwidth_of(kernel, problem.topology)
     missed = np.array([missed_rows(problem, table, share) for share in points]) * slow
@@ -230,12 +254,14 @@ def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool
         _NOTED_A_ROW * noted,
         min(least, ceiling),
         min(ceiling, _ALMOST_ALL) if forced else ceiling,
+        fixed,
         points[kept],
         missed[kept],
     )
 
 
-def _may_leave(place: TablePlace) -> bool:
+def may_leave(place: TablePlace) -> bool:
+    """Whether a table may lie off device memory."""
     return any(kernel in (*CACHED, *STORES) for kernels in place.kernels.values() for kernel in kernels)
 
 
@@ -257,20 +283,36 @@ def _takes_one_cache(problem: TorchRecProblem, name: str, kernel: str) -> bool:
 
 
 def _statistics(place: TablePlace) -> CacheStatistics | None:
-    cache = place.given.cache_params if place.given else None
-    return cache.stats if cache is not None else None
+    return place.cache.stats
 
 
 def _named(place: TablePlace) -> float | None:
-    """The load factor that the user names, if any."""
-    cache = place.given.cache_params if place.given else None
-    return cache.load_factor if cache is not None else None
+    """The load factor that the user names, if any.
+
+    Raises:
+        PlannerError: one of the constraints is not between 0 and 1, or the sharder's not above 0, as TorchRec demands of cached tables.
+    """
+    named: float | None = place.cache.load_factor
+    constrained = (
+        place.given is not None
+        and place.given.cache_params is not None
+        and place.given.cache_params.load_factor is not None
+    )
+    if named is not None and not 0 < named < (1 if constrained else math.inf):
+        below = " and below 1" if constrained else ""
+        raise PlannerError(
+            f"table '{place.fqn}' has cache_load_factor {named}, must be above 0{below}; leave it out to have it chosen",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL,
+        )
+    return named
 
 
 def _fixed(place: TablePlace) -> bool:
     return _named(place) is not None and _statistics(place) is None
 
 
-def _choice(kernel: str, place: TablePlace, least: float) -> KernelChoice:
-    named = _named(place)
-    return KernelChoice(kernel, named if named is not None else least) if kernel in CACHED else KernelChoice(kernel)
+def _choice(problem: TorchRecProblem, name: str, kernel: str) -> KernelChoice:
+    if kernel not in CACHED:
+        return KernelChoice(kernel)
+    named = _named(problem.places[name])
+    return KernelChoice(kernel, named if named is not None else _least_cache(problem, name))

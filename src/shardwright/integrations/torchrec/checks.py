@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,7 @@ def check_sharding_plan(plan: ShardingPlan, problem: TorchRecProblem) -> None:
         _check_kernel(place, table)
         if table.sharding_type != ShardingType.DATA_PARALLEL.value:
             _check_blocks(name, table, problem)
+    _check_towers(plan, problem)
 
 
 def check_ranks_assigned(options: Sequence[ShardingOption]) -> None:
@@ -106,6 +108,21 @@ def _check_blocks(name: str, table: ParameterSharding, problem: TorchRecProblem)
         check_tiling(problem.task.table_by_name[name], shards)
     except InvalidPlan as error:
         raise PlannerError(str(error), PlannerErrorType.OTHER) from None
+
+
+def _check_towers(plan: ShardingPlan, problem: TorchRecProblem) -> None:
+    """Check that the tables of a tower lie on one host, as `ShardedEmbeddingTower` asserts."""
+    hosts: dict[str, set[int]] = defaultdict(set)
+    for place in problem.places.values():
+        if place.found.tower is not None:
+            ranks = plan.plan[place.path][place.name].ranks or ()
+            hosts[place.found.tower] |= {problem.task.topology.host_of(rank) for rank in ranks}
+    for tower, found in hosts.items():
+        if len(found) > 1:
+            raise PlannerError(
+                f"tower '{tower}' is planned on hosts {sorted(found)}; all tables of a tower lie on one host",
+                PlannerErrorType.INVALID_RANK_ASSIGNMENT,
+            )
 
 
 def on_first_rank(make: Callable[[], ShardingPlan], group: dist.ProcessGroup | None) -> ShardingPlan:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.planner.constants import MIN_CW_DIM
+from torchrec.distributed.planner.constants import MIN_CW_DIM, kernel_bw_lookup
 from torchrec.distributed.planner.enumerators import GUARDED_COMPUTE_KERNELS, GUARDED_SHARDING_TYPES_FOR_FP_MODULES
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingType
 
+from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.modules import ShardableTable
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
@@ -78,7 +79,7 @@ def kernels_by_type(
         raise PlannerError(
             f"table '{table.path}.{table.name}': sharder {type(table.sharder).__name__} offers sharding types {sorted(offered)} on "
             f"{device}, the constraints allow {_said(given)}: no sharding type with a compute kernel that can run is left "
-            "(dense kernels run data_parallel tables only, on CPUs pooled ones only; row blocks of a host need "
+            "(dense kernels run data_parallel tables only, on CPUs pooled ones only; UVM and stores need GPUs; row blocks of a host need "
             "hosts of equal size); widen the constraints or use another sharder",
             PlannerErrorType.INVALID_COMPUTE_KERNEL if dense else PlannerErrorType.STRICT_CONSTRAINTS,
         )
@@ -104,7 +105,12 @@ def _kernels(
         offered &= set(given.compute_kernels)
     else:
         offered -= {kernel.value for kernel in GUARDED_COMPUTE_KERNELS}
-    return tuple(kernel for kernel in _RUNNABLE if kernel in offered)
+    return tuple(kernel for kernel in _RUNNABLE if kernel in offered and _runs_on(compute_device, kernel))
+
+
+def _runs_on(compute_device: str, kernel: str) -> bool:
+    """Whether a device has the kernel: TorchRec's planner knows a bandwidth for it, and refuses all others."""
+    return kernel_bw_lookup(compute_device, kernel, 1.0, 1.0, 1.0) is not None
 
 
 def _said(given: ParameterConstraints | None) -> str:
@@ -131,13 +137,14 @@ def limits_of(
     topology: Topology,
     *,
     narrowest: int = NARROWEST,
-    turn: int = 0,
+    host: int = 0,
+    bound: bool = False,
 ) -> TableConstraint:
     """The limits within which TorchRec can run a plan's shards of a table.
 
     Column blocks have one width: a divisor of the dim and a multiple of 4, at least `narrowest`. Row blocks are equal and cover all
-    ranks, or those of one host. A table that may only have column blocks inside one host is pinned to a host; such tables take turns
-    over the hosts. A grid on one host is planned only if nothing else is allowed.
+    ranks, or those of one host. A table that may only have column blocks inside one host is pinned to a host. A grid on one host is
+    planned only if nothing else is allowed.
 
     Args:
         table: the table.
@@ -145,14 +152,27 @@ def limits_of(
         given: the user's constraints.
         topology: our topology.
         narrowest: fewest columns of a block; see `narrowest_columns`.
-        turn: number of the table, for taking turns over the hosts.
+        host: the host that the table is pinned to if it must lie on one; see `hosts`.
+        bound: whether it must, being of a tower.
+
+    Raises:
+        PlannerError: the table must lie on one host, and none of its types does.
     """
     if topology.devices == 1:
         return TableConstraint(("table_wise",), equal_rows=True)
-    kinds, devices = set(_single_blocks(table, types, given, narrowest)), None
+    bound = bound and topology.hosts > 1
+    if bound and not {_HOST_ROWS, _HOST_COLUMNS} & set(types):
+        raise PlannerError(
+            f"table '{table.name}' is of a tower, which runs on one host, and may be sharded {', '.join(types)}; "
+            f"allow {_HOST_ROWS} or {_HOST_COLUMNS}",
+            PlannerErrorType.STRICT_CONSTRAINTS,
+        )
+    types = [kind for kind in types if not bound or kind in (_HOST_ROWS, _HOST_COLUMNS)]
+    of_one = _host(topology, host)
+    kinds, devices = set(_single_blocks(table, types, given, narrowest)), of_one if bound else None
     kinds |= {"data_parallel"} if _REPLICAS in types else set()
     cuttable = _may_cut(table.dim, narrowest)
-    if cuttable and (_COLUMNS in types or (_HOST_COLUMNS in types and topology.hosts == 1)):
+    if cuttable and (_COLUMNS in types or (_HOST_COLUMNS in types and (bound or topology.hosts == 1))):
         kinds.add("column_wise")
     kinds |= _row_kinds(table, types, topology, alone=not kinds)
     of_host = topology.devices_per_host
@@ -160,9 +180,9 @@ def limits_of(
     if cuttable and _GRID in types and filled and (topology.hosts > 1 or not kinds):
         kinds.add("grid")
     if not kinds and cuttable and _HOST_COLUMNS in types:
-        kinds, devices = {"column_wise"}, _host(topology, turn % topology.hosts)
+        kinds, devices = {"column_wise"}, of_one
     if not kinds and table.rows == 1:  # all but one of its row blocks are empty
-        firsts = tuple(range(0, topology.devices, topology.devices_per_host))
+        firsts = of_one[:1] if bound else tuple(range(0, topology.devices, topology.devices_per_host))
         kinds, devices = {"table_wise"}, (0,) if _ROWS in types else firsts
     kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid with one range of columns is row blocks
     return TableConstraint(
@@ -175,12 +195,26 @@ def limits_of(
     )
 
 
+def needs_host(types: Sequence[str]) -> bool:
+    """Whether a table of these types may have to be pinned to a host to be cut into columns."""
+    return _HOST_COLUMNS in types and not {_WHOLE, _COLUMNS} & set(types)
+
+
 def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]]) -> list[int]:
     """Fewest columns of a block, for each table of a module: `min_partition`, else 4.
 
     All blocks of sequence tables must have one width (see `conversion`), so the largest demand counts for all of them. Their blocks are
     at least a quarter of the dim, so that a rank which holds several blocks still holds few.
+
+    Raises:
+        InvalidInput: a `min_partition` is negative.
     """
+    for table, given in tables:
+        if given and given.min_partition is not None and given.min_partition < 0:
+            raise InvalidInput(
+                f"constraints of table '{table.name}': min_partition is {given.min_partition}, must be at least 0; leave it out for blocks "
+                f"of at least {NARROWEST} columns"
+            )
     asked = [max(given.min_partition if given and given.min_partition else NARROWEST, NARROWEST) for _, given in tables]
     of_sequences = [least for least, (table, _) in zip(asked, tables, strict=True) if not table.pooled]
     return [

@@ -15,6 +15,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, ShardingOpt
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder, ShardedModule
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 
 from shardwright.errors import InvalidInput
 
@@ -33,6 +34,8 @@ class ShardableTable:
         sharder: the sharder of the module.
         pooled: whether the rows of a sample are pooled.
         features: names of the features that look it up; empty if the module does not say.
+        weighted: whether the module says that its lookups have weights.
+        tower: the tower that the table is of; all tables of a tower lie on one host. None outside of towers.
     """
 
     path: str
@@ -42,6 +45,13 @@ class ShardableTable:
     sharder: Sharder
     pooled: bool
     features: tuple[str, ...]
+    weighted: bool = False
+    tower: str | None = None
+
+    @property
+    def fused(self) -> Mapping[str, Any]:
+        """The sharder's `fused_params`."""
+        return getattr(self.sharder, "fused_params", None) or {}
 
     @property
     def sharder_key(self) -> str:
@@ -72,12 +82,14 @@ def shardable_tables(
         if sharder is None:
             waiting += [(f"{path}.{name}" if path else name, child) for name, child in part.named_children()]
             continue
-        pooled, features = ShardingOption.module_pooled(part, path), _features_of(part)
+        pooled, stated = ShardingOption.module_pooled(part, path), _stated(part, path)
         for name, tensor in sharder.shardable_parameters(part).items():
             given = constraints.get(name) if constraints else None
             if given and given.device_group and given.device_group != compute_device:
                 continue
-            found.append(ShardableTable(path, name, tensor, part, sharder, pooled, features.get(name, ())))
+            found.append(
+                ShardableTable(path, name, tensor, part, sharder, pooled, *stated.get(name, ((), False, None)))
+            )
     return found
 
 
@@ -127,11 +139,17 @@ def _optimizer_of(sharded: Any) -> str:
     return "sgd"
 
 
-def _features_of(module: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Features by table; empty if the module has no configurations."""
-    configs: list[Any] = []
-    for reader in ("embedding_bag_configs", "embedding_configs"):
-        method = getattr(module, reader, None)
-        if callable(method):
-            configs += method()
-    return {config.name: tuple(config.feature_names) for config in configs}
+def _stated(module: nn.Module, path: str) -> dict[str, tuple[tuple[str, ...], bool, str | None]]:
+    """Features, weights and tower by table, as far as the module says; towers have the names that TorchRec's enumerator gives them."""
+    parts: list[tuple[str | None, Any]] = [(None, module)]
+    if isinstance(module, EmbeddingTower):
+        parts = [(path, module.embedding)]
+    elif isinstance(module, EmbeddingTowerCollection):
+        parts = [(f"{path}.tower_{number}", tower.embedding) for number, tower in enumerate(module.towers)]
+    found = {}
+    for tower, part in parts:
+        weighted = bool(getattr(part, "is_weighted", bool)())
+        for reader in ("embedding_bag_configs", "embedding_configs"):
+            for config in getattr(part, reader, list)():
+                found[config.name] = (tuple(config.feature_names), weighted, tower)
+    return found

@@ -121,12 +121,13 @@ def moved(plan: ShardingPlan, problem: TorchRecProblem) -> Moved:
     return Moved(kernels, host, ssd, cache, float(total[3]), float(ms.max()))
 
 
-def ssd_bytes(plan: ShardingPlan, problem: TorchRecProblem) -> list[int]:
-    """`(ranks,)` bytes on the SSD of each rank."""
-    found = [0] * problem.task.topology.devices
+def bytes_off_device(plan: ShardingPlan, problem: TorchRecProblem) -> dict[str, list[int]]:
+    """`(ranks,)` bytes in the host memory of each rank, as "ddr", and on its SSD, as "ssd"."""
+    found = {tier: [0] * problem.task.topology.devices for tier in ("ddr", "ssd")}
     for name, place in problem.places.items():
         for rank, kept in _shards(problem, name, plan.plan[place.path][place.name]):
-            found[rank] += kept.ssd
+            found["ddr"][rank] += kept.host
+            found["ssd"][rank] += kept.ssd
     return found
 
 

@@ -5,6 +5,7 @@ import logging
 import math
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -42,6 +43,7 @@ from shardwright.integrations.torchrec.checks import (
 )
 from shardwright.integrations.torchrec.context import EnumeratorOnDemand, enumerator_without_times, other_orders
 from shardwright.integrations.torchrec.conversion import plan_of
+from shardwright.integrations.torchrec.enumerators import Listed, Said, listed_by
 from shardwright.integrations.torchrec.events import PlannerEvents, SearchPage, SearchStats, logged, reservation_line
 from shardwright.integrations.torchrec.groups import (
     GroupSizeChoice,
@@ -52,13 +54,13 @@ from shardwright.integrations.torchrec.groups import (
     of_first_rank,
 )
 from shardwright.integrations.torchrec.loader import loaded_plan
-from shardwright.integrations.torchrec.modules import Sharder, shardable_tables, unsharded
+from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables, unsharded
 from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
 from shardwright.integrations.torchrec.problem import NO_TABLE, TorchRecProblem, problem_of_tables, warn_of_unknown
-from shardwright.integrations.torchrec.profiles import Profiles
+from shardwright.integrations.torchrec.profiles import Profiles, check_numbers, profiles_by_name
 from shardwright.integrations.torchrec.searching import Search
-from shardwright.integrations.torchrec.topology import KnownLinks, default_cost_model
+from shardwright.integrations.torchrec.topology import KnownLinks, default_cost_model, warn_of_multipliers
 from shardwright.search.groups import GroupSizes
 from shardwright.search.review import Review, compared
 from shardwright.search.strategy import Strategy
@@ -66,6 +68,7 @@ from shardwright.sharding.groups import in_group
 from shardwright.sharding.plan import Plan
 from shardwright.task.groups import ShardingGroups
 from shardwright.task.links import Links
+from shardwright.task.table import Table
 
 Callback = Callable[[List[ShardingOption]], List[ShardingOption]]
 
@@ -79,8 +82,10 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
 
     Args:
         topology: devices, their storage and bandwidths; by default those of the process group.
-        batch_size: samples of a step on each rank; 512 with a warning if not given.
-        enumerator: handed to `stats`; lists the search space that the hash of the inputs covers, when the hash is asked for.
+        batch_size: samples of a step on each rank; the enumerator's if it has one, 512 with a warning if neither is given.
+        enumerator: its constraints, batch size and pipeline count as for TorchRec's planner, its constraints before those given here. An
+            enumerator of a class of your own is asked which sharding types and kernels each table may have. Handed to `stats`; lists the
+            search space that the hash of the inputs covers, when the hash is asked for.
         storage_reservation: decides what is left for embeddings; by default TorchRec's heuristic reservation with 15%.
         proposer: has no effect.
         partitioner: has no effect.
@@ -159,16 +164,16 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
                 timeout_seconds,
             )
         _warn_without_effect(proposer=proposer, partitioner=partitioner, performance_model=performance_model)
-        if batch_size is None:
-            warnings.warn(
-                f"batch_size is not given: {self._batch_size} samples on each rank are assumed, as TorchRec does; plans depend on it",
-                stacklevel=2,
-            )
+        warn_of_multipliers(self._topology)
+        self._said = Said.by(
+            enumerator, constraints, batch_size
+        )  # hash and reservation are of what the planner itself is told
         if stats is None:
             self._stats: list[Stats] = [SearchPage()] if self._topology.world_size <= _MOST_LOGGED else []
         self._enumerator = EnumeratorOnDemand(
             enumerator or enumerator_without_times(self._topology, self._batch_size, constraints)
         )
+        self._asked = enumerator
         self.plan_loader = plan_loader
         self._strategy, self._seed, self._time_limit, self._profiles = strategy, seed, time_limit, profiles
         self._given_model = None if cost_model is None else given_cost_model(cost_model)
@@ -209,6 +214,11 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         self._forget()
         if self._sizes:
             return self._plan_groups(module, sharders)
+        constraints = self._said.constraints
+        found = shardable_tables(module, sharders, self._topology.compute_device, constraints)
+        for table in found if constraints else ():
+            with _as_planner_error():
+                check_numbers(constraints.get(table.name) or ParameterConstraints(), table.name)
         left = self._storage_reservation.reserve(
             topology=self._topology,
             batch_size=self._batch_size,
@@ -217,18 +227,15 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             constraints=self._constraints,
         )
         self._enumerator.planned = (module, sharders)
-        events = PlannerEvents(type(self).__name__, self._constraints)
+        listed = listed_by(self._asked, module, sharders)
+        events = PlannerEvents(type(self).__name__, constraints)
         events.begins(self._topology, left, self._storage_reservation, timeout_s=self._timeout_seconds)
-        found = shardable_tables(module, sharders, self._topology.compute_device, self._constraints)
         if not found:
             return ShardingPlan({})
-        warn_of_unknown(module, sharders, found, self._constraints)
+        warn_of_unknown(module, sharders, found, constraints)
+        known = profiles_by_name(self._profiles)
         try:
-            problem = problem_of_tables(
-                found, self._topology, left, self._batch_size, self._constraints, self._profiles, self._known_links
-            )
-            if self._group is not None:
-                problem = replace(problem, task=in_group(problem.task, self._group))
+            problem = self._problem(found, left, listed, known)
             self._cost_model = self._given_model or default_cost_model(self._topology, problem.task)
             plan = self._finish(self._found(problem, sharders, begin), problem, sharders, begin)
         except PlannerError as error:
@@ -340,6 +347,29 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         """The search space of TorchRec's enumerator for the last model, also for TorchRec 1.9; it is listed only when asked for."""
         return self._enumerator.last_stored_search_space
 
+    def _problem(
+        self, found: list[ShardableTable], left: TorchRecTopology, listed: Listed | None, known: dict[str, Table]
+    ) -> TorchRecProblem:
+        """The problem of tables that were found.
+
+        Raises:
+            PlannerError: constraints break a rule or leave nothing, or no device has memory.
+        """
+        said = self._said
+        with _as_planner_error():
+            problem = problem_of_tables(
+                found,
+                self._topology,
+                left,
+                said.batch_size,
+                said.constraints,
+                known,
+                self._known_links,
+                listed,
+                said.pipeline,
+            )
+        return problem if self._group is None else replace(problem, task=in_group(problem.task, self._group))
+
     def _limit(self, problem: TorchRecProblem) -> float:
         """Seconds that the search may take."""
         size = len(problem.task.tables) * problem.task.topology.devices
@@ -390,13 +420,13 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             stats.log(
                 sharding_plan=plan,
                 topology=self._topology,
-                batch_size=self._batch_size,
+                batch_size=self._said.batch_size,
                 storage_reservation=self._storage_reservation,
                 num_proposals=self._num_proposals,
                 num_plans=self._num_plans,
                 run_time=perf_counter() - begin,
                 best_plan=options,
-                constraints=self._constraints,
+                constraints=self._said.constraints,
                 sharders=sharders,
                 enumerator=self._enumerator.given,
                 debug=self._debug,
@@ -430,6 +460,15 @@ def _check_time(name: str, seconds: float | None) -> None:
         raise PlannerError(
             f"{name} is {seconds}, must be a finite number of seconds above 0", PlannerErrorType.INPUT_VALIDATION
         )
+
+
+@contextmanager
+def _as_planner_error() -> Iterator[None]:
+    """Tell of constraints that break a rule by TorchRec's type of error."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise PlannerError(str(error), PlannerErrorType.INPUT_VALIDATION) from error
 
 
 def _warn_without_effect(**parts: object) -> None:

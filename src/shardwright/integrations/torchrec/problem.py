@@ -5,18 +5,19 @@ from __future__ import annotations
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torchrec.distributed.planner.constants import BATCH_SIZE
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
-from torchrec.distributed.types import CommOp
-from torchrec.modules.embedding_configs import data_type_to_dtype
+from torchrec.distributed.types import CacheParams, CommOp
 
 from shardwright.errors import InvalidInput
-from shardwright.integrations.torchrec.choices import kernels_by_type, limits_of, narrowest_columns
+from shardwright.integrations.torchrec.choices import kernels_by_type, limits_of, narrowest_columns, needs_host
+from shardwright.integrations.torchrec.enumerators import Listed, kernels_listed
+from shardwright.integrations.torchrec.hosts import chosen_hosts
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
 from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
 from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
@@ -24,7 +25,7 @@ from shardwright.integrations.torchrec.topology import KnownLinks, topology_of
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.table import MAX_ELEMENTS, Dtype, Table
 from shardwright.task.task import OPTIMIZERS, Optimizer, Task
-from shardwright.task.topology import VALUE_BYTES, Exchange, Topology, WireType
+from shardwright.task.topology import VALUE_BYTES, Exchange, Pipeline, Topology, WireType
 
 NO_TABLE = "the model has no table that one of the sharders may shard; pass the sharders of its modules"
 _BY_STATE: tuple[tuple[str, Optimizer], ...] = (
@@ -47,8 +48,8 @@ def optimizer_of(tables: Iterable[ShardableTable]) -> Optimizer:
     seen: set[str] = set()
     for table in tables:
         classes = getattr(table.tensor, "_optimizer_classes", None)
-        params = getattr(table.sharder, "fused_params", None) or {}
-        named = classes[0].__name__ if classes else getattr(params.get("optimizer"), "value", params.get("optimizer"))
+        fused = table.fused.get("optimizer")
+        named = classes[0].__name__ if classes else getattr(fused, "value", fused)
         seen.add(str(named or "sgd").lower().replace("_", ""))
     for name in seen:
         kind: Optimizer = next((ours for part, ours in _BY_STATE if part in name), "adam")
@@ -69,6 +70,7 @@ class TablePlace:
         found: the table in the model: weights, module, sharder, features.
         buckets: number of buckets of a zero-collision-hashing table, each on one rank; None for other tables.
         unit: rows of the parameter per row of the task's table: a bucket's rows if a virtual table has too many rows, else 1.
+        narrowed: whether constraints or an enumerator leave fewer types and kernels than the sharder offers.
     """
 
     path: str
@@ -78,6 +80,20 @@ class TablePlace:
     found: ShardableTable
     buckets: int | None = None
     unit: int = 1
+    narrowed: bool = False
+
+    @property
+    def cache(self) -> CacheParams:
+        """Cache parameters as the kernel gets them: those of the constraints, and those of the sharder where constraints name none."""
+        given = (self.given.cache_params if self.given else None) or CacheParams()
+        fused = self.found.fused
+        return replace(
+            given,
+            load_factor=fused.get("cache_load_factor") if given.load_factor is None else given.load_factor,
+            prefetch_pipeline=fused.get("prefetch_pipeline")
+            if given.prefetch_pipeline is None
+            else given.prefetch_pipeline,
+        )
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -146,7 +162,7 @@ def problem_of(
             `shardwright profile` wrote.
 
     Raises:
-        PlannerError: no sharding type is left for a table, or a device has no memory.
+        PlannerError: no sharding type is left for a table, or no device has memory.
         InvalidInput: the model has no table to shard, or a value breaks a rule.
     """
     size = BATCH_SIZE if batch_size is None else batch_size
@@ -170,17 +186,35 @@ def problem_of_tables(
     constraints: Mapping[str, ParameterConstraints] | None = None,
     profiles: Profiles = None,
     known_links: KnownLinks | None = None,
+    listed: Listed | None = None,
+    pipeline: Pipeline = "none",
 ) -> TorchRecProblem:
-    """Build the problem from tables that are already found and storage that is already reserved."""
+    """Build the problem from tables that are already found and storage that is already reserved.
+
+    Args:
+        found: the tables.
+        topology: devices, their storage and bandwidths.
+        reserved: the same with the storage that is left.
+        batch_size: samples of a step on each rank.
+        constraints: constraints by name of the parameter.
+        profiles: access profiles and pooling factors.
+        known_links: what the topology cannot say of links.
+        listed: the types and kernels that a user's enumerator lists.
+        pipeline: the training pipeline that the user's storage estimator counts with.
+    """
     counts = Counter(table.name for table in found)
     known, ours = profiles_by_name(profiles), topology_of(topology, reserved, known_links)
     places, tables = {}, []
     for table, buckets in zip(found, bucket_counts(found, topology.world_size), strict=True):
         given = (constraints or {}).get(table.name)
         kernels = possible_kernels(kernels_by_type(table, given, topology), table, topology, buckets)
+        kernels = kernels if listed is None else kernels_listed(kernels, table, listed)
         name = table.name if counts[table.name] == 1 else f"{table.path}.{table.name}"
         unit = _unit(table, kernels, buckets)
-        places[name] = TablePlace(table.path, table.name, kernels, given, table, buckets, unit)
+        narrowed = listed is not None or bool(
+            given and (given.sharding_types or given.compute_kernels or given.min_partition)
+        )
+        places[name] = TablePlace(table.path, table.name, kernels, given, table, buckets, unit, narrowed)
         tables.append(_table(name, table, given, batch_size, known, unit))
     limits = _limits(places, tables, ours)
     task = Task(
@@ -189,7 +223,10 @@ def problem_of_tables(
         batch_size * ours.devices,
         optimizer=optimizer_of(found),
         constraints=Constraints(tables=limits),
-        exchange=exchange_of(found, constraints),
+        exchange=replace(
+            exchange_of(found, constraints),
+            pipeline="prefetch" if any(place.cache.prefetch_pipeline for place in places.values()) else pipeline,
+        ),
     )
     return TorchRecProblem(task, places, topology, reserved, batch_size)
 
@@ -225,6 +262,12 @@ def _limits(
             of_module, narrowest_columns([(table, places[table.name].given) for table in of_module]), strict=True
         )
     }
+    towers = {
+        name: (place.path, place.found.tower) if place.found.tower is not None else (name, name)
+        for name, place in places.items()
+        if place.found.tower is not None or needs_host(place.types)
+    }
+    hosts = chosen_hosts(tables, towers, topology)
     return {
         table.name: limits_of(
             table,
@@ -232,9 +275,10 @@ def _limits(
             places[table.name].given,
             topology,
             narrowest=narrowest[table.name],
-            turn=turn,
+            host=hosts.get(table.name, 0),
+            bound=places[table.name].found.tower is not None,
         )
-        for turn, table in enumerate(tables)
+        for table in tables
     }
 
 
@@ -254,7 +298,7 @@ def _table(
 ) -> Table:
     rows, dim = int(found.tensor.shape[0]) // unit, int(found.tensor.shape[1])
     pooling, access = statistics_of(found.name, rows, found.features, given, batch_size, known)
-    weighted = bool(getattr(found.module, "is_weighted", bool)())
+    weighted = found.weighted or bool(given and given.is_weighted)
     return Table(name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype), weighted=weighted)
 
 
@@ -276,8 +320,10 @@ def _wire_types(table: ShardableTable, given: ParameterConstraints | None) -> tu
     operation = CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL if table.pooled else CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL
     codecs = (getattr(table.sharder, "qcomm_codecs_registry", None) or {}).get(operation.name)
     if codecs is None:
-        output = given.output_dtype if given else None
-        plain = _WIRE.get(data_type_to_dtype(output), "fp32") if output is not None else "fp32"
+        output = given.output_dtype if given and given.output_dtype is not None else table.fused.get("output_dtype")
+        plain: WireType = next(
+            (kind for kind in _WIRE.values() if kind == str(getattr(output, "value", output)).lower()), "fp32"
+        )
         return plain, plain
     types = (getattr(codec, "quantized_dtype", torch.float32) for codec in (codecs.forward, codecs.backward))
     values, gradients = (_WIRE.get(dtype, "fp32") for dtype in types)

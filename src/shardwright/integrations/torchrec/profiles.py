@@ -85,6 +85,7 @@ def statistics_of(
         InvalidInput: constraints do not have one number for each feature, or one that is no number.
     """
     given = given or ParameterConstraints()
+    check_numbers(given, name)
     factors = list(given.pooling_factors) if _has_pooling(given) else _factors(name, features, known)
     many = features or factors
     factors = _one_each(name, "pooling_factors", factors, many, 1.0)
@@ -98,6 +99,17 @@ def statistics_of(
         (fitted(profile.access, rows), weight) for profile, weight in zip(matched, weights, strict=True) if profile
     ]
     return _by_bag(name, factors, bags), _mixed(found) if found else AccessProfile.uniform(rows)
+
+
+def check_numbers(given: ParameterConstraints, name: str) -> None:
+    """Check that what constraints say of a table's lookups are numbers, before anybody reckons with them.
+
+    Raises:
+        InvalidInput: one is negative, infinite or no number.
+    """
+    for field in ("pooling_factors", "num_poolings", "batch_sizes"):
+        for value in getattr(given, field) or ():
+            checked_number(value, f"constraints of table '{name}': {field}", zero=True)
 
 
 def _by_bag(name: str, factors: Sequence[float], bags: Sequence[float]) -> list[float]:
@@ -119,7 +131,7 @@ def _one_each(
     """The numbers of a constraint, one for each feature.
 
     Raises:
-        InvalidInput: there are more or fewer, or one is no number.
+        InvalidInput: there are more or fewer.
     """
     if not values and field != "pooling_factors":
         return [default] * len(features)
@@ -127,7 +139,7 @@ def _one_each(
         raise InvalidInput(
             f"constraints of table '{name}': {field} has {len(values)} numbers, the table has {len(features)} features; give one for each"
         )
-    return [checked_number(value, f"constraints of table '{name}': {field}", zero=True) for value in values]
+    return [float(value) for value in values]
 
 
 def fitted(access: AccessProfile, rows: int) -> AccessProfile:

@@ -25,17 +25,20 @@ from shardwright.integrations.torchrec.caching import (
     device_share,
     held_bytes,
     least_cache,
+    may_leave,
     missed_rows,
 )
 from shardwright.integrations.torchrec.conversion import KernelChoice, runnable, sharding_plan_of
-from shardwright.integrations.torchrec.moved import ssd_bytes
-from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, KEY_VALUE, STORES, bandwidth_of
+from shardwright.integrations.torchrec.moved import bytes_off_device
+from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, KEY_VALUE, VIRTUAL, bandwidth_of
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.costs import PlanCost
+from shardwright.sharding.memory import buffer_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard, even_cuts
+from shardwright.sharding.work import shard_work
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.table import Table
@@ -75,7 +78,8 @@ def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *
     Args:
         problem: the problem.
         choices: kernels of the tables that do not lie in device memory.
-        spread: let tables on SSD take the same share of device memory as of the SSD, so that whatever fits the devices fits the SSDs.
+        spread: let tables off the devices take the same share of device memory as of the host's memory or of the SSD, so that whatever
+            fits the devices fits there.
     """
     task = problem.task
     if not choices:
@@ -91,12 +95,13 @@ def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *
 
 def _least(problem: TorchRecProblem, choice: KernelChoice, spread: bool) -> float:
     """Least share of a table that counts against device memory."""
-    if choice.kernel not in STORES:
-        return least_cache(problem)
-    if choice.kernel != KEY_VALUE or not spread:
+    if choice.kernel in VIRTUAL or (choice.kernel == KEY_VALUE and not spread):
         return 0.0
+    if not spread:
+        return least_cache(problem)
+    tier = "ssd" if choice.kernel == KEY_VALUE else "ddr"
     sizes = zip(problem.task.topology.memory_bytes, problem.reserved.devices, strict=True)
-    return float(max(own / max(device.storage.ssd, 1) for own, device in sizes))
+    return float(max(own / max(getattr(device.storage, tier), 1) for own, device in sizes))
 
 
 def _cached(problem: TorchRecProblem, table: Table, choice: KernelChoice, least: float) -> Table:
@@ -192,11 +197,11 @@ class Search:
             if choices in tried:
                 continue
             tried.append(choices)
-            for spread in (False, True) if any(choice.kernel == KEY_VALUE for choice in choices.values()) else (False,):
+            for spread in (False, True) if choices else (False,):
                 try:
                     found = self._with(problem, choices, spread)
                     result = sharding_plan_of(found, problem, choices)
-                    _check_ssd(result, problem)
+                    _check_room(result, problem)
                     return found, result
                 except InfeasibleTask as error:
                     binding = binding or error
@@ -234,31 +239,71 @@ def _kernels_to_try(problem: TorchRecProblem) -> Iterator[dict[str, KernelChoice
             yield cached_within(problem, fill, whole=whole)
 
 
-def _check_ssd(plan: ShardingPlan, problem: TorchRecProblem) -> None:
-    """Check that no rank's SSD holds more than it has room for.
+_ROOMS = {"ddr": ("host memory", "UVM"), "ssd": ("SSD", "key_value")}
+
+
+def _check_room(plan: ShardingPlan, problem: TorchRecProblem) -> None:
+    """Check that no rank's part of host memory and no rank's SSD holds more than it has room for.
 
     Raises:
-        InfeasibleTask: a rank's SSD has too little room.
+        InfeasibleTask: a rank has too little room.
     """
-    for rank, (needed, device) in enumerate(zip(ssd_bytes(plan, problem), problem.reserved.devices, strict=True)):
-        if needed > device.storage.ssd:
-            raise InfeasibleTask(
-                f"rank {rank} needs {format_bytes(needed)} of SSD for its key_value tables and has {format_bytes(device.storage.ssd)}: "
-                "allow them row_wise or column_wise sharding, or set a larger ssd_cap"
-            )
+    for tier, needs in bytes_off_device(plan, problem).items():
+        for rank, (needed, device) in enumerate(zip(needs, problem.reserved.devices, strict=True)):
+            room = max(getattr(device.storage, tier), 0)
+            if needed > room:
+                what, kind = _ROOMS[tier]
+                raise InfeasibleTask(
+                    f"rank {rank} needs {format_bytes(needed)} of {what} for its {kind} tables and has {format_bytes(room)}: "
+                    f"allow them row_wise or column_wise sharding, or set a larger {tier}_cap"
+                )
 
 
 def _no_plan(problem: TorchRecProblem, binding: InfeasibleTask | None) -> PlannerError:
-    """TorchRec's error with its type: storage if the tables are larger than all devices together, else constraints."""
-    task = problem.task
-    stored = {name for name, choice in demanded(problem).items() if choice.kernel in STORES}
-    need = sum(held_bytes(task, table) for table in task.tables if table.name not in stored)
-    room = sum(task.topology.memory_bytes)
+    """TorchRec's error with its type: storage if the tables need more than there is, or nobody narrowed their choice; else constraints."""
+    task, needs, room = problem.task, _needs(problem), _room(problem)
+    short = [tier for tier, has in room.items() if needs[tier] > has]
+    held, has = needs["device"] + needs["ddr"] + needs["either"], room["device"] + room["ddr"]
+    storage = bool(short) or held > has or not any(place.narrowed for place in problem.places.values())
     why = str(binding) if binding else "the tables need more memory than all devices have"
+    for tier in short:
+        if tier != "device":
+            why = (
+                f"tables that may only use {_ROOMS[tier][0]} need {format_bytes(needs[tier])} of it, all ranks together have "
+                f"{format_bytes(room[tier])}: allow them other kernels, or set a larger {tier}_cap"
+            )
+    hosts = f" and {format_bytes(room['ddr'])} of host memory" if room["ddr"] else ""
     figures = (
-        f"{len(task.tables) - len(stored)} tables need {format_bytes(need)} with optimizer state, {task.topology.devices} devices have "
-        f"{format_bytes(room)} for them after the storage reservation, batch size {problem.batch_size} on each rank"
+        f"{len(task.tables)} tables need {format_bytes(held)} with optimizer state and buffers, {task.topology.devices} devices have "
+        f"{format_bytes(room['device'])}{hosts} for them after the storage reservation, batch size {problem.batch_size} on each rank"
     )
-    kind = PlannerErrorType.INSUFFICIENT_STORAGE if need > room else PlannerErrorType.STRICT_CONSTRAINTS
-    what = "insufficient storage" if need > room else "the strict constraints"
-    return PlannerError(f"unable to find a plan for this model because of {what}: {why} ({figures})", kind)
+    what = "insufficient storage" if storage else "the strict constraints"
+    return PlannerError(
+        f"unable to find a plan for this model because of {what}: {why} ({figures})",
+        PlannerErrorType.INSUFFICIENT_STORAGE if storage else PlannerErrorType.STRICT_CONSTRAINTS,
+    )
+
+
+def _room(problem: TorchRecProblem) -> dict[str, int]:
+    """Bytes of all ranks in device memory, in host memory besides, and on SSDs."""
+    room = {"device": sum(problem.task.topology.memory_bytes)}
+    for tier in _ROOMS:
+        sizes = [max(getattr(device.storage, tier), 0) for device in problem.reserved.devices]
+        room[tier] = 0 if problem.compute_device == "cpu" else sum(sizes)
+    return room
+
+
+def _needs(problem: TorchRecProblem) -> dict[str, int]:
+    """Fewest bytes that the tables need where they must lie, and of those that may lie on devices or hosts; virtual tables need none."""
+    task, forced, needs = problem.task, demanded(problem), {"device": 0, "ddr": 0, "ssd": 0, "either": 0}
+    for table in task.tables:
+        place, kernel = problem.places[table.name], forced[table.name].kernel if table.name in forced else None
+        copies = task.topology.devices if place.types == ("data_parallel",) else 1
+        whole = shard_work(task, Shard.whole(table, *range(copies)))
+        needs["device"] += copies * buffer_bytes(whole, task.exchange.batches)
+        if kernel not in VIRTUAL:
+            tier = "either" if may_leave(place) else "device"
+            if kernel is not None:
+                tier = "ssd" if kernel == KEY_VALUE else "ddr"
+            needs[tier] += copies * held_bytes(task, table)
+    return needs

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from torchrec.distributed.planner.constants import (
+    BWD_COMPUTE_MULTIPLIER,
+    DDR_MEM_BW,
+    WEIGHTED_FEATURE_BWD_COMPUTE_MULTIPLIER,
+)
 from torchrec.distributed.planner.types import BasicCommsBandwidths, CollectiveType, PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
@@ -65,7 +71,7 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology, known: Know
         known: links and latencies, which TorchRec's topology cannot state.
 
     Raises:
-        PlannerError: a device has no memory left.
+        PlannerError: no device has memory left.
     """
     hosts, per_host = _hosts_of(given)
     known = known or KnownLinks()
@@ -82,6 +88,25 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology, known: Know
         topology = replace(topology, intra_latency_ms=intra_ms, inter_latency_ms=inter_ms)
     links = Links(**{name: _speeds(name, given, topology, known) for name in COLLECTIVES})
     return topology if links == Links() else replace(topology, links=links)
+
+
+_MULTIPLIERS: dict[str, float] = {
+    "bwd_compute_multiplier": BWD_COMPUTE_MULTIPLIER,
+    "weighted_feature_bwd_compute_multiplier": WEIGHTED_FEATURE_BWD_COMPUTE_MULTIPLIER,
+    "uneven_sharding_perf_multiplier": 1.0,
+}
+
+
+def warn_of_multipliers(given: TorchRecTopology) -> None:
+    """Warn once of fields of a topology that only TorchRec's estimates of times use, where they are not the default."""
+    usual = _MULTIPLIERS | ({"ddr_mem_bw": DDR_MEM_BW} if given.compute_device == "cpu" else {})
+    changed = [f"{name} {getattr(given, name):g}" for name, value in usual.items() if getattr(given, name) != value]
+    if changed:
+        warnings.warn(
+            f"topology: {', '.join(changed)}: used by TorchRec's estimates alone, without effect on Shardwright's cost model, which knows "
+            "backward passes, weights and blocks by itself; give a measured one as cost_model",
+            stacklevel=3,
+        )
 
 
 def _hosts_of(given: TorchRecTopology) -> tuple[int, int]:
@@ -116,19 +141,20 @@ def _speeds(
 def device_memory(reserved: TorchRecTopology, compute_device: str) -> tuple[int, ...]:
     """`(devices,)` bytes for embeddings on each device: DDR if the devices are CPUs, else HBM.
 
+    A device without memory gets one byte, for our topologies have no smaller one. No shard fits there.
+
     Raises:
-        PlannerError: a device has no memory left.
+        PlannerError: no device has memory left.
     """
     tier = "ddr" if compute_device == "cpu" else "hbm"
-    memory = tuple(int(getattr(device.storage, tier)) for device in reserved.devices)
-    for rank, size in enumerate(memory):
-        if size < 1:
-            raise PlannerError(
-                f"topology: rank {rank} has {size} bytes of {tier} for embeddings after the storage reservation; every device needs a "
-                f"memory limit above 0: set {tier}_cap, or reserve less",
-                PlannerErrorType.INSUFFICIENT_STORAGE,
-            )
-    return memory
+    memory = [int(getattr(device.storage, tier)) for device in reserved.devices]
+    if max(memory) < 1:
+        raise PlannerError(
+            f"topology: rank 0 has {memory[0]} bytes of {tier} for embeddings after the storage reservation, and no other rank has any: "
+            f"set {tier}_cap, or reserve less",
+            PlannerErrorType.INSUFFICIENT_STORAGE,
+        )
+    return tuple(max(size, 1) for size in memory)
 
 
 def default_cost_model(given: TorchRecTopology, task: Task) -> CostModel:

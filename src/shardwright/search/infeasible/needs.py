@@ -325,6 +325,5 @@ def _nowhere(task: Task, table: Table, where: Where, found: Sequence[Need | Impo
     also = f" ({'; '.join(barred)})" if barred else ""
     return (
         f"table '{table.name}' needs {needed} on {on} in the smallest blocks that {allowed} allows, the {which} "
-        f"device it may use has {present}{also}: {', '.join([*help_with, 'or use'])} devices with "
-        "more memory"
+        f"device it may use has {present}{also}: {', or '.join([*help_with, 'use devices with more memory or a smaller batch'])}"
     )

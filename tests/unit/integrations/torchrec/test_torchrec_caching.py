@@ -119,6 +119,28 @@ def test_host_memory_has_limits_too():
     assert caught.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
 
 
+def test_host_memory_is_named_where_it_is_what_fails():
+    given = {f"t{i}": ParameterConstraints(compute_kernels=["fused_uvm"]) for i in range(4)}
+    found = planner(topology(4, hbm=80 * GB, ddr_cap=GB // 8), constraints=given)
+    with pytest.raises(
+        PlannerError, match=r"only use host memory need .* all ranks together have .* larger ddr_cap"
+    ) as caught:
+        found.plan(bags(SHAPES), SHARDERS)
+    assert caught.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+@pytest.mark.parametrize("kernel", ["fused_uvm", "fused_uvm_caching"])
+def test_no_host_holds_more_than_it_has_however_much_the_devices_have(kernel):
+    rows = 4_000_000
+    given = {
+        f"t{i}": ParameterConstraints(["table_wise"], [kernel], pooling_factors=[1.0 + 100 * (i == 0)])
+        for i in range(4)
+    }
+    found = planner(topology(4, hbm=80 * GB, ddr_cap=rows * 64 * 4 * 3 // 2), constraints=given)
+    tables = tables_of(found.plan(bags([(rows, 64)] * 4), SHARDERS))
+    assert sorted(rank for table in tables.values() for rank in table.ranks) == [0, 1, 2, 3]
+
+
 def test_what_fits_is_not_cached():
     found = planner(topology(4, hbm=4 * GB), profiles=PROFILES)
     assert {t.compute_kernel for t in tables_of(found.plan(bags(SHAPES), SHARDERS)).values()} <= {"fused", "dense"}

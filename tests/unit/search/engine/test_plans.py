@@ -52,7 +52,7 @@ def moved(prepared, carried, state) -> int:
 @pytest.mark.parametrize("strategy", ["certified", "random", "neuroshard"])
 def test_a_plan_becomes_the_state_it_is(what, strategy):
     task = TASKS[what]
-    plan = sw.plan(task, strategy=strategy, cost_model=MODEL, seed=2)
+    plan = sw.plan(task, strategy=strategy, cost_model=MODEL, seed=2, runs_on=None)
     prepared, carried, state = warm(plan)
     if strategy == "neuroshard" and "constraints" in what:
         return  # it keeps two blocks of a table that must be cut on one device; the engine would make them one whole table

@@ -19,6 +19,21 @@ def compositions(units):
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_it_has_as_many_blocks_as_asked_for(seed):
+    rng = np.random.default_rng(seed)
+    units, fewest = rng.integers(1, 8, 4), rng.integers(0, 9, 4)
+    first = np.concatenate([[0], np.cumsum(units)])
+    price = np.where(rng.random(first[-1]) < 0.2, np.inf, rng.normal(0, 2, first[-1]))
+    result, uses = cheapest_widths(first, price, fewest)
+    for form in range(4):
+        cuts = [parts for parts in compositions(int(units[form])) if len(parts) >= fewest[form]]
+        best = min((sum(price[first[form] + part - 1] for part in parts) for parts in cuts), default=np.inf)
+        assert result[form] == pytest.approx(best)
+        mine = uses[first[form] : first[form + 1]]
+        assert mine.sum() == 0 if np.isinf(best) else mine.sum() >= fewest[form]
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_it_is_the_cheapest_of_all_compositions(seed):
     rng = np.random.default_rng(seed)
     units = rng.integers(1, 9, 4)

@@ -107,7 +107,9 @@ def test_auto_keeps_tiers_where_they_are_faster_and_one_bound_is_for_all():
     from shardwright.cli.compare import plan_with_each
 
     task = with_room(task_of(1.2, batch=32_768), 3.0)
-    attempts = plan_with_each(task, ["certified", "flexshard", "recshard", "auto"], MODEL, lambda *_: None)
+    attempts = plan_with_each(
+        task, ["certified", "flexshard", "recshard", "auto"], MODEL, lambda *_: None, runs_on="shardwright"
+    )
     blocks, *tiers, auto = (attempt.plan for attempt in attempts)
     assert auto.strategy in ("flexshard", "recshard")
     assert auto.cost.step_ms == min(plan.cost.step_ms for plan in tiers) < blocks.cost.step_ms

@@ -1,0 +1,85 @@
+"""Choose a host for each tower, and for each table that may only have column blocks inside one host.
+
+A sharded tower exchanges embeddings inside one host, so all of its tables lie there. TorchRec's planner places them together by
+`ShardingOption.dependency`. Outputs of a sharded `EmbeddingTowerCollection` come host by host, whatever the order of its towers: the
+hosts of its towers therefore ascend, so that a model means the same with and without sharding.
+
+Hosts are chosen before the search, and its bound holds for this choice.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from shardwright.arrays import Floats
+from shardwright.task.table import Table
+from shardwright.task.topology import Topology
+
+_TOO_FULL = 100.0  # how much worse a host is that has too little room
+
+
+def chosen_hosts(tables: Sequence[Table], towers: Mapping[str, tuple[str, str]], topology: Topology) -> dict[str, int]:
+    """A host for each table of some towers, one for all tables of a tower.
+
+    The load of a host is what its towers fill of its memory, and what they look up of the values that all towers look up, as a multiple
+    of the mean. The sum of squares over the hosts is least for each module, those with the largest weights first.
+
+    Args:
+        tables: all tables, those of a module's first tower first.
+        towers: module and tower by name of the table, for tables that need a host.
+        topology: the cluster.
+
+    Returns:
+        The host by name of the table.
+    """
+    modules: dict[str, dict[str, list[Table]]] = defaultdict(lambda: defaultdict(list))
+    for table in tables:
+        if table.name in towers:
+            module, tower = towers[table.name]
+            modules[module][tower].append(table)
+    by_size = sorted(modules.values(), key=lambda one: -sum(_held(tables) for tables in one.values()))
+    looked_up = sum(_looked_up(tables) for one in by_size for tables in one.values())
+    room = np.array(topology.memory_bytes, dtype=float).reshape(topology.hosts, -1).sum(axis=1)
+    filled, busy = np.zeros(topology.hosts), np.zeros(topology.hosts)
+    found: dict[str, int] = {}
+    for one in by_size:
+        held = np.array([_held(tables) for tables in one.values()], dtype=float)
+        values = np.array([_looked_up(tables) for tables in one.values()]) * topology.hosts / looked_up
+        for tables_of, host, more, work in zip(
+            one.values(), _ascending(held, values, filled, busy, room), held, values, strict=True
+        ):
+            filled[host] += more
+            busy[host] += work
+            found |= {table.name: host for table in tables_of}
+    return found
+
+
+def _held(tables: Sequence[Table]) -> int:
+    return sum(table.weight_bytes for table in tables)
+
+
+def _looked_up(tables: Sequence[Table]) -> float:
+    return sum(table.pooling * table.dim for table in tables)
+
+
+def _ascending(held: Floats, values: Floats, filled: Floats, busy: Floats, room: Floats) -> list[int]:
+    """`(towers,)` hosts, ascending, for which the sum of squared loads is least."""
+    bytes_before, values_before = (np.concatenate([[0.0], np.cumsum(each)]) for each in (held, values))
+    least = np.where(np.arange(held.size + 1) == 0, 0.0, np.inf)  # for each number of towers, on the hosts so far
+    firsts = np.zeros((filled.size, held.size + 1), dtype=int)  # the first tower of each host
+    for host in range(filled.size):
+        full = (filled[host] + bytes_before[:, None] - bytes_before) / room[host]
+        load = (busy[host] + values_before[:, None] - values_before + full) * np.where(full > 1, _TOO_FULL, 1.0)
+        sums = np.where(np.tri(held.size + 1, dtype=bool), least + load**2, np.inf)  # towers behind × towers before
+        firsts[host] = held.size - sums[:, ::-1].argmin(
+            axis=1
+        )  # of equal sums, the one with fewest towers on later hosts
+        least = sums.min(axis=1)
+    found, stop = [0] * held.size, held.size
+    for host in reversed(range(filled.size)):
+        found[firsts[host, stop] : stop] = [host] * (stop - firsts[host, stop])
+        stop = firsts[host, stop]
+    return found

@@ -1,0 +1,76 @@
+"""Try every situation with both planners: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+
+from benchmarks.results_table import write_results
+
+from tests.drop_in.heard import HEARD
+from tests.drop_in.refused import REFUSED
+from tests.drop_in.situation import PLANNED, Situation, outcome, tables_by_name
+from tests.drop_in.trained import TRAINED, differences
+
+TITLE = "Situations of TorchRec's users, with its planner and with ours in its place"
+HEADS = ("situation", "TorchRec's planner", "ours", "remark")
+UNEXPECTED = "UNEXPECTED"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 1 where anything else comes out than the rows say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", action="store_true", help="train too")
+    parser.add_argument("--page", action="store_true", help="train too, and write the page")
+    options = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)
+    tables = [
+        ("What TorchRec's planner refuses, and what is near to it", HEADS, list(_planned(REFUSED))),
+        (
+            "What users say beside sharding types: every plan keeps it, or a warning says that it has no effect",
+            HEADS,
+            list(_planned(HEARD)),
+        ),
+    ]
+    if options.train or options.page:
+        heads = ("model", "difference on TorchRec's plan", "on ours", "remark")
+        tables.append(
+            (
+                "Largest difference of outputs from the whole model, over two steps on four gloo processes",
+                heads,
+                list(_trained()),
+            )
+        )
+    if options.page:
+        write_results("drop_in", TITLE, tables, "python -m tests.drop_in --page")
+    else:
+        for caption, heads, rows in tables:
+            print(caption, *(" | ".join(map(str, row)) for row in (heads, *rows)), sep="\n")
+    wrong = sum(UNEXPECTED in str(row[-1]) for _, _, rows in tables for row in rows)
+    print(f"{sum(len(rows) for *_, rows in tables)} situations, {wrong} unexpected", file=sys.stderr)
+    return int(wrong > 0)
+
+
+def _planned(situations: Sequence[Situation]) -> Iterator[tuple[str, str, str, str]]:
+    for one in situations:
+        found = {whose: outcome(one, whose) for whose in ("theirs", "ours")}
+        kept = all(
+            each.plan is None or one.holds is None or one.holds(tables_by_name(each.plan)) for each in found.values()
+        )
+        expected = kept and (found["theirs"].what, found["ours"].what) == (one.theirs, one.ours)
+        said = one.why or ("; ".join(found["ours"].warned) if found["ours"].what == PLANNED else "")
+        yield one.name, found["theirs"].what, found["ours"].what, said if expected else UNEXPECTED
+
+
+def _trained() -> Iterator[tuple[str, str, str, str]]:
+    found = differences(TRAINED)
+    for row in TRAINED:
+        theirs, ours = (found[row.name][whose]["difference"] for whose in ("theirs", "ours"))
+        expected = (theirs <= row.tolerance) == row.theirs and ours <= row.tolerance
+        yield row.name, f"{theirs:.1e}", f"{ours:.1e}", row.why if expected else UNEXPECTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

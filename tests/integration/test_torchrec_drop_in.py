@@ -1,0 +1,49 @@
+"""Situations of TorchRec's users: what comes out with its planner, and with ours in its place."""
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+from tests.drop_in.heard import HEARD
+from tests.drop_in.refused import REFUSED
+from tests.drop_in.situation import PLANNED, outcome, tables_by_name
+from tests.drop_in.trained import TRAINED, differences
+
+pytestmark = pytest.mark.torchrec
+
+WARNED = {"bwd_compute_multiplier", "weighted_feature_bwd_compute_multiplier", "uneven_sharding_perf_multiplier"}
+
+
+@pytest.mark.parametrize("whose", ["theirs", "ours"])
+@pytest.mark.parametrize("situation", [*REFUSED, *HEARD], ids=lambda situation: situation.name)
+def test_what_comes_out(situation, whose):
+    found = outcome(situation, whose, **({"time_limit": 0.05} if whose == "ours" else {}))
+    assert found.what == getattr(situation, whose), found.said
+    assert found.plan is None or situation.holds is None or situation.holds(tables_by_name(found.plan))
+    if whose == "ours":
+        assert "\n" not in found.said
+        assert all("\n" not in one for one in found.warned)
+        assert situation.name not in WARNED or any(situation.name in one for one in found.warned)
+
+
+def test_differences_have_a_reason():
+    """Where TorchRec plans and ours refuses, or ours plans and TorchRec refuses."""
+    for situation in (*REFUSED, *HEARD):
+        assert bool(situation.why) == ((situation.ours == PLANNED) != (situation.theirs == PLANNED)), situation.name
+
+
+def test_names_are_unique():
+    names = [situation.name for situation in (*REFUSED, *HEARD)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.slow
+def test_models_train_as_on_one_process():
+    found = differences(TRAINED)
+    for row in TRAINED:
+        theirs, ours = (found[row.name][whose]["difference"] for whose in ("theirs", "ours"))
+        assert ours <= row.tolerance, row.name
+        assert (theirs <= row.tolerance) == row.theirs, row.name
+        hosts = found[row.name]["ours"]["hosts"]
+        towers = [{tuple(hosts[name]) for name in hosts if name[0] == tower} for tower in {name[0] for name in hosts}]
+        assert "tower" not in row.name or all(len(one) == 1 and len(next(iter(one))) == 1 for one in towers), row.name

@@ -1,0 +1,237 @@
+"""What users say beside constraints: fused parameters, enumerators, multipliers of topologies, ranks without memory."""
+
+from dataclasses import fields
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+from fbgemm_gpu.split_embedding_configs import SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, CacheAlgorithm
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
+from torchrec.distributed.planner.types import (
+    CustomTopologyData,
+    GeneralizedCommsBandwidth,
+    ParameterConstraints,
+    PlannerError,
+    PlannerErrorType,
+)
+from torchrec.distributed.types import CacheParams, KeyValueParams, ParameterSharding, PipelineType
+from torchrec.distributed.utils import add_params_from_parameter_sharding
+from torchrec.modules.embedding_configs import DataType
+
+import shardwright as sw
+from shardwright.integrations.torchrec import ShardwrightPlanner
+from tests.unit.integrations.torchrec.made import GB, SHARDERS, Model, bags, planner, ranks_of, tables_of, topology
+
+pytestmark = pytest.mark.torchrec
+
+CACHED = {f"t{i}": ParameterConstraints(compute_kernels=["fused_uvm_caching"]) for i in range(3)}
+SHAPES = [(400_000, 64), (100_000, 32)]
+FUSED = {
+    "cache_algorithm": CacheAlgorithm.LFU,
+    "cache_load_factor": 0.1,
+    "cache_reserved_memory": 0.5,
+    "cache_precision": DataType.FP32,
+    "prefetch_pipeline": False,
+    "multipass_prefetch_config": None,
+    "enforce_hbm": True,
+    "stochastic_rounding": False,
+    "bounds_check_mode": BoundsCheckMode.WARNING,
+    "output_dtype": SparseType.FP16,
+    "max_l1_cache_size": 3,
+}
+"""A value of each field that a plan can override."""
+
+
+def test_what_a_plan_can_override_is_known():
+    """A field that TorchRec adds to plans has to be added here."""
+    assert {field.name for field in fields(ParameterSharding)} == {
+        *("sharding_type", "compute_kernel", "ranks", "sharding_spec", "cache_params", "key_value_params"),
+        *("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype"),
+    }
+    assert {field.name for field in fields(CacheParams)} == {
+        *(
+            "algorithm",
+            "load_factor",
+            "reserved_memory",
+            "precision",
+            "prefetch_pipeline",
+            "stats",
+            "multipass_prefetch_config",
+        ),
+    }
+
+
+@pytest.mark.parametrize("constraints", [CACHED, None])
+def test_fused_parameters_reach_the_kernel_as_the_sharder_has_them(constraints):
+    where = topology(2, hbm=GB if constraints else GB // 20)
+    plan = planner(where, constraints=constraints).plan(bags(SHAPES), [EmbeddingBagCollectionSharder(dict(FUSED))])
+    found = tables_of(plan).values()
+    assert any(table.compute_kernel == "fused_uvm_caching" for table in found)
+    assert all(add_params_from_parameter_sharding(dict(FUSED), table) == FUSED for table in found)
+
+
+def test_constraints_go_before_fused_parameters():
+    named = {
+        "t0": ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=CacheParams(load_factor=0.3))
+    }
+    ours = planner(topology(2, hbm=GB), constraints=CACHED | named)
+    tables = tables_of(ours.plan(bags(SHAPES), [EmbeddingBagCollectionSharder({"cache_load_factor": 0.1})]))
+    assert [tables["", name].cache_params.load_factor for name in ("t0", "t1")] == [0.3, 0.1]
+
+
+def test_types_on_the_wire_are_those_of_fused_parameters_too():
+    ours = planner()
+    ours.plan(bags(SHAPES), [EmbeddingBagCollectionSharder({"output_dtype": SparseType.FP16})])
+    assert ours.last_problem.task.exchange.values == "fp16"
+
+
+def test_caches_of_stores_have_the_size_of_fused_parameters_too():
+    def cache(fused, params):
+        given = {
+            "t0": ParameterConstraints(
+                sharding_types=["table_wise"], compute_kernels=["key_value"], key_value_params=params
+            )
+        }
+        ours = planner(topology(2, ssd_cap=GB), constraints=given)
+        ours.plan(bags([(4_000_000, 64)]), [EmbeddingBagCollectionSharder(fused)])
+        return ours.last_moved.cache_bytes
+
+    assert cache({"max_l1_cache_size": 3}, None) == cache({}, KeyValueParams(max_l1_cache_size=3)) == 3 << 20
+    assert cache({"max_l1_cache_size": 3}, KeyValueParams(max_l1_cache_size=5)) == 5 << 20
+
+
+@pytest.mark.parametrize("by", ["sharder", "constraint"])
+def test_a_prefetched_cache_holds_two_batches(by):
+    params = CacheParams(prefetch_pipeline=True) if by == "constraint" else None
+    given = {
+        "t0": ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=params, pooling_factors=[20.0])
+    }
+    rows = 4_000_000
+
+    def share(prefetch):
+        prefetching = by == "sharder" and prefetch
+        sharders = [EmbeddingBagCollectionSharder({"prefetch_pipeline": True} if prefetching else None)]
+        ours = planner(
+            topology(2, hbm=GB, ddr_cap=100 * GB), constraints=given if prefetch else CACHED, batch_size=20_000
+        )
+        # Another table fills the devices, so that the cache is as small as it may be.
+        plan = ours.plan(bags([(rows, 64), (6_400_000, 64)]), sharders)
+        return tables_of(plan)["", "t0"].cache_params.load_factor, ours.last_problem.task.exchange.pipeline
+
+    with_it, pipeline = share(prefetch=True)
+    distinct = sw.AccessProfile.uniform(rows).distinct_rows(2 * 2 * 20_000 * 20)
+    assert with_it >= distinct / rows
+    assert pipeline == "prefetch"
+    assert share(prefetch=False)[1] == "none"
+
+
+def test_the_pipeline_of_the_storage_estimator_counts_its_batches():
+    where = topology()
+    for kind, name in (
+        (PipelineType.TRAIN_SPARSE_DIST, "sparse_dist"),
+        (PipelineType.TRAIN_PREFETCH_SPARSE_DIST, "prefetch"),
+        (PipelineType.NONE, "none"),
+    ):
+        enumerator = EmbeddingEnumerator(where, 64, estimator=EmbeddingStorageEstimator(where, pipeline_type=kind))
+        ours = planner(where, enumerator=enumerator)
+        ours.plan(Model(), SHARDERS)
+        assert ours.last_problem.task.exchange.pipeline == name
+
+
+class RowsOnly(EmbeddingEnumerator):
+    def enumerate(self, module, sharders):
+        return [option for option in super().enumerate(module, sharders) if option.sharding_type == "row_wise"]
+
+
+class NothingOfT1(EmbeddingEnumerator):
+    def enumerate(self, module, sharders):
+        return [option for option in super().enumerate(module, sharders) if option.name != "t1"]
+
+
+def kinds_of(plan):
+    return {name: table.sharding_type for (_, name), table in tables_of(plan).items()}
+
+
+def test_constraints_of_the_enumerator_count_before_those_of_the_planner():
+    where = topology()
+    of_enumerator = {f"t{i}": ParameterConstraints(sharding_types=["row_wise"]) for i in range(2)}
+    of_planner = {f"t{i}": ParameterConstraints(sharding_types=["column_wise"]) for i in range(1, 3)}
+    enumerator = EmbeddingEnumerator(where, 64, constraints=of_enumerator)
+    plan = planner(where, enumerator=enumerator, constraints=of_planner).plan(bags([(40_000, 64)] * 3), SHARDERS)
+    assert kinds_of(plan) == {"t0": "row_wise", "t1": "row_wise", "t2": "column_wise"}
+
+
+def test_an_enumerator_of_the_users_is_asked_what_it_allows():
+    where = topology()
+    plan = planner(where, enumerator=RowsOnly(where, 64)).plan(bags([(40_000, 64)] * 3), SHARDERS)
+    assert set(kinds_of(plan).values()) == {"row_wise"}
+    groups = planner(where, enumerator=RowsOnly(where, 64), sharding_group_size=2)
+    assert set(kinds_of(groups.plan(bags([(40_000, 64)] * 3), SHARDERS)).values()) == {"row_wise"}
+
+
+def test_a_table_for_which_an_enumerator_lists_nothing_is_named():
+    with pytest.raises(PlannerError, match=r"'\.t1': the enumerator lists nothing") as caught:
+        planner(enumerator=NothingOfT1(topology(), 64)).plan(bags([(40_000, 64)] * 3), SHARDERS)
+    assert caught.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+
+
+def test_the_batch_size_of_the_enumerator_counts_as_for_torchrec():
+    where = topology()
+    ours = planner(where, batch_size=None, enumerator=EmbeddingEnumerator(where, 96))  # no warning of a missing one
+    ours.plan(Model(), SHARDERS)
+    assert ours.last_problem.batch_size == 96
+    with pytest.warns(UserWarning, match="batch_size is 64 for the planner and 96 for its enumerator: 96 counts"):
+        ours = ShardwrightPlanner(where, 64, enumerator=EmbeddingEnumerator(where, 96), stats=[])
+    ours.plan(Model(), SHARDERS)
+    assert ours.last_problem.batch_size == 96
+
+
+class Usual(GeneralizedCommsBandwidth):
+    intra_host_bw = property(lambda self: 6e8)
+    inter_host_bw = property(lambda self: 1e7)
+
+    def get_bw(self, local_world_size, world_size, collective_type):
+        return 1e3
+
+
+@pytest.mark.parametrize(
+    ("given", "device"),
+    [
+        ({"bwd_compute_multiplier": 10.0}, "cuda"),
+        ({"weighted_feature_bwd_compute_multiplier": 2.0}, "cuda"),
+        ({"uneven_sharding_perf_multiplier": 3.0}, "cuda"),
+        ({"ddr_mem_bw": 1.0}, "cpu"),
+    ],
+)
+def test_multipliers_of_torchrecs_estimates_are_warned_of_in_one_line(given, device):
+    with pytest.warns(UserWarning, match=f"{next(iter(given))} .*without effect") as caught:
+        ShardwrightPlanner(topology(device=device, **given), 64, stats=[])
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+
+
+def test_nothing_is_said_of_what_counts():
+    where = topology(hbm_mem_bw=1e9, hbm_to_ddr_mem_bw=1e7, ssd_mem_bw=1e5, ddr_mem_bw=3e7)
+    planner(where)  # fails if anything warns
+    planner(topology(generalized_comms_bandwidths=Usual()))
+
+
+@pytest.mark.parametrize("left", [0, -5, 1000])
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_rank_without_memory_holds_nothing(left, device):
+    tier = "hbm_cap" if device == "cuda" else "ddr_cap"
+    where = topology(4, device=device, custom_topology_data=CustomTopologyData({tier: [GB, left, GB, GB]}, 4))
+    tables = tables_of(planner(where).plan(Model(), SHARDERS))
+    assert {rank for table in tables.values() for rank in ranks_of(table)} <= {0, 2, 3}
+
+
+def test_types_that_need_every_rank_are_refused_where_one_has_no_memory():
+    where = topology(4, custom_topology_data=CustomTopologyData({"hbm_cap": [GB, GB, GB, 0]}, 4))
+    for kind in ("row_wise", "data_parallel"):
+        with pytest.raises(PlannerError) as caught:
+            planner(where, constraints={"t0": ParameterConstraints(sharding_types=[kind])}).plan(Model(), SHARDERS)
+        assert caught.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
