@@ -79,8 +79,11 @@ def test_constraints_go_before_fused_parameters():
         "t0": ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=CacheParams(load_factor=0.3))
     }
     ours = planner(topology(2, hbm=GB), constraints=CACHED | named)
-    tables = tables_of(ours.plan(bags(SHAPES), [EmbeddingBagCollectionSharder({"cache_load_factor": 0.1})]))
-    assert [tables["", name].cache_params.load_factor for name in ("t0", "t1")] == [0.3, 0.1]
+    fused = {"cache_load_factor": 0.1}
+    tables = tables_of(ours.plan(bags(SHAPES), [EmbeddingBagCollectionSharder(dict(fused))]))
+    found = [add_params_from_parameter_sharding(dict(fused), tables["", name]) for name in ("t0", "t1")]
+    assert [one["cache_load_factor"] for one in found] == [0.3, 0.1]
+    assert tables["", "t1"].cache_params is None
 
 
 def test_types_on_the_wire_are_those_of_fused_parameters_too():
