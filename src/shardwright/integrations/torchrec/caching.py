@@ -209,8 +209,7 @@ def _shares(free: list[_Cachable], budget: float) -> dict[str, float]:
     segments = []
     whole_only = {table.name for table in free if table.fixed_share}
     for table in free:
-        inner = table.points if not table.fixed_share else []
-        cuts = np.unique(np.concatenate([[table.floor, table.ceiling], inner]))
+        cuts = np.unique(np.concatenate([[table.floor, table.ceiling], [] if table.fixed_share else table.points]))
         cuts = cuts[(cuts >= table.floor) & (cuts <= table.ceiling)]
         saved = -np.diff(np.interp(cuts, table.points, table.missed))
         sizes = np.diff(cuts) * table.held

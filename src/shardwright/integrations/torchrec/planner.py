@@ -216,9 +216,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             return self._plan_groups(module, sharders)
         constraints = self._said.constraints
         found = shardable_tables(module, sharders, self._topology.compute_device, constraints)
-        for table in found if constraints else ():
-            with _as_planner_error():
-                check_numbers(constraints.get(table.name) or ParameterConstraints(), table.name)
+        with _as_planner_error():
+            check_numbers(constraints, {table.name for table in found})
         left = self._storage_reservation.reserve(
             topology=self._topology,
             batch_size=self._batch_size,
