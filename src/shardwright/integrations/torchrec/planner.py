@@ -35,6 +35,7 @@ from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 from shardwright.cost.choice import given_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.errors import InvalidInput
+from shardwright.integrations.torchrec.caching import warn_of_small_caches
 from shardwright.integrations.torchrec.checks import (
     check_process_group,
     check_ranks_assigned,
@@ -401,6 +402,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             check_ranks_assigned(options)
             result = to_sharding_plan(options, self._topology)
         check_sharding_plan(result, problem)
+        warn_of_small_caches(problem, result)
         self.last_moved = moved(result, problem)
         if self.last_moved.kernels:
             _logger.info("%s", self.last_moved)
