@@ -248,7 +248,8 @@ def _shares(free: list[_Cachable], budget: float) -> dict[str, float]:
             continue
         share[name] = start + (stop - start) * min(1.0, left / size)
         left -= size
-    return {name: float(min(part, _ALMOST_ALL)) for name, part in share.items() if part < 1.0}
+    most = {name: 1.0 if name in whole_only else _ALMOST_ALL for name in share}
+    return {name: float(min(part, most[name])) for name, part in share.items() if part < 1.0}
 
 
 def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool) -> _Cachable:
