@@ -69,7 +69,7 @@ def _trained() -> Iterator[tuple[str, str, str, str]]:
     for row in TRAINED:
         theirs, ours = (found[row.name][whose]["difference"] for whose in ("theirs", "ours"))
         expected = (theirs <= row.tolerance) == row.theirs and ours <= row.tolerance
-        yield row.name, f"{theirs:.1e}", f"{ours:.1e}", row.why if expected else UNEXPECTED
+        yield row.name, f"{theirs:.1g}", f"{ours:.1g}", row.why if expected else UNEXPECTED
 
 
 if __name__ == "__main__":

@@ -208,6 +208,7 @@ ROOM = [
     ),
 ]
 
+UVM_CACHED = cached()()
 OTHERS = [
     Situation("a timeout of −1 s", small, lambda: {"timeout_seconds": -1}, ASSERTED, INVALID),
     Situation("a callback puts a shard on rank −1", small, changed(rank(-1)), VALUE, RANK),
@@ -224,6 +225,13 @@ OTHERS = [
         "a callback makes table_wise dense",
         small,
         changed(lambda one: setattr(one, "compute_kernel", "dense")),
+        KERNEL,
+        KERNEL,
+    ),
+    Situation(
+        "a callback sets a load factor of 1.5",
+        small,
+        lambda: changed(lambda one: setattr(one, "cache_params", CacheParams(load_factor=1.5)))() | UVM_CACHED,
         KERNEL,
         KERNEL,
     ),

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import PublishedModel, score
+from shardwright.cost.features import WIDTHS
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import device_ms
 from shardwright.errors import InfeasibleTask
-from shardwright.search.bound import BoundProof, Count, Holders, lower_bound
+from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.engine.catalog import make_catalog
+from shardwright.search.holders import Count, Holders
 from shardwright.sharding import Shard, shard_work
 from shardwright.sharding.ways import grid_counts
 from shardwright.task import Task
@@ -212,11 +214,48 @@ def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed)
             holders._spreads.table == index
         )  # not where a replica serves all samples
         copied = devices > 1 and len(own[0].devices) == devices and bool(own_call.any())
-        proven, _ = holders._value(index, counts, weights, copied=copied)
+        proven, _ = holders.value(holders.of_table(index), counts, weights, absent=copied)
         all_copied = all(
             len(shard.devices) == devices for shard in shards
         )  # pays no latency; such plans are priced apart
         assert step_ms >= proven * (1 - 1e-9) or all_copied
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_no_random_plan_is_cheaper_than_the_gates_that_it_opens_prove(data):
+    """For each gate of the call of pooled tables, and a range with as many devices as open it in the plan."""
+    task = data.draw(tasks(max_tables=5, max_dim=160))
+    tables = [replace(t, dim=max(4, t.dim // 4 * 4), pooled=True) for t in task.tables]
+    task = replace(task, tables=[replace(t, pooling=1000 * t.pooling) for t in tables])
+    devices = task.topology.devices
+    proof = BoundProof(make_catalog(task, WIDE_MODEL), WIDE_MODEL)
+    holders, forms = (
+        Holders(proof._relaxation, WIDE_MODEL.pricing, proof.solve().prices),
+        proof._relaxation.catalog.forms,
+    )
+    shards = [shard for table in task.tables for shard in data.draw(cut(task, table))]
+    if all(len(shard.devices) == devices for shard in shards):
+        return  # priced apart
+    step_ms = score(task, shards, WIDE_MODEL).step_ms
+    for held in holders.of_gates():
+        if not held.pieces.any():
+            continue
+        width = max(wide for wide in WIDTHS if wide < forms.pieces.dim[held.pieces].min())
+        call = forms.costs.call[held.pieces][0]
+        calls = {
+            task.tables[table].name: forms.costs.call[forms.pieces.table == table][0] for table in range(len(tables))
+        }
+        opening = [one for one in shards if one.dim > width and calls[one.table] == call]
+        copied = [one for one in opening if len(one.devices) == devices > 1]
+        if copied and proof._relaxation.copied.any():
+            continue  # replicas are in a call of their own
+        count = len({device for shard in opening for device in shard.devices})
+        weights = np.array([data.draw(st.floats(0, 1)) for _ in range(4)]) if 0 < count < devices else np.ones(4)
+        fewest, most = data.draw(st.integers(1, max(1, count))), data.draw(st.integers(count, max(count, devices - 1)))
+        counts = Count(fewest, most) if 0 < count < devices else Count(devices, devices)
+        proven, _ = holders.value(held, counts, weights, absent=count == 0)
+        assert step_ms >= proven * (1 - 1e-9)
 
 
 def ways_of(table: sw.Table, devices: int) -> list[list[Shard]]:

@@ -96,9 +96,8 @@ class Pricing:
         active = np.maximum(vectors[..., :-2] + self.hidden_bias, 0.0)
         times: Floats = np.maximum(active @ self.mix.T + vectors[..., -2:] + self.bias, 0.0)
         if self.gates:
-            units = vectors[..., -2 - 3 * self.gates : -2]
-            count, extra = units[..., ::3], np.stack([units[..., 1::3], units[..., 2::3]], axis=-1)
-            times = times + (extra * (count > _OPEN)[..., None]).sum(axis=-2)
+            units = gate_units(vectors, self.gates)
+            times = times + (units[..., 1:] * (units[..., :1] > OPEN)).sum(axis=-2)
         return times
 
     def price(self, sums: Floats) -> Floats:
@@ -117,10 +116,16 @@ class Pricing:
         return times
 
 
+def gate_units(vectors: Floats, gates: int) -> Floats:
+    """`(..., gates, 3)` of `(..., h + 2)` vectors: shards that open each gate, and the forward and backward ms that it adds if open."""
+    units = vectors[..., vectors.shape[-1] - 2 - 3 * gates : -2]
+    return units.reshape(*units.shape[:-1], gates, 3).copy()
+
+
 Head: TypeAlias = Literal["mlp", "convex"]
 HIDDEN, LATENT, HEAD_HIDDEN, OUTPUTS = 128, 32, 64, 2
 HEAD_INPUTS = LATENT + len(CACHES)
-_OPEN = 0.5  # a gate is open from one shard on; sums of counts may be off by rounding
+OPEN = 0.5  # a gate is open from one shard on; sums of counts may be off by rounding
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "feature_mean": (len(FEATURES),),

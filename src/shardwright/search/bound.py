@@ -49,8 +49,9 @@ and at least the mean of the others. So for every weight μ_p in [0, 1] it takes
 
 As above, a device takes at least a_p + Σ of the loads of its pieces, linear at fixed λ. So every other table takes its cheapest way, with
 each piece where it is cheaper: with the holders at its loads times μ / k, with the others at its loads times (1 − μ) / (D − k). The table
-itself has at least k pieces, all with the holders. All devices send ids except the one that holds the piece. The right side is concave in
-μ, so cutting planes find the best μ; any μ proves. The bound is the least over k, and over the table being replicated.
+itself has at least k pieces, all with the holders. All devices send ids except the one that holds the piece, and those of its host send
+theirs over the faster links: they are P - 1 devices, all with the holders or all with the others, whichever weighs more. The right side is
+concave in μ, so cutting planes find the best μ; any μ proves. The bound is the least over k, and over the table being replicated.
 
 The numbers of holders are searched by ranges k₁ … k₂. The range of the least value is halved until it is a single number or time is up.
 For a range, a holder counts μ / k₂ and another device (1 − μ) / (D − k₁), the least that a load can count there. Ids count as for k₁
@@ -58,6 +59,10 @@ holders and D − k₂ others, since what a device does not send is subtracted.
 
 If the value of a range is no less than the step of a known plan, no better plan has so many holders. If all ranges up to k are refuted, the
 table has more than k holders, and the values of the other tables take that into account.
+
+Gates. On a GPU a call's widest block sets the price of all its lookups, which is not convex. But the devices whose call has a block wider
+than a gate's width are holders as above. All such blocks lie with them, and every narrower block of the call pays the gate's ms there, with
+those of the gates for lesser widths. The bound is the least over the number of these devices, and over no block being so wide.
 
 Two details keep this safe. Loads are taken as at least 0: what they can be below 0 is subtracted from a_p, for all tables together. And
 the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
@@ -71,26 +76,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
-from shardwright._engine import cheapest_widths
-from shardwright.arrays import Floats, Ints
-from shardwright.cost.collectives import prices_of
-from shardwright.cost.model import CostModel, Pricing
+from shardwright.arrays import Floats
+from shardwright.cost.model import CostModel
 from shardwright.cost.prices import (
     ALL_PHASES,
     Prices,
     first_prices,
-    link_prices,
     pass_ms,
-    peers_of,
     piece_links,
-    tangents,
 )
-from shardwright.linear_programs import Program
 from shardwright.search.engine.catalog import Catalog, make_catalog
+from shardwright.search.holders import Holders
 from shardwright.search.relaxation import Choice, MasterProgram, Relaxation, least_calls
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
@@ -102,6 +101,7 @@ _STALLED = 2
 _PROBES = 8
 _KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # weights of the mean device's kernels against the low end of a range
 _HOT = 0.25  # share of one device's step from which a table's holders are counted
+_CASES_MATTER = 0.05  # share of a step by which the latencies of cases must differ for each to get a proof of its own
 _PARTS = 3  # of the proof of a case of sets of collectives: prices, kernels, holders
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 
@@ -197,11 +197,12 @@ class BoundProof:
         return self._raised(bound, step_ms, pieces=binding)
 
     def refined(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
-        """Tighten the bound, given a plan of `step_ms`: by the sets of collectives that plans need, and each case of them further.
+        """Tighten the bound, given a plan of `step_ms`: by kernels and holders, for each case of sets of collectives if these wait long.
 
         Best first: only the case that has the lowest bound is looked at, until that one cannot be raised.
         """
-        if not self._relaxation.sets.waits.any():
+        waits = self._relaxation.sets.waits.sum(axis=1)
+        if not waits.size or waits.max() - waits.min() < _CASES_MATTER * step_ms:
             bound = bound if late() else self._by_kernels(bound, step_ms)
             return self._by_holders(bound, step_ms, late)
         queue = [(least, 0, case, bound) for case, least in self._least_by_sets(bound)]
@@ -370,225 +371,3 @@ class BoundProof:
         backward = (values * each[1]).max(axis=1) + apart[:, 1]
         both: Floats = own[LINKS] @ np.stack([forward, backward])
         return both
-
-
-_MOST_TABLES = 6
-_RANGES = 24  # most ranges of the number of holders
-_CUTS = 16  # most cutting planes for a range
-_CLOSE = 5e-4  # share of the bound: how close the planes have to come to the best weights
-
-
-class Count(NamedTuple):
-    """Least and greatest number of devices of some kind: holders, or others."""
-
-    fewest: int
-    most: int
-
-
-@dataclass(frozen=True, eq=False)
-class Loads:
-    """What n ways add to a device in each phase.
-
-    Attributes:
-        table: `(n,)`.
-        parts: `(n,)` parts, each on a device.
-        holders: `(n, 2)` fewest and most devices that hold them; as many as the parts if no two parts share a device.
-        ms: `(n, 4)` ms by phase, for kernels and for values and gradients sent, on each of these devices.
-        ids: `(n,)` ms of the ids that each other device sends.
-    """
-
-    table: Ints
-    parts: Ints
-    holders: Ints
-    ms: Floats
-    ids: Floats
-
-    def priced(self, weights: Floats, devices: Count) -> Floats:
-        """`(n,)` ms that a part adds to the weighted mean of some devices, with `weights` `(4,)` by phase."""
-        if not devices.most:
-            return np.full(self.ids.size, np.inf)
-        found: Floats = self.ms @ (weights / devices.most) + self.ids * (1.0 - weights[1] / devices.fewest)
-        return found
-
-    def change(self, devices: Count) -> Floats:
-        """`(n, 4)` how `priced` rises with the weights."""
-        found = self.ms / max(devices.most, 1)
-        found[:, 1] -= self.ids / max(devices.fewest, 1)
-        return found
-
-
-class Holders:
-    """Bounds by the number of devices that hold a table.
-
-    Args:
-        relaxation: the ways of all tables.
-        pricing: the cost model's head.
-        prices: where the head is taken as linear, and the weights of the link classes.
-    """
-
-    def __init__(self, relaxation: Relaxation, pricing: Pricing, prices: Prices) -> None:
-        self._relaxation, self._devices = relaxation, relaxation.topology.devices
-        forms = relaxation.catalog.forms
-        slopes, intercepts = tangents(pricing, prices)
-        self._pieces = _piece_loads(relaxation, slopes, prices)
-        self._spreads = _spread_loads(relaxation, slopes, prices)
-        self._made = intercepts.sum(axis=1)
-        rest = np.delete(intercepts, relaxation.everywhere, axis=0)
-        self._fixed = float(sum(least_calls(of_phase, 1.0) for of_phase in rest.T) + pricing.once.sum())
-        self._fixed += relaxation.least_waits(np.ones(2))
-        for phase in range(4)[KERNELS]:
-            below = np.where(relaxation.legal, np.minimum(self._pieces.ms[:, phase], 0.0), np.inf)
-            least = np.zeros(relaxation.tables)
-            np.minimum.at(least, forms.table, cheapest_widths(forms.first, below)[0])
-            np.minimum.at(least, self._spreads.table, self._spreads.ms[:, phase] * self._spreads.parts)
-            self._fixed += float(least.sum())
-        for loads in (self._pieces, self._spreads):
-            np.maximum(loads.ms, 0.0, out=loads.ms)
-        self._least_holders: dict[int, int] = {}
-
-    def bound(self, hot: Sequence[int], step_ms: float, known: float, late: Callable[[], bool]) -> float:
-        """Lower bound on the step of every plan, at most `step_ms`.
-
-        Args:
-            hot: tables to look at, hottest first; at most six of them count.
-            step_ms: step of a known plan.
-            known: a bound that is already proven.
-            late: whether time is up.
-        """
-        best = known
-        for table in hot[:_MOST_TABLES]:
-            found = 0.0 if late() else self._of_table(table, step_ms, best, late)
-            best = max(best, found)
-        return min(best, step_ms)
-
-    def _of_table(self, table: int, step_ms: float, enough: float, late: Callable[[], bool]) -> float:
-        """The least bound over a table's numbers of holders; lower if time is up, or if it is at most `enough`."""
-        copied = self._value(table, Count(self._devices, self._devices), np.ones(4), copied=True)[0]
-        found = {part: self._highest(table, part, step_ms, enough) for part in self._first_ranges()}
-        while len(found) < _RANGES and not late():
-            least = min(found, key=lambda part: (found[part], part))
-            if found[least] >= min(copied, step_ms) or least.fewest == least.most:
-                break
-            middle = (least.fewest + least.most) // 2
-            halves = Count(least.fewest, middle), Count(middle + 1, least.most)
-            found |= {part: max(found[least], self._highest(table, part, step_ms, enough)) for part in halves}
-            del found[least]
-        refuted = 0
-        for part in sorted(found):
-            if found[part] < step_ms:
-                break
-            refuted = part.most
-        self._least_holders[table] = refuted + 1
-        return min(copied, *found.values())
-
-    def _first_ranges(self) -> list[Count]:
-        """The first ranges of holders: 1, 2 to D - 1, and D, where there are no others."""
-        ends = (1, 1), (2, self._devices - 1), (self._devices, self._devices)
-        return sorted({Count(*end) for end in ends if end[0] <= end[1]})
-
-    def _highest(self, table: int, holders: Count, step_ms: float, enough: float) -> float:
-        """The bound at the best weights for plans with so many holders; lower if it is at least `step_ms`, or at most `enough`."""
-        weights, best = np.full(4, holders.most / self._devices), -np.inf
-        planes: list[tuple[float, Floats]] = []
-        for _ in range(_CUTS):
-            value, rise = self._value(table, holders, weights)
-            best = max(best, value)
-            if best >= step_ms or holders.fewest == self._devices:
-                break
-            planes.append((value - float(rise @ weights), rise))
-            program = Program()
-            share, height = program.variables(np.ones(4)), program.variables([2 * step_ms], cost=-1.0)
-            for start, slope in planes:
-                program.row(np.append(height, share), np.append(1.0, -slope), high=start)
-            values = program.relaxed().values
-            if values is None or values[4] <= enough or values[4] - best <= _CLOSE * best:
-                break
-            weights = np.clip(values[:4], 0.0, 1.0)
-        return best
-
-    def _value(self, table: int, holders: Count, weights: Floats, *, copied: bool = False) -> tuple[float, Floats]:
-        """The bound that `(4,)` weights prove if so many devices hold a table, and how it rises with the weights.
-
-        Args:
-            table: the table.
-            holders: how many devices hold it.
-            weights: weights of the holders' mean by phase; the others' mean has the rest.
-            copied: whether the table is replicated everywhere instead.
-        """
-        relaxation, forms = self._relaxation, self._relaxation.catalog.forms
-        others = self._others(holders)
-        on, off = self._pieces.priced(weights, holders), self._pieces.priced(1.0 - weights, others)
-        own = forms.pieces.table == table
-        with_holders = own | (on <= off)
-        price = np.where(relaxation.legal & ~(own & copied), np.where(with_holders, on, off), np.inf)
-        fewest = np.ones(relaxation.tables, dtype=np.int64)
-        fewest[list(self._least_holders)] = list(self._least_holders.values())
-        fewest[table] = holders.fewest
-        of_form, uses = cheapest_widths(forms.first, price, fewest[forms.table])
-        of_spread, rise_of_spread = self._spread_prices(table, holders, weights, copied=copied)
-        best, worth, taken, spread = relaxation.settled(of_form, of_spread, self._made)
-        if not np.isfinite(best).all():
-            return np.inf, np.zeros(4)
-        used = uses * np.isin(forms.form, taken)
-        inside, outside = used * with_holders, used * ~with_holders
-        rise = inside @ self._pieces.change(holders) - outside @ self._pieces.change(others)
-        return self._fixed + sum(self._made[worth].tolist()) + float(best.sum()), rise + rise_of_spread[spread].sum(
-            axis=0
-        )
-
-    def _others(self, holders: Count) -> Count:
-        return Count(self._devices - holders.most, self._devices - holders.fewest)
-
-    def _spread_prices(self, table: int, holders: Count, weights: Floats, *, copied: bool) -> tuple[Floats, Floats]:
-        """`(spreads,)` ms of the other ways, with as many parts on holders as pays, and `(spreads, 4)` how they rise with the weights."""
-        loads, others, copies = self._spreads, self._others(holders), self._relaxation.copied
-        on, off = loads.priced(weights, holders), loads.priced(1.0 - weights, others)
-        stacked, parts = loads.holders[:, 0] < loads.parts, loads.parts
-        most = np.where(stacked, parts, np.minimum(parts, holders.most))
-        fewest = np.where(stacked, 0, np.maximum(parts - others.most, 0))
-        inside = np.where(on <= off, most, fewest)
-        outside = loads.parts - inside
-        price = inside * on + np.where(outside > 0, outside * np.where(outside > 0, off, 0.0), 0.0)
-        rise = inside[:, None] * loads.change(holders) - outside[:, None] * loads.change(others)
-        for held, least in self._least_holders.items():
-            price[(loads.table == held) & (loads.holders[:, 1] < least) & ~copies] = np.inf
-        own = loads.table == table
-        if copied:
-            price[own & ~copies] = np.inf
-        else:
-            few, many = loads.holders.T
-            price[own & (copies | (many < holders.fewest) | (few > holders.most))] = np.inf
-        return price, rise
-
-
-def _loads(
-    table: Ints,
-    parts: Ints,
-    holders: Ints,
-    kernels: Floats,
-    links: Floats,
-    relaxation: Relaxation,
-    prices: Prices,
-) -> Loads:
-    """Loads from `(2, n)` kernel ms and `(n, 5)` link terms of a part."""
-    task = relaxation.catalog.task
-    present = peers_of(relaxation.topology) > 0
-    asked = float((prices.links[0] * prices_of(task).forward)[present].min()) if present.any() else 0.0
-    forward, backward = link_prices(task, prices)
-    sent = np.delete(links, 2, axis=1) @ np.delete(np.stack([forward, backward]), 2, axis=1).T
-    ms = np.stack([kernels[0], *sent.T, kernels[1]], axis=1)
-    return Loads(table, parts, holders, ms, links[:, 2] * asked / relaxation.topology.devices)
-
-
-def _piece_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
-    forms, links = relaxation.catalog.forms, piece_links(relaxation.least_served())
-    ones = np.ones(forms.costs.call.size, dtype=np.int64)
-    alone = np.stack([ones, ones], axis=1)
-    return _loads(forms.pieces.table, ones, alone, relaxation.piece_prices(slopes), links, relaxation, prices)
-
-
-def _spread_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
-    """Loads of the smaller parts, or of the larger ones where these are less."""
-    other = relaxation.other
-    kernels = np.stack([relaxation.other_prices(slope).min(axis=0) for slope in slopes])
-    return _loads(other.table, other.parts, other.holders, kernels, other.part_links.min(axis=0), relaxation, prices)

@@ -24,13 +24,15 @@ needs its own: a cache holds at least the expected distinct rows of two batches.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
-from torchrec.distributed.types import CacheStatistics
+from torchrec.distributed.types import CacheStatistics, ShardingPlan
 
 from shardwright.arrays import Floats
+from shardwright.errors import some_of
 from shardwright.integrations.torchrec.conversion import KernelChoice
 from shardwright.integrations.torchrec.off_device import (
     CACHED,
@@ -188,13 +190,34 @@ def least_cache(problem: TorchRecProblem) -> float:
 
 def _least_cache(problem: TorchRecProblem, name: str) -> float:
     """Least load factor of a table's cache: that of all caches, and with a prefetching pipeline as much as two batches look up."""
-    place, table = problem.places[name], problem.task.table_by_name[name]
-    if not place.cache.prefetch_pipeline:
-        return least_cache(problem)
-    known = place.cache.stats
+    two_batches = _of_two_batches(problem, name) if problem.places[name].cache.prefetch_pipeline else 0.0
+    return min(max(least_cache(problem), two_batches), _ALMOST_ALL)
+
+
+def _of_two_batches(problem: TorchRecProblem, name: str) -> float:
+    """Expected share of a table's rows that two batches look up."""
+    table, known = problem.task.table_by_name[name], problem.places[name].cache.stats
     lookups = 2 * table.pooling * problem.task.batch_size
     distinct = 2 * float(known.expected_lookups) if known is not None else table.access.distinct_rows(lookups)
-    return min(max(least_cache(problem), distinct / table.rows), _ALMOST_ALL)
+    return distinct / table.rows
+
+
+def warn_of_small_caches(problem: TorchRecProblem, plan: ShardingPlan) -> None:
+    """Warn once of cached tables whose named load factor is too small for a prefetching pipeline."""
+    small = []
+    for name, place in problem.places.items():
+        cached = plan.plan[place.path][place.name].compute_kernel in CACHED
+        if cached and place.cache.prefetch_pipeline and _fixed(place):
+            needed, named = _of_two_batches(problem, name), _named(place) or 0.0
+            if named < needed:
+                small.append(
+                    f"'{name}' has cache_load_factor {named:g}, two batches are expected to look up {needed:.2g} of its rows"
+                )
+    if small:
+        warnings.warn(
+            f"prefetch_pipeline holds two batches in the caches: table {some_of(small, 3, '; table ')}; raise it or leave it out",
+            stacklevel=4,
+        )
 
 
 def held_bytes(task: Task, table: Table) -> int:
@@ -209,8 +232,7 @@ def _shares(free: list[_Cachable], budget: float) -> dict[str, float]:
     segments = []
     whole_only = {table.name for table in free if table.fixed_share}
     for table in free:
-        inner = table.points if not table.fixed_share else []
-        cuts = np.unique(np.concatenate([[table.floor, table.ceiling], inner]))
+        cuts = np.unique(np.concatenate([[table.floor, table.ceiling], [] if table.fixed_share else table.points]))
         cuts = cuts[(cuts >= table.floor) & (cuts <= table.ceiling)]
         saved = -np.diff(np.interp(cuts, table.points, table.missed))
         sizes = np.diff(cuts) * table.held
@@ -226,7 +248,8 @@ def _shares(free: list[_Cachable], budget: float) -> dict[str, float]:
             continue
         share[name] = start + (stop - start) * min(1.0, left / size)
         left -= size
-    return {name: float(min(part, _ALMOST_ALL)) for name, part in share.items() if part < 1.0}
+    most = {name: 1.0 if name in whole_only else _ALMOST_ALL for name in share}
+    return {name: float(min(part, most[name])) for name, part in share.items() if part < 1.0}
 
 
 def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool) -> _Cachable:

@@ -14,6 +14,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan, Sharding
 
 from shardwright.errors import InvalidPlan
 from shardwright.integrations.torchrec.conversion import check_complete, shard_of
+from shardwright.integrations.torchrec.off_device import CACHED
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.checking import check_tiling
 
@@ -56,6 +57,7 @@ def check_sharding_plan(plan: ShardingPlan, problem: TorchRecProblem) -> None:
     for name, place in problem.places.items():
         table: ParameterSharding = plan.plan[place.path][place.name]
         _check_kernel(place, table)
+        _check_load_factor(place, table)
         if table.sharding_type != ShardingType.DATA_PARALLEL.value:
             _check_blocks(name, table, problem)
     _check_towers(plan, problem)
@@ -90,6 +92,15 @@ def _check_kernel(place: TablePlace, table: ParameterSharding) -> None:
         raise PlannerError(
             f"table '{place.fqn}' is planned {table.sharding_type} with kernel {table.compute_kernel}; it may have "
             f"{', '.join(allowed)}",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL,
+        )
+
+
+def _check_load_factor(place: TablePlace, table: ParameterSharding) -> None:
+    factor = table.cache_params.load_factor if table.cache_params and table.compute_kernel in CACHED else None
+    if factor is not None and not 0 < factor < 1:
+        raise PlannerError(
+            f"table '{place.fqn}' is planned with cache_load_factor {factor}, must be above 0 and below 1",
             PlannerErrorType.INVALID_COMPUTE_KERNEL,
         )
 

@@ -209,7 +209,7 @@ def _parameter_sharding(
         compute_kernel=chosen.kernel,
         ranks=ranks,
         sharding_spec=None if replicated else EnumerableShardingSpec(shards),
-        cache_params=cache_params_of(given.cache_params if given else None, chosen),
+        cache_params=cache_params_of(place, chosen),
         enforce_hbm=given.enforce_hbm if given else None,
         stochastic_rounding=given.stochastic_rounding if given else None,
         bounds_check_mode=given.bounds_check_mode if given else None,
@@ -225,10 +225,10 @@ def _in_buckets(pattern: Pattern, place: TablePlace, buckets: int) -> Pattern:
     return replace(pattern, blocks=tuple(aligned))
 
 
-def cache_params_of(given: CacheParams | None, chosen: KernelChoice) -> CacheParams | None:
-    """The user's cache parameters with the chosen load factor, which is the user's unless it is left open or to be scaled up."""
-    given = deepcopy(given)
-    if chosen.load_factor is None or chosen.kernel not in CACHED:
+def cache_params_of(place: TablePlace, chosen: KernelChoice) -> CacheParams | None:
+    """The user's cache parameters, with the chosen load factor unless the kernel gets that one anyway, from them or from the sharder."""
+    given = deepcopy(place.given.cache_params) if place.given else None
+    if chosen.load_factor in (None, place.cache.load_factor) or chosen.kernel not in CACHED:
         return given
     return replace(given or CacheParams(), load_factor=chosen.load_factor)
 

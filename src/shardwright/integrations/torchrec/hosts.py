@@ -65,15 +65,26 @@ def _looked_up(tables: Sequence[Table]) -> float:
     return sum(table.pooling * table.dim for table in tables)
 
 
+def _load(filled: Floats, busy: Floats, room: Floats | float) -> Floats:
+    """Loads of hosts; high where there is too little room."""
+    full = filled / room
+    loads: Floats = (busy + full) * np.where(full > 1, _TOO_FULL, 1.0)
+    return loads
+
+
 def _ascending(held: Floats, values: Floats, filled: Floats, busy: Floats, room: Floats) -> list[int]:
     """`(towers,)` hosts, ascending, for which the sum of squared loads is least."""
+    if held.size == 1:
+        after, before = _load(filled + held, busy + values, room), _load(filled, busy, room)
+        return [int((after**2 - before**2).argmin())]
     bytes_before, values_before = (np.concatenate([[0.0], np.cumsum(each)]) for each in (held, values))
-    least = np.where(np.arange(held.size + 1) == 0, 0.0, np.inf)  # for each number of towers, on the hosts so far
-    firsts = np.zeros((filled.size, held.size + 1), dtype=int)  # the first tower of each host
+    towers = held.size + 1
+    least = np.where(np.arange(towers) == 0, 0.0, np.inf)  # for each number of towers, on the hosts so far
+    firsts = np.zeros((filled.size, towers), dtype=int)  # the first tower of each host
     for host in range(filled.size):
-        full = (filled[host] + bytes_before[:, None] - bytes_before) / room[host]
-        load = (busy[host] + values_before[:, None] - values_before + full) * np.where(full > 1, _TOO_FULL, 1.0)
-        sums = np.where(np.tri(held.size + 1, dtype=bool), least + load**2, np.inf)  # towers behind × towers before
+        own, work = bytes_before[:, None] - bytes_before, values_before[:, None] - values_before
+        loads = _load(filled[host] + own, busy[host] + work, room[host])
+        sums = np.where(np.tri(towers, dtype=bool), least + loads**2, np.inf)  # towers behind × towers before
         firsts[host] = held.size - sums[:, ::-1].argmin(
             axis=1
         )  # of equal sums, the one with fewest towers on later hosts

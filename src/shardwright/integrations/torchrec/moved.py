@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardMetadata
 
 from shardwright.integrations.torchrec.caching import cache_bytes, missed_rows
@@ -18,7 +19,7 @@ from shardwright.integrations.torchrec.off_device import (
     bandwidth_of,
     store_cache_bytes,
 )
-from shardwright.integrations.torchrec.problem import TorchRecProblem
+from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.task.table import row_bytes
 from shardwright.task.units import format_bytes
@@ -97,12 +98,18 @@ def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, ro
         cache = store_cache_bytes(place)
         share = min(cache / max(rows * row, 1), 1.0)
     else:
-        share = sharding.cache_params.load_factor or 0.0 if sharding.cache_params and kernel in CACHED else 0.0
+        share = _load_factor(sharding, place) if kernel in CACHED else 0.0
         cache = round(cache_bytes(rows, held, share)) if kernel in CACHED else 0
     fetched = missed_rows(problem, table, share) * rows / place.rows * row
     stored = 0 if kernel in VIRTUAL else held
     host, ssd = (0, stored) if kernel == KEY_VALUE else (stored, 0)
     return Kept(host, ssd, cache, fetched, fetched / bandwidth_of(kernel, problem.topology))
+
+
+def _load_factor(sharding: ParameterSharding, place: TablePlace) -> float:
+    """The load factor that the kernel gets: the plan's, else the sharder's, else the usual one."""
+    planned = sharding.cache_params.load_factor if sharding.cache_params else None
+    return float(next(factor for factor in (planned, place.cache.load_factor, UVM_CACHING_RATIO) if factor is not None))
 
 
 def moved(plan: ShardingPlan, problem: TorchRecProblem) -> Moved:

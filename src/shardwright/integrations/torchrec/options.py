@@ -141,6 +141,7 @@ def _option(
         input_lengths=list(given.pooling_factors) if given else [POOLING_FACTOR],
         batch_size=problem.batch_size,
         shards=shards,
+        dependency=found.tower,
         is_pooled=found.pooled,
         feature_names=list(given.feature_names) if given and given.feature_names else None,
         **choices_of(table),

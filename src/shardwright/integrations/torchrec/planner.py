@@ -35,6 +35,7 @@ from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 from shardwright.cost.choice import given_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.errors import InvalidInput
+from shardwright.integrations.torchrec.caching import warn_of_small_caches
 from shardwright.integrations.torchrec.checks import (
     check_process_group,
     check_ranks_assigned,
@@ -216,9 +217,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             return self._plan_groups(module, sharders)
         constraints = self._said.constraints
         found = shardable_tables(module, sharders, self._topology.compute_device, constraints)
-        for table in found if constraints else ():
-            with _as_planner_error():
-                check_numbers(constraints.get(table.name) or ParameterConstraints(), table.name)
+        with _as_planner_error():
+            check_numbers(constraints, {table.name for table in found})
         left = self._storage_reservation.reserve(
             topology=self._topology,
             batch_size=self._batch_size,
@@ -402,6 +402,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             check_ranks_assigned(options)
             result = to_sharding_plan(options, self._topology)
         check_sharding_plan(result, problem)
+        warn_of_small_caches(problem, result)
         self.last_moved = moved(result, problem)
         if self.last_moved.kernels:
             _logger.info("%s", self.last_moved)

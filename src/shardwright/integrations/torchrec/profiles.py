@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -85,7 +85,7 @@ def statistics_of(
         InvalidInput: constraints do not have one number for each feature, or one that is no number.
     """
     given = given or ParameterConstraints()
-    check_numbers(given, name)
+    check_numbers({name: given}, {name})
     factors = list(given.pooling_factors) if _has_pooling(given) else _factors(name, features, known)
     many = features or factors
     factors = _one_each(name, "pooling_factors", factors, many, 1.0)
@@ -101,15 +101,20 @@ def statistics_of(
     return _by_bag(name, factors, bags), _mixed(found) if found else AccessProfile.uniform(rows)
 
 
-def check_numbers(given: ParameterConstraints, name: str) -> None:
-    """Check that what constraints say of a table's lookups are numbers, before anybody reckons with them.
+def check_numbers(constraints: Mapping[str, ParameterConstraints] | None, names: Collection[str]) -> None:
+    """Check that what constraints say of tables' lookups are numbers, before anybody reckons with them.
+
+    Args:
+        constraints: constraints by name of the parameter.
+        names: tables to check.
 
     Raises:
         InvalidInput: one is negative, infinite or no number.
     """
-    for field in ("pooling_factors", "num_poolings", "batch_sizes"):
-        for value in getattr(given, field) or ():
-            checked_number(value, f"constraints of table '{name}': {field}", zero=True)
+    for name, given in (constraints or {}).items():
+        for field in ("pooling_factors", "num_poolings", "batch_sizes") if name in names else ():
+            for value in getattr(given, field) or ():
+                checked_number(value, f"constraints of table '{name}': {field}", zero=True)
 
 
 def _by_bag(name: str, factors: Sequence[float], bags: Sequence[float]) -> list[float]:

@@ -247,6 +247,15 @@ def test_a_named_load_factor_without_statistics_is_no_floor_but_final():
     assert table.cache_params.load_factor == 0.1
 
 
+@pytest.mark.parametrize("factor", [0.05, 0.3])
+def test_a_named_load_factor_is_kept_where_nothing_demands_a_cache(factor):
+    given = {f"t{i}": ParameterConstraints(cache_params=CacheParams(load_factor=factor)) for i in range(len(SHAPES))}
+    found = planner(topology(4, hbm=GB // 2, ddr_cap=40 * GB), constraints=given)
+    tables = tables_of(found.plan(bags(SHAPES), SHARDERS)).values()
+    factors = {table.cache_params.load_factor for table in tables if table.compute_kernel == "fused_uvm_caching"}
+    assert factors == {factor}
+
+
 def test_what_moved_to_the_host_is_told(caplog):
     found = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES)
     with caplog.at_level("INFO", logger="shardwright.integrations.torchrec.planner"):

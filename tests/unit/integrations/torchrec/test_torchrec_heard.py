@@ -24,6 +24,7 @@ from torchrec.modules.embedding_configs import DataType
 
 import shardwright as sw
 from shardwright.integrations.torchrec import ShardwrightPlanner
+from shardwright.integrations.torchrec.caching import demanded
 from tests.unit.integrations.torchrec.made import GB, SHARDERS, Model, bags, planner, ranks_of, tables_of, topology
 
 pytestmark = pytest.mark.torchrec
@@ -79,8 +80,11 @@ def test_constraints_go_before_fused_parameters():
         "t0": ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=CacheParams(load_factor=0.3))
     }
     ours = planner(topology(2, hbm=GB), constraints=CACHED | named)
-    tables = tables_of(ours.plan(bags(SHAPES), [EmbeddingBagCollectionSharder({"cache_load_factor": 0.1})]))
-    assert [tables["", name].cache_params.load_factor for name in ("t0", "t1")] == [0.3, 0.1]
+    fused = {"cache_load_factor": 0.1}
+    tables = tables_of(ours.plan(bags(SHAPES), [EmbeddingBagCollectionSharder(dict(fused))]))
+    found = [add_params_from_parameter_sharding(dict(fused), tables["", name]) for name in ("t0", "t1")]
+    assert [one["cache_load_factor"] for one in found] == [0.3, 0.1]
+    assert tables["", "t1"].cache_params is None
 
 
 def test_types_on_the_wire_are_those_of_fused_parameters_too():
@@ -104,29 +108,28 @@ def test_caches_of_stores_have_the_size_of_fused_parameters_too():
     assert cache({"max_l1_cache_size": 3}, KeyValueParams(max_l1_cache_size=5)) == 5 << 20
 
 
-@pytest.mark.parametrize("by", ["sharder", "constraint"])
+@pytest.mark.parametrize("by", ["sharder", "constraint", "neither"])
 def test_a_prefetched_cache_holds_two_batches(by):
     params = CacheParams(prefetch_pipeline=True) if by == "constraint" else None
     given = {
-        "t0": ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=params, pooling_factors=[20.0])
+        "t0": ParameterConstraints(["table_wise"], ["fused_uvm_caching"], pooling_factors=[20.0], cache_params=params)
     }
-    rows = 4_000_000
+    sharders = [EmbeddingBagCollectionSharder({"prefetch_pipeline": True} if by == "sharder" else None)]
+    ours = planner(topology(2, hbm=GB, ddr_cap=100 * GB), constraints=given, batch_size=20_000)
+    ours.plan(bags([(4_000_000, 64)]), sharders)
+    distinct = sw.AccessProfile.uniform(4_000_000).distinct_rows(2 * 2 * 20_000 * 20)
+    least = demanded(ours.last_problem)["t0"].load_factor
+    assert least == pytest.approx(0.01 if by == "neither" else distinct / 4_000_000)
+    assert ours.last_problem.task.exchange.pipeline == ("none" if by == "neither" else "prefetch")
 
-    def share(prefetch):
-        prefetching = by == "sharder" and prefetch
-        sharders = [EmbeddingBagCollectionSharder({"prefetch_pipeline": True} if prefetching else None)]
-        ours = planner(
-            topology(2, hbm=GB, ddr_cap=100 * GB), constraints=given if prefetch else CACHED, batch_size=20_000
-        )
-        # Another table fills the devices, so that the cache is as small as it may be.
-        plan = ours.plan(bags([(rows, 64), (6_400_000, 64)]), sharders)
-        return tables_of(plan)["", "t0"].cache_params.load_factor, ours.last_problem.task.exchange.pipeline
 
-    with_it, pipeline = share(prefetch=True)
-    distinct = sw.AccessProfile.uniform(rows).distinct_rows(2 * 2 * 20_000 * 20)
-    assert with_it >= distinct / rows
-    assert pipeline == "prefetch"
-    assert share(prefetch=False)[1] == "none"
+def test_a_named_cache_too_small_for_a_prefetching_pipeline_is_kept_and_warned_of():
+    given = {"t0": ParameterConstraints(compute_kernels=["fused_uvm_caching"], pooling_factors=[20.0])}
+    sharders = [EmbeddingBagCollectionSharder({"prefetch_pipeline": True, "cache_load_factor": 0.02})]
+    ours = planner(topology(2, hbm=GB), constraints=given, batch_size=20_000)
+    with pytest.warns(UserWarning, match="'t0' has cache_load_factor 0.02, two batches .* look up 0.33 of its rows"):
+        plan = ours.plan(bags([(4_000_000, 64)]), sharders)
+    assert tables_of(plan)["", "t0"].cache_params is None  # the sharder's counts
 
 
 def test_the_pipeline_of_the_storage_estimator_counts_its_batches():

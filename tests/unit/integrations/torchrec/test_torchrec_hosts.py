@@ -10,6 +10,7 @@ pytest.importorskip("torchrec")
 from torch import nn
 from torchrec.distributed.embedding_tower_sharding import EmbeddingTowerCollectionSharder, EmbeddingTowerSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 
@@ -58,6 +59,13 @@ def test_towers_spread_over_hosts_as_torchrec_spreads_them():
     for make in (planner, lambda where: EmbeddingShardingPlanner(where, 64, stats=[])):
         found = hosts_by_tower(make(topology(8, 2)).plan(model, SHARDERS), 2)
         assert sorted(next(iter(hosts)) for hosts in found.values()) == [0, 1, 2, 3]
+
+
+def test_options_name_towers_as_torchrecs_enumerator_does():
+    ours, model = planner(topology(8, 4)), Towers()
+    ours.plan(model, SHARDERS)
+    listed = {(one.fqn, one.dependency) for one in EmbeddingEnumerator(topology(8, 4), 64).enumerate(model, SHARDERS)}
+    assert {(one.fqn, one.dependency) for one in ours._best_plan} == listed
 
 
 def test_what_towers_say_of_features_and_weights_is_read():
