@@ -92,6 +92,8 @@ def table_constraints(draw: st.DrawFn, devices: int) -> TableConstraint:
             "column_multiple": draw(st.sampled_from([None, 1, 4, 12, 32])),
             "equal_columns": draw(st.booleans()),
         }
+        if width["equal_columns"]:
+            width["max_columns"] = draw(st.none() | st.integers(4, 60))
     return TableConstraint(kinds, ranks, most, **width)
 
 

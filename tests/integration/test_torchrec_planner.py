@@ -127,7 +127,7 @@ def run_columns(rank):
     problem = problem_of(model, sharders, planner._topology, 6, cut)
     blocks = {
         "t0": (8, [0, 1, 1, 0, 1]),
-        "t1": (20, [1, 0]),
+        "t1": (20, [1, 1]),  # as a table that is wider than kernels take, on one rank
         "t2": (40, [0]),
         "s0": (12, [0, 1, 1, 1]),
         "s1": (24, [0, 1]),

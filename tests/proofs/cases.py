@@ -141,6 +141,7 @@ def _limit(rng: np.random.Generator, table: Table, devices: int) -> TableConstra
         chosen = rng.random(COUNTED) < 0.5
         kinds = tuple(np.array(SHARDING_TYPES[:COUNTED])[chosen].tolist()) or ("row_wise",)
     ranks = tuple(np.flatnonzero(rng.random(devices) < 0.7).tolist()) or (0,)
+    equal_columns = bool(rng.random() < 0.3)
     return TableConstraint(
         kinds,
         ranks if rng.random() < 0.2 else None,
@@ -148,5 +149,6 @@ def _limit(rng: np.random.Generator, table: Table, devices: int) -> TableConstra
         int(rng.integers(1, table.dim + 2)) if rng.random() < 0.15 else None,
         equal_rows=bool(rng.random() < 0.3),
         column_multiple=int(_pick(rng, [1, 2, 4, 8])) if rng.random() < 0.15 else None,
-        equal_columns=bool(rng.random() < 0.3),
+        equal_columns=equal_columns,
+        max_columns=int(rng.integers(1, table.dim + 2)) if equal_columns and rng.random() < 0.3 else None,
     )

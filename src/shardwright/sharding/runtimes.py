@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.sharding.shard import Shard
+from shardwright.sharding.ways import MOST_COLUMNS, most_columns, within_kernels
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
@@ -71,8 +72,8 @@ def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types:
         )
     raise InvalidPlan(
         f"table '{table.name}': TorchRec cannot run its {len(shards)} blocks ({_said(shards)}): it runs whole tables, replicas on all "
-        "ranks, column blocks of one width, and equal row blocks on all ranks or on those of one host; plan it with equal_rows and "
-        "equal_columns and without tiers"
+        "ranks, column blocks of one width, and equal row blocks on all ranks or on those of one host, on GPUs in blocks of at most "
+        f"{MOST_COLUMNS} columns; plan it with equal_rows and equal_columns and without tiers"
     )
 
 
@@ -82,7 +83,8 @@ def patterns_like(
     """Return every TorchRec sharding type that fits the shards, with its blocks; empty if TorchRec cannot run them."""
     barred = _not_of_torchrec(table, topology.device)
     everyone = tuple(range(topology.devices))
-    if any(shard.row_order != "id" for shard in shards):
+    most = most_columns(topology.device) or table.dim
+    if any(shard.row_order != "id" or shard.dim > most for shard in shards):
         return {}
     found: dict[str, list[tuple[Range, Range, int]]] = {}
     if len(shards) == 1 and shards[0].devices == everyone and "data_parallel" not in barred:
@@ -234,9 +236,10 @@ def task_for(task: Task, runtime: Runtime | None) -> Task:
 
 
 def _limited(table: Table, limits: TableConstraint, runtime: str, device: str) -> TableConstraint | None:
-    """Return a table's constraint with the limits of a runtime added; None if the runtime adds nothing."""
+    """Return a table's constraint with the limits of a runtime and of its kernels added; None if they add nothing."""
     if table.pooled and runtime == "shardwright":
-        return None
+        within = within_kernels(table, limits, device)
+        return None if within is limits else within
     barred = _not_of_torchrec(table, device) if runtime == "torchrec" else _CUT_ROWS
     allowed = tuple(kind for kind in limits.sharding_types or SHARDING_TYPES if kind not in barred)
     if not allowed:
@@ -246,7 +249,8 @@ def _limited(table: Table, limits: TableConstraint, runtime: str, device: str) -
             f"another sharding type, or plan for runs_on '{others}'"
         )
     if runtime == "torchrec":
-        return replace(limits, sharding_types=allowed, equal_rows=True, equal_columns=True)
+        limits = replace(limits, sharding_types=allowed, equal_rows=True, equal_columns=True)
+        return within_kernels(table, limits, device)
     return replace(limits, sharding_types=allowed)
 
 

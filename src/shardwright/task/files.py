@@ -184,6 +184,7 @@ class _ConstraintFile(Struct, forbid_unknown_fields=True):
     column_multiple: int | UnsetType = UNSET
     equal_rows: bool | UnsetType = UNSET
     equal_columns: bool | UnsetType = UNSET
+    max_columns: int | UnsetType = UNSET
     colocate: list[str] | UnsetType = UNSET
     apart: list[str] | UnsetType = UNSET
 

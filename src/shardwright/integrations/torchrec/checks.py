@@ -17,6 +17,7 @@ from shardwright.integrations.torchrec.conversion import check_complete, shard_o
 from shardwright.integrations.torchrec.off_device import CACHED
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.checking import check_tiling
+from shardwright.sharding.ways import most_columns
 
 
 def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None, *, whole: bool) -> None:
@@ -115,6 +116,12 @@ def _check_blocks(name: str, table: ParameterSharding, problem: TorchRecProblem)
             PlannerErrorType.INVALID_RANK_ASSIGNMENT,
         )
     shards = [shard_of(name, shard, place.unit) for shard in metadata if min(shard.shard_sizes) > 0]
+    widest, most = max((shard.dim for shard in shards), default=0), most_columns(problem.compute_device)
+    if most is not None and widest > most:
+        raise PlannerError(
+            f"table '{place.fqn}' has a block of {widest} columns, FBGEMM's kernels take at most {most}; cut it by columns",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL,
+        )
     try:
         check_tiling(problem.task.table_by_name[name], shards)
     except InvalidPlan as error:

@@ -21,6 +21,7 @@ from shardwright.integrations.torchrec.hosts import chosen_hosts
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
 from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
 from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
+from shardwright.integrations.torchrec.requirements import most_columns_here
 from shardwright.integrations.torchrec.topology import KnownLinks, topology_of
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.table import MAX_ELEMENTS, Dtype, Table
@@ -268,6 +269,7 @@ def _limits(
         if place.found.tower is not None or needs_host(place.types)
     }
     hosts = chosen_hosts(tables, towers, topology)
+    widest = None if topology.device == "cpu" else most_columns_here()
     return {
         table.name: limits_of(
             table,
@@ -275,6 +277,7 @@ def _limits(
             places[table.name].given,
             topology,
             narrowest=narrowest[table.name],
+            widest=widest,
             host=hosts.get(table.name, 0),
             bound=places[table.name].found.tower is not None,
         )
