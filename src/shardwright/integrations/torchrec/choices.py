@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.fused_params import is_fused_param_quant_state_dict_split_scale_bias
@@ -35,7 +35,7 @@ PREFERENCE = tuple(
 """Sharding types in order of preference: a pattern of blocks that fits several types gets the first as its name."""
 
 _REPLICAS = ShardingType.DATA_PARALLEL.value
-_DENSE, _QUANT = EmbeddingComputeKernel.DENSE.value, EmbeddingComputeKernel.QUANT.value
+_DENSE = EmbeddingComputeKernel.DENSE.value
 _ROWS_OF_HOSTS = frozenset({ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value})
 _RUNNABLE = tuple(
     kernel.value
@@ -56,8 +56,28 @@ _RUNNABLE = tuple(
 """Compute kernels that plans may use, fastest first."""
 
 
+def variable_batches(constraints: Iterable[ParameterConstraints | None], batch_size: int) -> bool:
+    """Whether some feature has a batch size of its own. All features of a batch then come as a variable batch (TorchRec's VBE)."""
+    return any(size != batch_size for given in constraints if given for size in given.batch_sizes or ())
+
+
+def searched_types(table: ShardableTable, given: ParameterConstraints | None, types: Sequence[str]) -> tuple[str, ...]:
+    """The sharding types that a search may choose for a table, among those that it may take.
+
+    TorchRec trains replicas by the model's dense optimizer, whatever optimizer the table names. A table that names one has replicas only
+    if its constraints name data_parallel, or nothing else is left.
+    """
+    asked = given is not None and _REPLICAS in (given.sharding_types or ())
+    others = tuple(kind for kind in types if kind != _REPLICAS)
+    return others if table.optimizer and others and not asked else tuple(types)
+
+
 def kernels_by_type(
-    table: ShardableTable, given: ParameterConstraints | None, topology: TorchRecTopology
+    table: ShardableTable,
+    given: ParameterConstraints | None,
+    topology: TorchRecTopology,
+    *,
+    variable_batches: bool = False,
 ) -> dict[str, tuple[str, ...]]:
     """The compute kernels of each sharding type that a table may take: types in order of preference, kernels fastest first.
 
@@ -70,35 +90,36 @@ def kernels_by_type(
     device = topology.compute_device
     offered = table.sharder.sharding_types(device)
     types = _types(offered, given, table)
-    if rows_hold_scales(table, device):
+    if table.quantised and not _scales_apart(table):
         types &= {ShardingType.TABLE_WISE.value}
     if topology.world_size % min(topology.intra_group_size, topology.world_size):
         types -= _ROWS_OF_HOSTS
-    asked = {kind: _kernels(table, kind, given, device) for kind in PREFERENCE if kind in types}
+    # On CPUs, FBGEMM's dense kernel pools whatever it is told, and takes one batch size only.
+    dense = device != "cpu" or (table.pooled and not variable_batches)
+    asked = {kind: _kernels(table, kind, given, device, dense=dense) for kind in PREFERENCE if kind in types}
     found = {
         kind: tuple(kernel for kernel in kernels if kernel != _DENSE or kind == _REPLICAS)
         for kind, kernels in asked.items()
     }
     found = {kind: kernels for kind, kernels in found.items() if kernels}
     if not found:
-        dense = any(asked.values())
+        only_dense = any(asked.values())
         raise PlannerError(
             f"table '{table.path}.{table.name}': sharder {type(table.sharder).__name__} offers sharding types {sorted(offered)} on "
             f"{device}, the constraints allow {_said(given)}: no sharding type with a compute kernel that can run is left "
-            "(dense kernels run data_parallel tables only, on CPUs pooled ones only; UVM and stores need GPUs; row blocks of a host need "
-            "hosts of equal size; quantised tables stay whole unless quant_state_dict_split_scale_bias is on); widen the constraints or "
-            "use another sharder",
-            PlannerErrorType.INVALID_COMPUTE_KERNEL if dense else PlannerErrorType.STRICT_CONSTRAINTS,
+            "(dense kernels run data_parallel tables only, on CPUs pooled ones of one batch size only; UVM and stores need GPUs; row blocks "
+            "of a host need hosts of equal size; quantised tables stay whole unless quant_state_dict_split_scale_bias is on); widen the "
+            "constraints, or use another sharder",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL if only_dense else PlannerErrorType.STRICT_CONSTRAINTS,
         )
     return found
 
 
-def rows_hold_scales(table: ShardableTable, compute_device: str) -> bool:
-    """Whether the weights are an inference module's with scale and bias in every row. TorchRec runs these whole only."""
-    quantised = _QUANT in table.sharder.compute_kernels(ShardingType.TABLE_WISE.value, compute_device)
+def _scales_apart(table: ShardableTable) -> bool:
+    """Whether a quantised module keeps scales and biases apart from its rows. TorchRec cuts no others."""
     split = is_fused_param_quant_state_dict_split_scale_bias(getattr(table.sharder, "fused_params", None))
-    marked = (getattr(part, MODULE_ATTR_QUANT_STATE_DICT_SPLIT_SCALE_BIAS, False) for part in table.module.modules())
-    return quantised and not split and not any(marked)
+    attribute = MODULE_ATTR_QUANT_STATE_DICT_SPLIT_SCALE_BIAS
+    return split or any(getattr(part, attribute, False) for part in table.module.modules())
 
 
 def _types(offered: list[str], given: ParameterConstraints | None, table: ShardableTable) -> set[str]:
@@ -111,11 +132,11 @@ def _types(offered: list[str], given: ParameterConstraints | None, table: Sharda
 
 
 def _kernels(
-    table: ShardableTable, kind: str, given: ParameterConstraints | None, compute_device: str
+    table: ShardableTable, kind: str, given: ParameterConstraints | None, compute_device: str, *, dense: bool
 ) -> tuple[str, ...]:
     offered = set(table.sharder.compute_kernels(kind, compute_device))
-    if compute_device == "cpu" and not table.pooled:
-        offered.discard(_DENSE)  # on CPUs, FBGEMM's dense kernel pools whatever it is told
+    if not dense:
+        offered.discard(_DENSE)
     if given is not None and given.compute_kernels:
         offered &= set(given.compute_kernels)
     else:
