@@ -254,5 +254,40 @@ def _limited(table: Table, limits: TableConstraint, runtime: str, device: str) -
     return replace(limits, sharding_types=allowed)
 
 
+def on_their_sides(task: Task, start: Plan) -> Task:
+    """Return the task with each table of a plan kept replicated, or kept from replicas, as it is in the plan.
+
+    TorchRec trains replicas by the dense optimizer. A checkpoint's state of one optimizer is not loaded into the other, so a table that
+    crosses loses it. SGD has no state, and a single device no replicas; nothing changes then.
+    """
+    limits = {}
+    if task.optimizer != "sgd" and task.topology.devices > 1:
+        for name, shards in start.by_table.items():
+            own = task.constraints.of(name)
+            replicated = any(len(shard.devices) > 1 for shard in shards)
+            kinds = tuple(kind for kind in SHARDING_TYPES if own.allows(kind))
+            side = tuple(kind for kind in kinds if (kind == "data_parallel") == replicated)
+            if name in task.table_by_name and side and side != kinds:
+                limits[name] = replace(own, sharding_types=side)
+    given = task.constraints
+    return (
+        replace(task, constraints=Constraints({**given.tables, **limits}, given.colocate, given.apart))
+        if limits
+        else task
+    )
+
+
+def crossing(older: Plan, newer: Plan) -> list[str]:
+    """Return the tables that are replicated in one of two plans only, so that TorchRec loads no optimizer state for them."""
+    if newer.task.optimizer == "sgd":
+        return []
+    common = [name for name in newer.by_table if name in older.by_table]
+    sides = [
+        {name: any(len(shard.devices) > 1 for shard in plan.by_table[name]) for name in common}
+        for plan in (older, newer)
+    ]
+    return [name for name in common if sides[0][name] != sides[1][name]]
+
+
 def _exchanges_otherwise(task: Task) -> bool:
     return not task.exchange.as_torchrec and not all(table.pooled for table in task.tables)
