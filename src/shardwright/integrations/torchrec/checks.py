@@ -59,6 +59,7 @@ def check_sharding_plan(plan: ShardingPlan, problem: TorchRecProblem) -> None:
         table: ParameterSharding = plan.plan[place.path][place.name]
         _check_kernel(place, table)
         _check_load_factor(place, table)
+        _check_ranks(place, table, problem)
         if table.sharding_type != ShardingType.DATA_PARALLEL.value:
             _check_blocks(name, table, problem)
     _check_towers(plan, problem)
@@ -104,6 +105,35 @@ def _check_load_factor(place: TablePlace, table: ParameterSharding) -> None:
             f"table '{place.fqn}' is planned with cache_load_factor {factor}, must be above 0 and below 1",
             PlannerErrorType.INVALID_COMPUTE_KERNEL,
         )
+
+
+def _check_ranks(place: TablePlace, table: ParameterSharding, problem: TorchRecProblem) -> None:
+    """Check that replicas and row blocks lie on all ranks, or those of a column block on all of a host.
+
+    TorchRec finds the rank of a row by division.
+    """
+    kind, ranks, topology = table.sharding_type, table.ranks or [], problem.task.topology
+    by_columns = [ranks]
+    near = topology.devices
+    if kind in (ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value):
+        near, metadata = (
+            topology.devices_per_host,
+            table.sharding_spec.shards if table.sharding_spec is not None else [],
+        )
+        held: dict[int, list[int]] = {}
+        for shard, rank in zip(metadata, ranks, strict=False):
+            held.setdefault(shard.shard_offsets[1], []).append(rank)
+        by_columns = list(held.values())
+    elif kind not in (ShardingType.DATA_PARALLEL.value, ShardingType.ROW_WISE.value):
+        return
+    for found in by_columns:
+        first = found[0] // near * near if found else 0
+        if found != list(range(first, first + near)):
+            raise PlannerError(
+                f"table '{place.fqn}' is {kind} on ranks {found}; it must lie on all {near} ranks from {first} on: plan anew for this "
+                "topology",
+                PlannerErrorType.INVALID_RANK_ASSIGNMENT,
+            )
 
 
 def _check_blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> None:
