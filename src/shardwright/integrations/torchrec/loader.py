@@ -136,8 +136,8 @@ def _check_context(loader: PlanLoader, of_plan: str, hashes: Iterator[str]) -> N
     if of_plan == own or of_plan in hashes:
         return
     raise PlannerError(
-        f"planner input mismatch: {_name_of(loader)} was made for other inputs; its context hash is {of_plan}, the planner's {own}: plan anew, or "
-        "load it with the topology, batch size, model, reservation and constraints it was made for",
+        f"planner input mismatch: {_name_of(loader)} was made for other inputs; its context hash is {of_plan}, the planner's {own}: plan "
+        "anew, or load it with the topology, batch size, model, reservation and constraints it was made for",
         PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH,
     )
 
