@@ -27,7 +27,7 @@ from shardwright.integrations.torchrec.enumerators import Listed, kernels_listed
 from shardwright.integrations.torchrec.hosts import chosen_hosts
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
 from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
-from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
+from shardwright.integrations.torchrec.profiles import Profiles, id_shares_of, profiles_by_name, statistics_of
 from shardwright.integrations.torchrec.requirements import most_columns_here
 from shardwright.integrations.torchrec.topology import KnownLinks, topology_of
 from shardwright.task.constraints import Constraints, TableConstraint
@@ -311,7 +311,10 @@ def _table(
     rows, dim = int(found.tensor.shape[0]) // unit, int(found.tensor.shape[1])
     pooling, access = statistics_of(found.name, rows, found.features, given, batch_size, known)
     weighted = found.weighted or bool(given and given.is_weighted)
-    return Table(name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype), weighted=weighted)
+    shares = id_shares_of(found.name, rows * unit, found.features, known)
+    return Table(
+        name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype), weighted=weighted, id_shares=shares
+    )
 
 
 _WIRE: dict[torch.dtype, WireType] = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.uint8: "int8"}
