@@ -37,21 +37,25 @@ PREFERENCE = tuple(
 _REPLICAS = ShardingType.DATA_PARALLEL.value
 _DENSE = EmbeddingComputeKernel.DENSE.value
 _ROWS_OF_HOSTS = frozenset({ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value})
-_RUNNABLE = tuple(
-    kernel.value
-    for kernel in (
-        EmbeddingComputeKernel.FUSED,
-        EmbeddingComputeKernel.DENSE,
-        EmbeddingComputeKernel.QUANT,
-        EmbeddingComputeKernel.FUSED_UVM_CACHING,
-        EmbeddingComputeKernel.QUANT_UVM_CACHING,
-        EmbeddingComputeKernel.FUSED_UVM,
-        EmbeddingComputeKernel.QUANT_UVM,
-        EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE,
-        EmbeddingComputeKernel.SSD_VIRTUAL_TABLE,
-        EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE,
-        EmbeddingComputeKernel.KEY_VALUE,
-    )
+_TRITON = "fused_triton"  # of pooled tables; TorchRec 1.8 has it, 1.6 does not
+_RUNNABLE = (
+    EmbeddingComputeKernel.FUSED.value,
+    _TRITON,
+    *(
+        kernel.value
+        for kernel in (
+            EmbeddingComputeKernel.DENSE,
+            EmbeddingComputeKernel.QUANT,
+            EmbeddingComputeKernel.FUSED_UVM_CACHING,
+            EmbeddingComputeKernel.QUANT_UVM_CACHING,
+            EmbeddingComputeKernel.FUSED_UVM,
+            EmbeddingComputeKernel.QUANT_UVM,
+            EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE,
+            EmbeddingComputeKernel.SSD_VIRTUAL_TABLE,
+            EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE,
+            EmbeddingComputeKernel.KEY_VALUE,
+        )
+    ),
 )
 """Compute kernels that plans may use, fastest first."""
 
@@ -137,6 +141,8 @@ def _kernels(
     offered = set(table.sharder.compute_kernels(kind, compute_device))
     if not dense:
         offered.discard(_DENSE)
+    if not table.pooled:
+        offered.discard(_TRITON)
     if given is not None and given.compute_kernels:
         offered &= set(given.compute_kernels)
     else:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.ao.quantization import QConfig
 from torch.ao.quantization.observer import PlaceholderObserver
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.global_settings import get_propogate_device, set_propogate_device
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
 from torchrec.distributed.quant_embeddingbag import QuantEmbeddingBagCollectionSharder
@@ -144,3 +145,17 @@ def test_quantised_rows_that_hold_their_scales_may_not_be_cut():
             quantised(False), [QuantEmbeddingBagCollectionSharder()]
         )
     assert error.value.error_type is PlannerErrorType.STRICT_CONSTRAINTS
+
+
+@pytest.mark.skipif(not hasattr(EmbeddingComputeKernel, "FUSED_TRITON"), reason="this TorchRec has no such kernel")
+def test_the_triton_kernel_is_planned_where_a_sharder_offers_it_and_constraints_name_it():
+    offering = [
+        type(f"Triton{type(one).__name__}", (type(one),), {"compute_kernels": lambda *_: ["fused", "fused_triton"]})()
+        for one in SHARDERS
+    ]
+    model = nn.ModuleDict({"pooled": bags([(5000, 64)]), "sequence": sequences((500,), 32)})
+    assert {table.compute_kernel for table in tables_of(planner().plan(model, offering)).values()} == {"fused"}
+    named = {"t0": ParameterConstraints(compute_kernels=["fused_triton"])}
+    assert tables_of(planner(constraints=named).plan(model, offering))["pooled", "t0"].compute_kernel == "fused_triton"
+    with pytest.raises(PlannerError, match="no sharding type with a compute kernel that can run"):
+        planner(constraints={"s0": ParameterConstraints(compute_kernels=["fused_triton"])}).plan(model, offering)
