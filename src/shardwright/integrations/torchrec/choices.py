@@ -111,9 +111,9 @@ def kernels_by_type(
         raise PlannerError(
             f"table '{table.path}.{table.name}': sharder {type(table.sharder).__name__} offers sharding types {sorted(offered)} on "
             f"{device}, the constraints allow {_said(given)}: no sharding type with a compute kernel that can run is left "
-            "(dense kernels run data_parallel tables only, on CPUs pooled ones of one batch size only; UVM and stores need GPUs; row blocks "
-            "of a host need hosts of equal size; quantised tables stay whole unless quant_state_dict_split_scale_bias is on); widen the "
-            "constraints, or use another sharder",
+            "(dense kernels run data_parallel tables only, on CPUs pooled ones of one batch size only; UVM and stores need GPUs; row "
+            "blocks of a host need hosts of equal size; quantised tables stay whole unless quant_state_dict_split_scale_bias is on); "
+            "widen the constraints, or use another sharder",
             PlannerErrorType.INVALID_COMPUTE_KERNEL if only_dense else PlannerErrorType.STRICT_CONSTRAINTS,
         )
     return found
@@ -201,8 +201,8 @@ def limits_of(
         bound: whether it must, being of a tower.
 
     Raises:
-        PlannerError: the table must lie on one host, and none of its types does; or it is wider than the kernels' blocks, and may not be cut
-            into narrower ones.
+        PlannerError: the table must lie on one host, and none of its types does; or it is wider than the kernels' blocks, and may not be
+            cut into narrower ones.
     """
     if topology.devices == 1 and table.dim <= (widest or most_columns(topology.device) or table.dim):
         return TableConstraint(("table_wise",), equal_rows=True)
