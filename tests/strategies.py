@@ -50,6 +50,7 @@ def tables(
 ) -> Table:
     """A table of any kind, of one feature or several."""
     rows = draw(st.integers(1, max_rows))
+    parts = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any) | st.just([]))
     return Table(
         name if name is not None else draw(names),
         rows,
@@ -58,6 +59,7 @@ def tables(
         draw(st.booleans()),
         draw(access_profiles(rows)),
         draw(st.sampled_from(sorted(DTYPE_BYTES))),
+        id_shares=[part / sum(parts) for part in parts],
     )
 
 
@@ -92,6 +94,8 @@ def table_constraints(draw: st.DrawFn, devices: int) -> TableConstraint:
             "column_multiple": draw(st.sampled_from([None, 1, 4, 12, 32])),
             "equal_columns": draw(st.booleans()),
         }
+        if width["equal_columns"]:
+            width["max_columns"] = draw(st.none() | st.integers(4, 60))
     return TableConstraint(kinds, ranks, most, **width)
 
 

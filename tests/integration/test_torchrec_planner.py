@@ -37,7 +37,7 @@ def in_group(rank, tasks, folder):
 def answers(tmp_path_factory):
     """What the tasks of this module return, by rank; all run in one group, for processes take long to start."""
     folder = tmp_path_factory.mktemp("group")
-    tasks = ("plan_once", "fail", "run_columns", "review_live")
+    tasks = ("plan_once", "fail", "run_columns", "run_variable_batches", "review_live")
     mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
 
@@ -127,7 +127,7 @@ def run_columns(rank):
     problem = problem_of(model, sharders, planner._topology, 6, cut)
     blocks = {
         "t0": (8, [0, 1, 1, 0, 1]),
-        "t1": (20, [1, 0]),
+        "t1": (20, [1, 1]),  # as a table that is wider than kernels take, on one rank
         "t2": (40, [0]),
         "s0": (12, [0, 1, 1, 1]),
         "s1": (24, [0, 1]),
@@ -168,6 +168,56 @@ def run_columns(rank):
 
 def test_several_column_blocks_a_rank_run(answers):
     assert max(of_rank["run_columns"] for of_rank in answers) < 1e-5
+
+
+def run_variable_batches(rank):
+    """Sharding types of a plan for features of different batch sizes, with links so slow that replicas would pay, and its gradients."""
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.model_parallel import DistributedModelParallel
+    from torchrec.distributed.planner.types import ParameterConstraints, Topology
+    from torchrec.distributed.types import ShardingEnv, ShardingType
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+    from shardwright.integrations.torchrec import ShardwrightPlanner
+
+    class AllTypesSharder(EmbeddingBagCollectionSharder):
+        def sharding_types(self, compute_device_type):
+            return [kind.value for kind in ShardingType]
+
+    configs = [
+        EmbeddingBagConfig(name=f"t{i}", num_embeddings=50, embedding_dim=16, feature_names=[f"f{i}"]) for i in range(2)
+    ]
+    slow = Topology(WORLD, "cpu", intra_host_bw=1e3, inter_host_bw=1e3)
+    sizes, kinds = {"f0": 5, "f1": 3}, []
+    for given in ({}, {"t1": ParameterConstraints(batch_sizes=[2048])}):
+        model = torch.nn.Sequential(EmbeddingBagCollection(tables=configs))
+        plan = ShardwrightPlanner(slow, 4096, stats=[], constraints=given).collective_plan(model, [AllTypesSharder()])
+        kinds.append([table.sharding_type for table in plan.plan["0"].values()])
+    sharded = DistributedModelParallel(
+        model, ShardingEnv.from_process_group(dist.group.WORLD), torch.device("cpu"), plan, [AllTypesSharder()]
+    )
+    every = sum(sizes.values())
+    batch = KeyedJaggedTensor(
+        list(sizes),
+        torch.randint(0, 50, (every,)),
+        lengths=torch.ones(every, dtype=torch.long),
+        stride_per_key_per_rank=[[size] for size in sizes.values()],
+        inverse_indices=(list(sizes), torch.tensor([[0, 1, 2, 3, 4, 0], [0, 1, 2, 0, 1, 2]])),
+    )
+    found = sharded.module[0](batch).values()
+    found.sum().backward()
+    return {"kinds": kinds, "shape": list(found.shape)}
+
+
+def test_features_of_different_batch_sizes_run_without_replicas(answers):
+    """TorchRec's replicas fail on CPUs there."""
+    for found in (of_rank["run_variable_batches"] for of_rank in answers):
+        usual, variable = found["kinds"]
+        assert "data_parallel" in usual
+        assert "data_parallel" not in variable
+        assert found["shape"] == [6, 32]
 
 
 def review_live(rank):

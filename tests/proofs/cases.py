@@ -123,7 +123,9 @@ def _table(rng: np.random.Generator, name: str, kinds: tuple[bool, ...]) -> Tabl
     access = AccessProfile.zipf(rows, float(rng.uniform(0, 2))) if rng.integers(2) else AccessProfile.uniform(rows)
     pooling = float(_pick(rng, [0.05, 1.0, 1.0, 2.5, 20.0, 150.0]))
     dtype = _pick(rng, ["fp32", "fp32", "fp16", "int8"])
-    return Table(name, rows, int(_pick(rng, DIMS)), pooling, bool(_pick(rng, kinds)), access, dtype)
+    shares = rng.dirichlet(np.full(int(rng.integers(1, 9)), 0.5)).tolist() if rng.random() < 0.2 else ()
+    dim, pooled = int(_pick(rng, DIMS)), bool(_pick(rng, kinds))
+    return Table(name, rows, dim, pooling, pooled, access, dtype, id_shares=shares)
 
 
 def _constraints(rng: np.random.Generator, tables: list[Table], devices: int) -> Constraints:
@@ -141,6 +143,7 @@ def _limit(rng: np.random.Generator, table: Table, devices: int) -> TableConstra
         chosen = rng.random(COUNTED) < 0.5
         kinds = tuple(np.array(SHARDING_TYPES[:COUNTED])[chosen].tolist()) or ("row_wise",)
     ranks = tuple(np.flatnonzero(rng.random(devices) < 0.7).tolist()) or (0,)
+    equal_columns = bool(rng.random() < 0.3)
     return TableConstraint(
         kinds,
         ranks if rng.random() < 0.2 else None,
@@ -148,5 +151,6 @@ def _limit(rng: np.random.Generator, table: Table, devices: int) -> TableConstra
         int(rng.integers(1, table.dim + 2)) if rng.random() < 0.15 else None,
         equal_rows=bool(rng.random() < 0.3),
         column_multiple=int(_pick(rng, [1, 2, 4, 8])) if rng.random() < 0.15 else None,
-        equal_columns=bool(rng.random() < 0.3),
+        equal_columns=equal_columns,
+        max_columns=int(rng.integers(1, table.dim + 2)) if equal_columns and rng.random() < 0.3 else None,
     )

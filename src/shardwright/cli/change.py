@@ -13,8 +13,10 @@ from rich.console import RenderableType
 from shardwright.cli.output import ms, percent, table
 from shardwright.cost import CostModel
 from shardwright.cost.score import score
+from shardwright.errors import some_of
 from shardwright.sharding import Plan
 from shardwright.sharding.diff import PlanDiff, carry
+from shardwright.sharding.runtimes import crossing
 from shardwright.task.units import format_bytes
 
 _MOST_TABLES = 20
@@ -35,6 +37,7 @@ class PlanChange:
         base_bytes: bytes that must move to reach the base.
         why_not: why the older plan does not apply; None if it does.
         move_cost: ms per GB that the search was given.
+        crossing: tables that gain or lose replicas, for which TorchRec loads no optimizer state.
     """
 
     source: Path
@@ -44,6 +47,7 @@ class PlanChange:
     base_bytes: int
     why_not: str | None
     move_cost: float
+    crossing: list[str]
 
     @property
     def gain_ms(self) -> float:
@@ -57,7 +61,13 @@ class PlanChange:
 
 
 def change_from(
-    older: Plan, source: Path, newer: Plan, cost_model: CostModel, move_cost: float, staying: Callable[[], Plan]
+    older: Plan,
+    source: Path,
+    newer: Plan,
+    cost_model: CostModel,
+    move_cost: float,
+    staying: Callable[[], Plan],
+    runs_on: str,
 ) -> PlanChange:
     """Compare a scored plan with the plan that its search started from.
 
@@ -68,6 +78,7 @@ def change_from(
         cost_model: the model that scored it.
         move_cost: ms per GB that the search was given.
         staying: finds a plan of the same task that moves only what must move.
+        runs_on: the runtime that trains both.
     """
     assert newer.cost is not None
     carried, diff = carry(older, newer.task), older.diff(newer)
@@ -80,7 +91,8 @@ def change_from(
         base_ms, base_bytes = still.cost.step_ms, older.diff(still).moved_bytes
     else:
         base_ms, base_bytes = newer.cost.step_ms, diff.moved_bytes
-    return PlanChange(source, diff, newer.cost.step_ms, base_ms, base_bytes, why_not, move_cost)
+    crosses = crossing(older, newer) if runs_on in ("auto", "torchrec") and "torchrec" in newer.runs_on else []
+    return PlanChange(source, diff, newer.cost.step_ms, base_ms, base_bytes, why_not, move_cost, crosses)
 
 
 def change_to_dict(change: PlanChange) -> dict[str, Any]:
@@ -94,6 +106,7 @@ def change_to_dict(change: PlanChange) -> dict[str, Any]:
         "least_moving": None if applies else {"step_ms": change.base_ms, "moved_bytes": change.base_bytes},
         "gain_ms": change.gain_ms,
         "gain": change.gain,
+        "crossing": change.crossing,
         **vars(diff),
         "moved_bytes": diff.moved_bytes,
         "kept_bytes": diff.kept_bytes,
@@ -117,7 +130,7 @@ def change_views(change: PlanChange) -> list[RenderableType]:
         for one in shown
     ]
     caption = None if len(shown) == len(moving) else f"the largest {len(shown)} of {len(moving)} tables that move"
-    lines = "\n".join([_moved(change.diff), *_made(change.diff), _gained(change)])
+    lines = "\n".join([_moved(change.diff), *_made(change.diff), *_crossed(change), _gained(change)])
     return [table("what moves", _COLUMNS, rows, caption), lines] if rows else [lines]
 
 
@@ -144,6 +157,12 @@ def _made(diff: PlanDiff) -> list[str]:
     found = [f"{count} {what}{'s are' if count > 1 else ' is'} {how}" for count, how, what in counts if count]
     made = [f"{format_bytes(diff.made_bytes)} of tables are made anew"] if diff.made_bytes else []
     return ["; ".join([*found, *made])] if found else []
+
+
+def _crossed(change: PlanChange) -> list[str]:
+    """A line about optimizer state that TorchRec will not load; no line if it loads all."""
+    names = change.crossing
+    return [f"optimizer state that TorchRec does not load, as replicas come or go: {some_of(names)}"] if names else []
 
 
 def _gained(change: PlanChange) -> str:

@@ -39,6 +39,13 @@ MoveCost = Annotated[
         help="With --from: a GB is moved only if a step gets shorter by more than this; 'inf' moves only what must.",
     ),
 ]
+CrossReplicas = Annotated[
+    bool,
+    typer.Option(
+        "--cross-replicas",
+        help="With --from, for TorchRec: let tables become replicas or cease to be, though it loads no optimizer state for them then.",
+    ),
+]
 GroupSizeOption = Annotated[
     str | None,
     option(
@@ -101,6 +108,7 @@ def run(
     runs_on: OnRuntime = "auto",
     start: Start = None,
     move_cost: MoveCost = 0.0,
+    cross_replicas: CrossReplicas = False,
     sharding_group_size: GroupSizeOption = None,
     sync_interval: SyncInterval = 1,
     inter_host_allreduce: InterHost = False,
@@ -161,7 +169,14 @@ def run(
 
     def search(price: float) -> sw.Plan:
         with progress("searching"), about(task):
-            return sw.plan(placed, **options, runs_on=cast("RunsOn", runs_on), start=older, move_cost=price)
+            return sw.plan(
+                placed,
+                **options,
+                runs_on=cast("RunsOn", runs_on),
+                start=older,
+                move_cost=price,
+                cross_replicas=cross_replicas,
+            )
 
     sizes: GroupSizes | None = None
     if sharding_group_size is None:
@@ -187,7 +202,7 @@ def run(
         *_rank_map_notes(found, rank_maps, older),
     ]
     if older is not None and start is not None:
-        change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf))
+        change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf), runs_on)
         document["change"] = change_to_dict(change)
         views += change_views(change)
     if sizes is not None:

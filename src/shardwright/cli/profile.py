@@ -147,6 +147,8 @@ def run(
         note(
             f"warning: {doubt}; leave it out with --exclude {shlex.quote(doubt.column)} unless a model is to look it up"
         )
+    for crowded in found.uneven(tables):
+        note(f"warning: {crowded}")
     if not as_json:
         show(f"next:{chr(10) if chr(10) in document['next'] else ' '}{document['next']}")
 
@@ -240,6 +242,7 @@ def _document(found: ProfileResult, tables: list[Table], output: Path | None) ->
             "distinct_error": column.sketch.distinct_error,
             "max_id": column.max_id,
             "hottest_percent_share": _hottest(one),
+            "id_shares": list(one.id_shares),
         }
         for one, column in zip(tables, found.columns.values(), strict=True)
     ]

@@ -104,6 +104,7 @@ class Tables:
         self._features = np.array([len(table.poolings) for table in tables], dtype=np.float64)
         self._id_size = np.array([ID_BYTES + WEIGHT_BYTES * table.weighted for table in tables])
         self._value_size = VALUE_BYTES[task.exchange.values]
+        self._ordered = np.array([bool(table.id_shares) for table in tables], dtype=bool)
         self._pooled = np.array([table.pooled for table in tables], dtype=np.float64)
         self._weight_size = np.array([DTYPE_BYTES[table.dtype] for table in tables], dtype=np.float64)
         self._gradient = np.array(
@@ -153,12 +154,18 @@ class Tables:
 
     def _works(self, blocks: Blocks) -> WorkArrays:
         share = blocks.rows / self.rows[blocks.table]
-        lookups = self._pooling[blocks.table] * share * self._task.batch_size / blocks.replicas
+        busy = self._busy(blocks, share)
+        lookups = self._pooling[blocks.table] * (share * busy) * self._task.batch_size / blocks.replicas
         bins = np.empty((2, len(blocks), 17))
         for replicas in np.unique(blocks.replicas):
             these = blocks.replicas == replicas
             for kind, of_table in enumerate(self._reuse_of(int(replicas))):
                 bins[kind, these] = of_table[blocks.table[these]] * share[these, None]
+        uneven = np.flatnonzero(busy != 1)
+        if uneven.size:  # as a part of a table whose rows are all as busy
+            access = [self._task.tables[table].access for table in blocks.table[uneven]]
+            of_whole = reuse_of_many(access, (lookups[uneven] / share[uneven]).tolist())
+            bins[:, uneven] = np.stack(of_whole) * share[uneven, None]
         return WorkArrays(
             rows=blocks.rows.astype(np.float64),
             dim=blocks.dim.astype(np.float64),
@@ -171,6 +178,14 @@ class Tables:
             row_share=share,
             features=self._features[blocks.table],
         )
+
+    def _busy(self, blocks: Blocks, share: Floats) -> Floats:
+        """`(n,)` lookups of each block against those of a block of as many rows among which hot ones lie scattered."""
+        result = np.ones(len(blocks))
+        for block in np.flatnonzero(self._ordered[blocks.table] & (share < 1)).tolist():
+            table = self._task.tables[blocks.table[block]]
+            result[block] = table.share_of_block(int(blocks.rows[block])) / share[block]
+        return result
 
     def _reuse_of(self, replicas: int) -> tuple[Floats, Floats]:
         """Reuse bins of every table in the part of the batch that one replica serves; a random part of the rows has its share of them."""

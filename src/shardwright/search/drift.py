@@ -19,7 +19,7 @@ from shardwright.sharding.diff import PlanDiff
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import RunsOn
 from shardwright.task.access import AccessProfile
-from shardwright.task.table import Table
+from shardwright.task.table import Table, shares_of_more_ids
 
 WORTH_IT = 0.05
 
@@ -185,4 +185,5 @@ def _looked_up_as(table: Table, profiled: Table) -> Table:
     elif profiled.rows > table.rows:
         access = AccessProfile(access.rows * (table.rows / access.rows[-1]), access.share)
     by_feature = profiled.poolings if len(profiled.poolings) > 1 else table.poolings
-    return replace(table, pooling=profiled.pooling, poolings=by_feature, access=access)
+    shares = shares_of_more_ids(profiled.id_shares, profiled.rows, table.rows)
+    return replace(table, pooling=profiled.pooling, poolings=by_feature, access=access, id_shares=shares)

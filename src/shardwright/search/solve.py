@@ -15,6 +15,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.auto import Auto
+from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.flexshard.bound import plans_bound
 from shardwright.search.flexshard.strategy import FlexShard, tiered_tables
@@ -23,12 +24,20 @@ from shardwright.search.registry import strategy_named
 from shardwright.search.strategy import ROUNDING, Strategy, WarmStrategy
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.runtimes import RunsOn, Runtime, preferred_runtimes, task_for
+from shardwright.sharding.runtimes import RunsOn, Runtime, on_their_sides, preferred_runtimes, task_for
 from shardwright.task.task import Task
 
 _WITHOUT_END = 2**31  # rounds of kicks: only the gap or the time limit ends the search
 _OF_TORCHREC: dict[BoundScope, BoundScope] = {"blocks": "torchrec", "wide": "torchrec_wide"}
+_SIDES = (
+    "; tables of the plan to start from keep their replicas, and others get none, since TorchRec would load no optimizer state: "
+    "cross_replicas (--cross-replicas) lets them"
+)
 _OTHER_RUNTIME = "; the task itself can be planned, but not for this runtime: choose another runs_on"
+
+
+class _SidesKept(InfeasibleTask):
+    """There is a plan only if tables gain or lose replicas; another runtime is no answer."""
 
 
 def plan(
@@ -42,6 +51,7 @@ def plan(
     runs_on: RunsOn | None = "auto",
     start: Plan | None = None,
     move_cost: float = 0.0,
+    cross_replicas: bool = False,
 ) -> Plan:
     """Find, check and score a plan.
 
@@ -61,6 +71,8 @@ def plan(
         start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then says what moves.
         move_cost: ms per GB: a GB of `start` moves to another device only if that shortens a step by more than this. A fair value is the
             ms that moving a GB takes, divided by the steps that the job still runs. 0 lets all move, infinity only what must move.
+        cross_replicas: for TorchRec, whether tables that are replicated in `start` may be cut or moved whole, and others replicated.
+            TorchRec loads no optimizer state for such tables.
 
     Raises:
         InfeasibleTask: no plan keeps memory and constraints; the message says which rule binds and what would help.
@@ -69,15 +81,17 @@ def plan(
     """
     begin = time.monotonic()
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
-    _check_options(chosen, seed, time_limit, start, move_cost)
+    _check_options(chosen, seed, time_limit, start, move_cost, cross_replicas)
     chosen = chosen if gap is None else _proving(chosen, gap, time_limit)
     model = with_groups(resolve_cost_model(cost_model, task), task)
     deadline = None if time_limit is None else begin + float(time_limit)
     runtimes = preferred_runtimes(task, runs_on, start, tiers=isinstance(chosen, FlexShard))
     for runtime in runtimes:
         try:
-            found, limited = _planned(task, runtime, chosen, model, seed, deadline, start, move_cost)
+            found, limited = _planned(task, runtime, chosen, model, seed, deadline, start, move_cost, cross_replicas)
             break
+        except _SidesKept:
+            raise
         except (InfeasibleTask, InvalidPlan):
             if runtime == runtimes[-1]:
                 raise
@@ -87,7 +101,7 @@ def plan(
 
 def _planned(
     task: Task, runtime: Runtime | None, chosen: Strategy, model: CostModel, seed: int, deadline: float | None,
-    start: Plan | None, move_cost: float,
+    start: Plan | None, move_cost: float, cross_replicas: bool,
 ) -> tuple[Plan, Task]:  # fmt: skip
     """Return a strategy's plan for a runtime, and the task with the runtime's limits.
 
@@ -103,13 +117,22 @@ def _planned(
     proof = prove_infeasible(limited)
     if proof is not None:
         raise InfeasibleTask(proof + (_OTHER_RUNTIME if prove_infeasible(task) is None else ""))
+    searched = limited
+    if start is not None and runtime == "torchrec" and not cross_replicas:
+        searched = on_their_sides(limited, start)
+        proof = prove_infeasible(searched)
+        if proof is not None:
+            raise _SidesKept(proof + _SIDES)
 
     def search(of: Task) -> Plan:
         if start is not None and isinstance(chosen, WarmStrategy):
             return chosen.search_from(of, model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
         return chosen.search(of, model, seed=seed, deadline=deadline)
 
-    found = _searched(search, chosen, limited, model, start)
+    found = _searched(search, chosen, searched, model, start)
+    if searched is not limited and found.bound_ms is not None:  # the bound is over plans in which tables cross, too
+        bound = lower_bound(limited, model)
+        found = replace(found, bound_ms=bound.ms if bound is not None and bound.ms > 0 else None)
     found.check()
     return found, limited
 
@@ -172,10 +195,19 @@ def _proving(chosen: Strategy, gap: float, time_limit: float | None) -> Strategy
     return replace(chosen, tolerance=float(gap), patience=chosen.patience if time_limit is None else _WITHOUT_END)
 
 
-def _check_options(chosen: Strategy, seed: int, time_limit: float | None, start: Plan | None, move_cost: float) -> None:
+def _check_options(
+    chosen: Strategy,
+    seed: int,
+    time_limit: float | None,
+    start: Plan | None,
+    move_cost: float,
+    cross_replicas: bool,
+) -> None:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InvalidInput(f"seed is {seed!r}, must be a whole number of at least 0")
     check_time_limit(time_limit)
+    if start is None and cross_replicas:
+        raise InvalidInput("cross_replicas is given, but no plan to start from; name one (--from), or leave it out")
     if isinstance(move_cost, bool) or not isinstance(move_cost, (int, float)) or not move_cost >= 0:
         raise InvalidInput(f"move_cost is {move_cost!r}, must be a number of ms per GB of at least 0")
     if start is None and move_cost:

@@ -171,6 +171,11 @@ def _check_blocks(table: Table, limits: TableConstraint, shards: Sequence[Shard]
         raise InvalidPlan(
             f"table '{table.name}' has a block of {narrowest} columns; blocks must have at least {limits.min_columns}"
         )
+    widest = max((shard.dim for shard in shards if shard.dim < table.dim), default=0)
+    if limits.max_columns is not None and widest > limits.max_columns:
+        raise InvalidPlan(
+            f"table '{table.name}' has a block of {widest} columns; blocks must have at most {limits.max_columns}"
+        )
     wide = limits.column_multiple
     odd = next((shard for shard in shards if wide is not None and shard.dim < table.dim and shard.dim % wide), None)
     if odd is not None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.sharding.shard import Shard
+from shardwright.sharding.ways import MOST_COLUMNS, most_columns, within_kernels
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
@@ -70,8 +71,8 @@ def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types:
         )
     raise InvalidPlan(
         f"table '{table.name}': TorchRec cannot run its {len(shards)} blocks ({_said(shards)}): it runs whole tables, replicas on all "
-        "ranks, column blocks of one width, and equal row blocks on all ranks or on those of one host; plan it with equal_rows and "
-        "equal_columns and without tiers"
+        "ranks, column blocks of one width, and equal row blocks on all ranks or on those of one host, on GPUs in blocks of at most "
+        f"{MOST_COLUMNS} columns; plan it with equal_rows and equal_columns and without tiers"
     )
 
 
@@ -81,7 +82,8 @@ def patterns_like(
     """Return every TorchRec sharding type that fits the shards, with its blocks; empty if TorchRec cannot run them."""
     barred = _not_of_torchrec(table, topology.device)
     everyone = tuple(range(topology.devices))
-    if any(shard.row_order != "id" for shard in shards):
+    most = most_columns(topology.device) or table.dim
+    if any(shard.row_order != "id" or shard.dim > most for shard in shards):
         return {}
     found: dict[str, list[tuple[Range, Range, int]]] = {}
     if len(shards) == 1 and shards[0].devices == everyone and "data_parallel" not in barred:
@@ -219,15 +221,20 @@ def task_for(task: Task, runtime: Runtime | None) -> Task:
             f"exchange has deduplicate '{task.exchange.deduplicate}' and replica_gradients '{task.exchange.replica_gradients}', and "
             "TorchRec sends every looked-up row and whole gradients: leave exchange out, or plan for runs_on 'shardwright'"
         )
+    given, device = task.constraints, task.topology.device
+    limits = {table.name: _limited(table, given.of(table.name), runtime, device) for table in task.tables}
+    changed = {name: limit for name, limit in limits.items() if limit is not given.of(name)}
+    return (
+        replace(task, constraints=Constraints({**given.tables, **changed}, given.colocate, given.apart))
+        if changed
+        else task
+    )
+
+
+def _limited(table: Table, limits: TableConstraint, runtime: Runtime, device: str) -> TableConstraint:
+    """Return a table's constraint with the limits of a runtime and of its kernels added; the same object if they add nothing."""
     if runtime == "shardwright":
-        return task
-    given = task.constraints
-    limits = {table.name: _limited(table, given.of(table.name), task.topology.device) for table in task.tables}
-    return replace(task, constraints=Constraints({**given.tables, **limits}, given.colocate, given.apart))
-
-
-def _limited(table: Table, limits: TableConstraint, device: str) -> TableConstraint:
-    """Return a table's constraint with the limits of TorchRec added."""
+        return within_kernels(table, limits, device)
     barred = _not_of_torchrec(table, device)
     allowed = tuple(kind for kind in limits.sharding_types or SHARDING_TYPES if kind not in barred)
     if not allowed:
@@ -235,7 +242,43 @@ def _limited(table: Table, limits: TableConstraint, device: str) -> TableConstra
             f"table '{table.name}' allows only {', '.join(limits.sharding_types or ())}, which torchrec does not run for it: allow "
             "another sharding type, or plan for runs_on 'shardwright'"
         )
-    return replace(limits, sharding_types=allowed, equal_rows=True, equal_columns=True)
+    limits = replace(limits, sharding_types=allowed, equal_rows=True, equal_columns=True)
+    return within_kernels(table, limits, device)
+
+
+def on_their_sides(task: Task, start: Plan) -> Task:
+    """Return the task with each table of a plan kept replicated, or kept from replicas, as it is in the plan.
+
+    TorchRec trains replicas by the dense optimizer. A checkpoint's state of one optimizer is not loaded into the other, so a table that
+    crosses loses it. SGD has no state, and a single device no replicas; nothing changes then.
+    """
+    limits = {}
+    if task.optimizer != "sgd" and task.topology.devices > 1:
+        for name, shards in start.by_table.items():
+            own = task.constraints.of(name)
+            replicated = any(len(shard.devices) > 1 for shard in shards)
+            kinds = tuple(kind for kind in SHARDING_TYPES if own.allows(kind))
+            side = tuple(kind for kind in kinds if (kind == "data_parallel") == replicated)
+            if name in task.table_by_name and side and side != kinds:
+                limits[name] = replace(own, sharding_types=side)
+    given = task.constraints
+    return (
+        replace(task, constraints=Constraints({**given.tables, **limits}, given.colocate, given.apart))
+        if limits
+        else task
+    )
+
+
+def crossing(older: Plan, newer: Plan) -> list[str]:
+    """Return the tables that are replicated in one of two plans only, so that TorchRec loads no optimizer state for them."""
+    if newer.task.optimizer == "sgd":
+        return []
+    common = [name for name in newer.by_table if name in older.by_table]
+    sides = [
+        {name: any(len(shard.devices) > 1 for shard in plan.by_table[name]) for name in common}
+        for plan in (older, newer)
+    ]
+    return [name for name in common if sides[0][name] != sides[1][name]]
 
 
 def _exchanges_otherwise(task: Task) -> bool:

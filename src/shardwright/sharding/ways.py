@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from shardwright.arrays import Bools, Ints
+from shardwright.errors import InfeasibleTask
 from shardwright.sharding.shard import COLUMN_UNIT, Shard, even_cuts
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
@@ -47,8 +48,8 @@ def unit_width(table: Table, limits: TableConstraint) -> int:
 def equal_blocks(table: Table, limits: TableConstraint) -> list[int]:
     """Numbers of column blocks, all of one width, that a table may be cut into, ascending: what `equal_columns` allows.
 
-    The numbers divide the units of the dim, are at most `max_shards`, and leave blocks of at least `min_columns`. The list is empty if the
-    table may not be cut by columns.
+    The numbers divide the units of the dim, are at most `max_shards`, and leave blocks of at least `min_columns` and at most
+    `max_columns`. The list is empty if the table may not be cut by columns.
     """
     return _equal_counts(table, limits, 1) if limits.allows("column_wise") else []
 
@@ -57,7 +58,42 @@ def _equal_counts(table: Table, limits: TableConstraint, shards: int) -> list[in
     """Numbers of column blocks of one width, each in so many shards."""
     units = table.dim // unit_width(table, limits)
     most = min(units, table.dim // max(limits.min_columns or 1, 1), (limits.max_shards or units * shards) // shards)
-    return [count for count in range(2, most + 1) if units % count == 0]
+    fewest = max(2, -(-table.dim // (limits.max_columns or table.dim)))
+    return [count for count in range(fewest, most + 1) if units % count == 0]
+
+
+MOST_COLUMNS = 2048
+"""Most columns of a block in FBGEMM's kernels for GPUs, its `max_embedding_dim`. Those for CPUs take any number."""
+
+
+def most_columns(device: str) -> int | None:
+    """Most columns of a block that FBGEMM's kernels take on a type of device; None for no limit."""
+    return None if device == "cpu" else MOST_COLUMNS
+
+
+def within_kernels(table: Table, limits: TableConstraint, device: str) -> TableConstraint:
+    """The limits of a table with that of FBGEMM's kernels: a wider table is cut into columns, several blocks on a device if need be.
+
+    Args:
+        table: the table.
+        limits: its constraints; their `max_columns` counts if it is less than what the kernels take.
+        device: type of the devices.
+
+    Raises:
+        InfeasibleTask: the constraints allow no blocks that are narrow enough.
+    """
+    most = most_columns(device)
+    if most is None or table.dim <= (most := min(most, limits.max_columns or most)):
+        return limits
+    kinds = tuple(kind for kind in ("column_wise", "grid") if limits.allows(kind))
+    cut = replace(limits, max_columns=most, equal_columns=True)
+    if not kinds or not _equal_counts(table, cut, 1):
+        raise InfeasibleTask(
+            f"table '{table.name}' has {table.dim} columns, FBGEMM's kernels take blocks of at most {most}, and its constraints allow no "
+            f"equal column blocks as narrow: allow column_wise with max_shards and min_columns that leave at most {most} columns, or "
+            "choose a dim with more divisors"
+        )
+    return replace(cut, sharding_types=kinds)
 
 
 @dataclass(frozen=True, eq=False)

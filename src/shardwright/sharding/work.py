@@ -80,8 +80,9 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
     """Return the work of `shard` on each of its devices.
 
     Each of r replicas serves `batch_size / r` samples. A row block gets the lookups that fall on its rows. The access profile gives their
-    share if the rows are consecutive by hotness. The share is proportional to the number of rows if they are ids (hot rows lie scattered)
-    or dealt out of a tier.
+    share if the rows are consecutive by hotness. The share is proportional to the number of rows if they are dealt out of a tier, or are
+    ids and hot ids lie scattered. Where `Table.id_shares` says how the lookups lie over the ids, every block counts as the busiest of its
+    size: TorchRec puts the first block of every table on the first rank, so that busy blocks meet, and a step waits for the busiest device.
     """
     table = task.table_by_name[shard.table]
     access, share, row_share = _block_access(table, shard)
@@ -140,7 +141,7 @@ def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float, flo
         return table.access, 1.0, 1.0
     if shard.row_order == "id":
         part = shard.row_count / table.rows
-        return table.access.thinned(shard.row_count), part, part
+        return table.access.thinned(shard.row_count), table.share_of_block(shard.row_count), part
     if shard.tier is None:
         return table.access.block(*shard.rows), table.access.share_of(*shard.rows), 1.0
     start, stop = shard.tier

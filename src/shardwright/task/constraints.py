@@ -34,6 +34,7 @@ class TableConstraint:
         devices: the only ranks that may hold a part of the table; None allows all.
         max_shards: most shards the table may be cut into; None for no limit.
         min_columns: fewest columns of a block, where the table is cut into columns; None for no limit.
+        max_columns: most columns of a block, where the table is cut into columns; needs equal_columns. None for no limit.
         equal_rows: whether row blocks must be equal, one on each device of the cluster or of one host, as TorchRec runs them.
         equal_columns: whether all column blocks must have one width, as TorchRec loads from checkpoints; a device may hold several.
         column_multiple: the columns of every block must be a multiple of this, if the table is cut into columns; None for no limit.
@@ -47,18 +48,23 @@ class TableConstraint:
     equal_rows: bool = False
     column_multiple: int | None = None
     equal_columns: bool = False
+    max_columns: int | None = None
 
     def __post_init__(self) -> None:
         if self.sharding_types is not None:
             object.__setattr__(self, "sharding_types", _checked_types(self.sharding_types))
         if self.devices is not None:
             object.__setattr__(self, "devices", _checked_ranks(self.devices))
-        for field_name in ("max_shards", "min_columns", "column_multiple"):
+        for field_name in ("max_shards", "min_columns", "max_columns", "column_multiple"):
             value = getattr(self, field_name)
             if value is not None:
                 object.__setattr__(self, field_name, checked_whole(value, f"constraints: {field_name}"))
         for field_name in ("equal_rows", "equal_columns"):
             object.__setattr__(self, field_name, checked_flag(getattr(self, field_name), f"constraints: {field_name}"))
+        if self.max_columns is not None and not self.equal_columns:
+            raise InvalidInput(
+                f"constraints: max_columns is {self.max_columns} without equal_columns; set equal_columns to true, or leave max_columns out"
+            )
         if self.max_shards == 1 and not any(map(self.allows, UNCUT_TYPES)):
             raise InvalidInput(
                 f"constraints contradict each other: max_shards is 1 and sharding_types is {list(self.sharding_types or ())}, "

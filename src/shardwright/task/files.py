@@ -39,6 +39,7 @@ class _TableFile(Struct, forbid_unknown_fields=True):
     access: str | dict[str, Any] = "uniform"
     dtype: str = "fp32"
     weighted: bool = False
+    id_shares: list[float] = []
 
 
 class _AccessFile(Struct, forbid_unknown_fields=True):
@@ -63,6 +64,7 @@ def table_from_dict(document: object, place: Place) -> Table:
             content.pooled,
             dtype=cast(Dtype, content.dtype),
             weighted=content.weighted,
+            id_shares=content.id_shares,
         )
     if content.access == "uniform":
         return table
@@ -85,6 +87,8 @@ def table_to_dict(table: Table) -> dict[str, Any]:
         document["dtype"] = table.dtype
     if table.weighted:
         document["weighted"] = True
+    if table.id_shares:
+        document["id_shares"] = _plain_list(table.id_shares)
     return document
 
 
@@ -184,6 +188,7 @@ class _ConstraintFile(Struct, forbid_unknown_fields=True):
     column_multiple: int | UnsetType = UNSET
     equal_rows: bool | UnsetType = UNSET
     equal_columns: bool | UnsetType = UNSET
+    max_columns: int | UnsetType = UNSET
     colocate: list[str] | UnsetType = UNSET
     apart: list[str] | UnsetType = UNSET
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
+
 from shardwright.errors import InvalidInput
 from shardwright.task.access import AccessProfile
 from shardwright.task.units import checked_flag, checked_number, checked_whole, listed
@@ -15,6 +17,7 @@ from shardwright.task.units import checked_flag, checked_number, checked_whole, 
 Dtype: TypeAlias = Literal["fp32", "fp16", "int8"]
 MAX_ELEMENTS = 2**50
 """Most elements of a table, and of one table's activations in a step. Sums over a task then stay exact in 64 bits and in floats."""
+_MOST_RANGES, _SHARE_ERROR = 1024, 1e-4
 MAX_FEATURES = 2**16
 """Most features that share a table."""
 
@@ -42,6 +45,7 @@ class Table:
         poolings: mean lookups per sample by each feature, made from `pooling`. A new `pooling` in `replace` scales those of all features,
             unless it is a list.
         weighted: whether every lookup has a weight, which travels with its id.
+        id_shares: share of the lookups of each of equally many consecutive ids; empty if hot ids lie scattered, or nobody knows.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Table:
     dtype: Dtype = "fp32"
     poolings: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
     weighted: bool = dataclasses.field(default=False, kw_only=True)
+    id_shares: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
 
     if TYPE_CHECKING:  # `pooling` is read as a number only
 
@@ -68,6 +73,7 @@ class Table:
             *,
             poolings: tuple[float, ...] = (),
             weighted: bool = False,
+            id_shares: Sequence[float] = (),
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -80,7 +86,19 @@ class Table:
             object.__setattr__(self, flag, checked_flag(getattr(self, flag), f"table '{self.name}': {flag}"))
         if self.dtype not in DTYPE_BYTES:
             raise InvalidInput(f"table '{self.name}': dtype is {self.dtype!r}, must be one of {', '.join(DTYPE_BYTES)}")
+        object.__setattr__(self, "id_shares", self._checked_shares())
         self._fit_access()
+
+    def _checked_shares(self) -> tuple[float, ...]:
+        what, given = f"table '{self.name}': id_shares", listed(self.id_shares)
+        if given is None or len(given) > _MOST_RANGES:
+            raise InvalidInput(
+                f"{what} is {reprlib.repr(self.id_shares)}, must be a list of at most {_MOST_RANGES} shares of the lookups"
+            )
+        shares = [checked_number(each, f"{what}[{index}]", zero=True) for index, each in enumerate(given)]
+        if shares and abs(sum(shares) - 1) > _SHARE_ERROR:
+            raise InvalidInput(f"{what} add up to {sum(shares):g}, must add up to 1")
+        return tuple(shares)
 
     def _by_feature(self) -> tuple[float, ...]:
         what, given = f"table '{self.name}': pooling", listed(self.pooling)
@@ -129,6 +147,22 @@ class Table:
         """Bytes of the weights."""
         return self.rows * row_bytes(self.dtype, self.dim)
 
+    def share_of_block(self, rows: int) -> float:
+        """Share of the lookups that the busiest of the table's blocks of so many consecutive ids gets.
+
+        Without `id_shares` hot rows lie scattered, and it is the block's share of the rows; with them, it is never less.
+        """
+        part = rows / self.rows
+        if not self.id_shares or part >= 1:
+            return min(part, 1.0)
+        ranges = len(self.id_shares)
+        if part * ranges <= 1:
+            return min(part * ranges * max(self.id_shares), 1.0)
+        until = np.interp(
+            np.append(np.arange(0, 1, part), 1.0), np.arange(ranges + 1) / ranges, np.cumsum([0.0, *self.id_shares])
+        )
+        return float(min(max(part, np.diff(until).max()), 1.0))
+
     def scaled_rows(self, factor: float) -> Table:
         """Return the table with `factor` times the rows, at least 1. A Zipf profile is computed anew, another one stretched."""
         scale = checked_number(factor, "scale")
@@ -138,6 +172,15 @@ class Table:
         else:
             access = self.access.thinned(rows)
         return replace(self, rows=rows, access=access)
+
+
+def shares_of_more_ids(shares: Sequence[float], ids: int, rows: int) -> tuple[float, ...]:
+    """Shares of the lookups, as `Table.id_shares`, in a table with more rows than there were ids; empty if ids share its rows."""
+    if not shares or rows < ids:
+        return ()
+    edges = np.arange(len(shares) + 1) / len(shares)
+    until = np.interp(edges * (rows / ids), edges, np.cumsum([0.0, *shares]))
+    return tuple(np.diff(until).tolist())
 
 
 def row_bytes(dtype: str, dim: int) -> int:

@@ -130,3 +130,16 @@ def test_the_json_document_with_its_change_is_a_plan_file(cli, task_file, model_
     (tmp_path / "next.json").write_text(outcome.out)
     assert "change" in outcome.document
     assert cli("show", tmp_path / "next.json", "--model", model_file).code == 0
+
+
+def test_tables_that_cross_the_border_of_replicas_are_named(cli, tmp_path, model_file):
+    small = sw.Table("small", 64, 64, 20.0)
+    task = sw.Task([small], sw.Topology(devices_per_host=2, intra_bandwidth="1 MB/s", memory="16 GB"), 4096, "adagrad")
+    task.save(tmp_path / "task.yaml")
+    Plan(task, [Shard.whole(small, 0)]).save(tmp_path / "whole.json")
+    command = ("plan", tmp_path / "task.yaml", "--runs-on", "torchrec", "--model", model_file)
+    kept = cli(*command, "--from", tmp_path / "whole.json", "--json").document
+    assert kept["change"]["crossing"] == []
+    told = cli(*command, "--from", tmp_path / "whole.json", "--cross-replicas")
+    assert "optimizer state that TorchRec does not load, as replicas come or go: small" in told.out
+    assert "no plan to start from" in cli(*command, "--cross-replicas").err

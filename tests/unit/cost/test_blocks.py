@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from shardwright.cost.blocks import Added, Blocks, Tables, priced
 from shardwright.cost.published import PublishedModel
-from shardwright.sharding import Shard, shard_bytes
-from shardwright.task import OPTIMIZERS, Exchange, Table, Task, Topology
+from shardwright.sharding import Shard, shard_bytes, shard_work
+from shardwright.task import OPTIMIZERS, AccessProfile, Exchange, Table, Task, Topology
+from shardwright.testing.model import SimpleCostModel
 
 CALLS = 3
 
@@ -54,3 +55,17 @@ def test_blocks_and_replicas_of_every_type_take_the_bytes_of_the_account(optimiz
         Shard(tables[index].name, (0, rows), (0, dim), tuple(range(copies))) for index, rows, dim, copies in cases
     ]
     assert found.tolist() == [shard_bytes(task, shard) for shard in shards]
+
+
+def test_row_blocks_of_ordered_ids_cost_what_their_shards_do():
+    access = AccessProfile.zipf(8000, 1.1)
+    shares = [0.5, 0.2, 0.2, 0.05, 0.05, 0, 0, 0]
+    tables = [Table(f"t{i}", 8000, 16, 30.0, bool(i % 2), access, id_shares=shares if i < 2 else ()) for i in range(4)]
+    task, model = Task(tables, Topology(1, 4), 64), SimpleCostModel()
+    cases = [(index, rows, 16, 1) for index in range(4) for rows in (8000, 4000, 2000, 700)]
+    found = Tables(task, model).costs(Blocks(*np.array(cases).T))
+    shards = [Shard(tables[index].name, (0, rows), (0, 16), (0,)) for index, rows, _, _ in cases]
+    latents = model.encode([shard_work(task, shard) for shard in shards])
+    into = np.hstack([model.pricing.hidden.T, model.pricing.linear.T])
+    np.testing.assert_allclose(found.vectors, latents @ into, rtol=1e-9)
+    assert found.bytes.tolist() == [shard_bytes(task, shard) for shard in shards]

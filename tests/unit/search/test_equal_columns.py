@@ -128,3 +128,48 @@ def test_tables_that_must_be_cut_are_cut_where_room_for_pieces_runs_out(limits):
     state, stuck = start(prepared, Start(1e-9))
     assert stuck < 0
     sw.Plan(task, prepared.shards(state)).check()
+
+
+@pytest.mark.parametrize("strategy", ["certified", "exact", "greedy", "neuroshard"])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_table_wider_than_the_kernels_is_cut_with_several_blocks_on_a_device(strategy, devices):
+    """FBGEMM takes blocks of up to 2,048 columns on GPUs; on CPUs, and in narrow tables, nothing changes."""
+    tables = [sw.Table("wide", 1000, 6144, 4.0), sw.Table("narrow", 1000, 64, 4.0)]
+    task = sw.Task(tables, sw.Topology(devices_per_host=devices, device="h100"), 64)
+    plan = sw.plan(task, strategy=strategy, cost_model=MODEL, time_limit=10)
+    assert max(widths(plan)["wide"]) <= 2048
+    assert len(plan.by_table["wide"]) >= 3
+    assert plan.runs_on == ("shardwright", "torchrec")
+    whole = replace(plan, shards=tuple(sw.Shard.whole(table, 0) for table in tables))
+    assert whole.runs_on == ("shardwright",)
+    on_cpu = sw.plan(replace(task, topology=sw.Topology(devices_per_host=1)), strategy=strategy, cost_model=MODEL)
+    assert len(on_cpu.shards) == 2
+
+
+def test_a_wide_table_that_may_not_be_cut_is_refused():
+    table = sw.Table("wide", 1000, 4096)
+    for limits in (
+        sw.TableConstraint(("table_wise", "row_wise")),
+        sw.TableConstraint(max_shards=1),
+        sw.TableConstraint(min_columns=2049),
+    ):
+        task = sw.Task(
+            [table], sw.Topology(devices_per_host=2, device="h100"), 64, constraints=sw.Constraints({"wide": limits})
+        )
+        with pytest.raises(sw.InfeasibleTask, match="4096 columns.*at most 2048"):
+            sw.plan(task, runs_on="torchrec", cost_model=MODEL)
+
+
+def test_equal_blocks_that_may_not_be_whole_may_all_lie_on_one_device():
+    limits = sw.TableConstraint(("column_wise",), equal_columns=True, max_columns=32)
+    tables = [sw.Table("cut", 1000, 64, 4.0)]
+    plans = [
+        sw.plan(equal(tables, 1, limits=limits), strategy=strategy, cost_model=MODEL)
+        for strategy in ("certified", "exact")
+    ]
+    assert all(len(of := widths(plan)["cut"]) == 1 and of <= {4, 8, 16, 32} for plan in plans)
+    assert plans[0].cost.step_ms == pytest.approx(plans[1].cost.step_ms)
+    assert plans[0].bound_ms <= plans[0].cost.step_ms * (1 + 1e-9)
+    one_block = replace(plans[0], shards=(sw.Shard.whole(tables[0], 0),))
+    with pytest.raises(InvalidPlan):
+        one_block.check()

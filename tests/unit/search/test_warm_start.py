@@ -12,6 +12,7 @@ from shardwright.search.certified import Certified
 from shardwright.search.strategy import WarmStrategy
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.diff import element_bytes
+from shardwright.sharding.runtimes import crossing
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import conformance_tasks, task_of
 
@@ -176,3 +177,55 @@ def test_a_strategy_of_the_users_own_can_start_from_a_plan():
     assert isinstance(Stubborn(), WarmStrategy)
     plan = sw.plan(TASK, strategy=Stubborn(), cost_model=MODEL, start=OLD, move_cost=2.0)
     assert (plan.shards, plan.strategy) == (OLD.shards, "stubborn")
+
+
+SMALL = sw.Table("small", 64, 64, 20.0)
+LARGE = sw.Table("large", 4_000_000, 64, 1.0)
+
+
+def of_replicas(optimizer="adagrad", devices=4):
+    """A table that pays to be replicated, and one that does not."""
+    where = sw.Topology(devices_per_host=devices, intra_bandwidth="1 MB/s", memory="16 GB")
+    return sw.Task([SMALL, LARGE], where, 4096, optimizer)
+
+
+def types(plan):
+    return [plan.sharding_type(name) for name in ("small", "large")]
+
+
+@pytest.mark.parametrize(("optimizer", "crosses"), [("adagrad", False), ("adam", False), ("sgd", True)])
+def test_for_torchrec_tables_keep_their_replicas_or_have_none(optimizer, crosses):
+    """TorchRec loads no optimizer state across that border; SGD has none."""
+    task = of_replicas(optimizer)
+    free = sw.plan(task, cost_model=MODEL, runs_on="torchrec")
+    assert types(free)[0] == "data_parallel"
+    whole = Plan(task, [Shard.whole(SMALL, 0), Shard.whole(LARGE, 1)])
+    kept = replan(task, whole, runs_on="torchrec")
+    assert (types(kept)[0] == "data_parallel") == crosses
+    assert types(replan(task, whole, runs_on="torchrec", cross_replicas=True))[0] == "data_parallel"
+    replicas = Plan(task, [Shard.whole(SMALL, 0), Shard.whole(LARGE, 0, 1, 2, 3)])
+    stays = replan(task, replicas, runs_on="torchrec")
+    assert (types(stays)[1] == "data_parallel") != crosses
+    for plan in (kept, stays):
+        assert plan.bound_ms <= free.cost.step_ms * (1 + 1e-9)  # the bound is over all plans
+    assert types(replan(task, whole, runs_on=None))[0] == "data_parallel"
+
+
+def test_replicas_that_no_longer_fit_are_kept_unless_told():
+    task = of_replicas()
+    replicas = Plan(task, [Shard.whole(SMALL, 0), Shard.whole(LARGE, 0, 1, 2, 3)])
+    tight = replace(task, topology=replace(task.topology, memory="2 GB"))
+    with pytest.raises(sw.InfeasibleTask, match="keep their replicas.*--cross-replicas"):
+        replan(tight, replicas, runs_on="torchrec")
+    assert types(replan(tight, replicas, runs_on="torchrec", cross_replicas=True))[1] != "data_parallel"
+    with pytest.raises(InvalidInput, match="cross_replicas is given, but no plan to start from"):
+        sw.plan(task, cost_model=MODEL, cross_replicas=True)
+
+
+def test_plans_name_the_tables_that_cross():
+    task = of_replicas()
+    whole = Plan(task, [Shard.whole(SMALL, 0), Shard.whole(LARGE, 1)])
+    replicas = Plan(task, [Shard.whole(SMALL, 0, 1, 2, 3), Shard.whole(LARGE, 0)])
+    assert crossing(whole, replicas) == crossing(replicas, whole) == ["small"]
+    assert crossing(whole, whole) == []
+    assert crossing(replace(whole, task=of_replicas("sgd")), replace(replicas, task=of_replicas("sgd"))) == []

@@ -77,3 +77,17 @@ def test_lookups_of_row_blocks_sum_to_the_whole(order: str) -> None:
 def test_tiny_batches_leave_every_replica_a_sample() -> None:
     task = Task([TABLE], Topology(devices_per_host=4), batch_size=2)
     assert shard_work(task, Shard.whole(TABLE, 0, 1, 2, 3)).samples == 1
+
+
+def test_row_blocks_by_id_count_as_the_busiest_of_their_size() -> None:
+    """A step waits for the device that holds it; hot blocks of several tables meet there."""
+    ordered = replace(TABLE, id_shares=[0.6, 0.2, 0.1, 0.1])
+    task = replace(TASK, tables=[ordered])
+    first, last = (shard_work(task, Shard("t", rows, (0, 16), (0,))) for rows in ((0, 250), (750, 1000)))
+    assert first == last
+    assert first.lookups == pytest.approx(0.6 * 500)
+    assert first.access == TABLE.access.thinned(250)
+    assert first.row_share == 0.25
+    assert shard_work(task, Shard.whole(ordered, 0)) == shard_work(TASK, Shard.whole(TABLE, 0))
+    hot = Shard("t", (0, 100), (0, 16), (0,), "hotness")
+    assert shard_work(task, hot) == shard_work(TASK, hot)

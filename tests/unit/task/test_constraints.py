@@ -70,6 +70,7 @@ def test_constraints_that_can_hold_together() -> None:
         ({"max_shards": 1.5}, "max_shards is 1.5"),
         ({"max_shards": True}, "max_shards is True"),
         ({"min_columns": "4"}, "min_columns is '4'"),
+        ({"max_columns": 64}, "max_columns is 64 without equal_columns; set equal_columns"),
         ({"column_multiple": np.float64(4)}, "column_multiple is np.float64(4.0)"),
         ({"equal_rows": "no"}, "equal_rows is 'no', must be True or False"),
         (

@@ -7,6 +7,7 @@ import pytest
 
 from shardwright.errors import InvalidInput
 from shardwright.task import AccessProfile, Table
+from shardwright.task.table import shares_of_more_ids
 
 
 def test_defaults() -> None:
@@ -53,6 +54,9 @@ def test_weight_bytes() -> None:
             "access is 'uniform', must be an AccessProfile; leave it away for uniform access, or pass",
         ),
         ({"access": None}, "access is None, must be an AccessProfile"),
+        ({"id_shares": 0.5}, "table 't': id_shares is 0.5, must be a list of at most 1024 shares of the lookups"),
+        ({"id_shares": [0.5, "x"]}, "table 't': id_shares[1] is 'x', must be a finite number of at least 0"),
+        ({"id_shares": [0.5, 0.4]}, "table 't': id_shares add up to 0.9, must add up to 1"),
         ({"dtype": "fp8"}, "dtype is 'fp8', must be one of fp32, fp16, int8"),
         ({"name": ""}, "name '' must be printable text"),
         ({"name": "a\nb"}, r"name 'a\nb' must be printable text"),
@@ -133,3 +137,23 @@ def test_scales_beyond_the_largest_table(access: AccessProfile, factor: float) -
 def test_bad_scales(factor: object) -> None:
     with pytest.raises(InvalidInput, match="must be a finite number greater than 0"):
         Table("t", 1000, 8).scaled_rows(factor)  # type: ignore[arg-type]
+
+
+def test_the_busiest_block_of_ids() -> None:
+    table = Table("t", 1600, 4, id_shares=[0.7, 0.1, 0.0, 0.2])
+    assert [table.share_of_block(rows) for rows in (1600, 800, 400)] == pytest.approx([1.0, 0.8, 0.7])
+    assert table.share_of_block(200) == pytest.approx(0.35)  # half of the busiest range
+    assert table.share_of_block(1) == pytest.approx(0.7 / 400)
+    assert table.share_of_block(1000) == pytest.approx(0.8)
+    assert replace(table, id_shares=[0.0, 0.5, 0.5, 0.0]).share_of_block(800) == 0.5
+    assert Table("u", 1600, 4).share_of_block(400) == 0.25
+    for rows in range(1, 1601, 13):
+        assert rows / 1600 <= table.share_of_block(rows) <= 1
+
+
+def test_shares_of_ids_in_a_table_with_more_rows() -> None:
+    assert shares_of_more_ids((0.75, 0.25), 100, 100) == pytest.approx((0.75, 0.25))
+    assert shares_of_more_ids((0.75, 0.25), 100, 200) == pytest.approx((1.0, 0.0))
+    assert shares_of_more_ids((0.5, 0.5, 0.0, 0.0), 100, 150) == pytest.approx((0.75, 0.25, 0.0, 0.0))
+    assert shares_of_more_ids((0.75, 0.25), 100, 99) == ()  # ids share rows, nobody knows which
+    assert shares_of_more_ids((), 100, 200) == ()

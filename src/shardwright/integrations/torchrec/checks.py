@@ -17,6 +17,7 @@ from shardwright.integrations.torchrec.conversion import check_complete, shard_o
 from shardwright.integrations.torchrec.off_device import CACHED
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.checking import check_tiling
+from shardwright.sharding.ways import most_columns
 
 
 def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None, *, whole: bool) -> None:
@@ -58,6 +59,7 @@ def check_sharding_plan(plan: ShardingPlan, problem: TorchRecProblem) -> None:
         table: ParameterSharding = plan.plan[place.path][place.name]
         _check_kernel(place, table)
         _check_load_factor(place, table)
+        _check_ranks(place, table, problem)
         if table.sharding_type != ShardingType.DATA_PARALLEL.value:
             _check_blocks(name, table, problem)
     _check_towers(plan, problem)
@@ -105,6 +107,35 @@ def _check_load_factor(place: TablePlace, table: ParameterSharding) -> None:
         )
 
 
+def _check_ranks(place: TablePlace, table: ParameterSharding, problem: TorchRecProblem) -> None:
+    """Check that replicas and row blocks lie on all ranks, or those of a column block on all of a host.
+
+    TorchRec finds the rank of a row by division.
+    """
+    kind, ranks, topology = table.sharding_type, table.ranks or [], problem.task.topology
+    by_columns = [ranks]
+    near = topology.devices
+    if kind in (ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value):
+        near, metadata = (
+            topology.devices_per_host,
+            table.sharding_spec.shards if table.sharding_spec is not None else [],
+        )
+        held: dict[int, list[int]] = {}
+        for shard, rank in zip(metadata, ranks, strict=False):
+            held.setdefault(shard.shard_offsets[1], []).append(rank)
+        by_columns = list(held.values())
+    elif kind not in (ShardingType.DATA_PARALLEL.value, ShardingType.ROW_WISE.value):
+        return
+    for found in by_columns:
+        first = found[0] // near * near if found else 0
+        if found != list(range(first, first + near)):
+            raise PlannerError(
+                f"table '{place.fqn}' is {kind} on ranks {found}; it must lie on all {near} ranks from {first} on: plan anew for this "
+                "topology",
+                PlannerErrorType.INVALID_RANK_ASSIGNMENT,
+            )
+
+
 def _check_blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> None:
     place, world = problem.places[name], problem.task.topology.devices
     metadata = table.sharding_spec.shards if table.sharding_spec is not None else []
@@ -115,6 +146,12 @@ def _check_blocks(name: str, table: ParameterSharding, problem: TorchRecProblem)
             PlannerErrorType.INVALID_RANK_ASSIGNMENT,
         )
     shards = [shard_of(name, shard, place.unit) for shard in metadata if min(shard.shard_sizes) > 0]
+    widest, most = max((shard.dim for shard in shards), default=0), most_columns(problem.compute_device)
+    if most is not None and widest > most:
+        raise PlannerError(
+            f"table '{place.fqn}' has a block of {widest} columns, FBGEMM's kernels take at most {most}; cut it by columns",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL,
+        )
     try:
         check_tiling(problem.task.table_by_name[name], shards)
     except InvalidPlan as error:

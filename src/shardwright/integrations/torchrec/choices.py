@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.fused_params import is_fused_param_quant_state_dict_split_scale_bias
 from torchrec.distributed.planner.constants import MIN_CW_DIM, kernel_bw_lookup
 from torchrec.distributed.planner.enumerators import GUARDED_COMPUTE_KERNELS, GUARDED_SHARDING_TYPES_FOR_FP_MODULES
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingType
+from torchrec.quant.embedding_modules import MODULE_ATTR_QUANT_STATE_DICT_SPLIT_SCALE_BIAS
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.integrations.torchrec.modules import ShardableTable
+from shardwright.sharding.ways import most_columns, within_kernels
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.topology import Topology
@@ -31,34 +34,59 @@ PREFERENCE = tuple(
 )
 """Sharding types in order of preference: a pattern of blocks that fits several types gets the first as its name."""
 
-_REPLICAS, _DENSE = ShardingType.DATA_PARALLEL.value, EmbeddingComputeKernel.DENSE.value
+_REPLICAS = ShardingType.DATA_PARALLEL.value
+_DENSE = EmbeddingComputeKernel.DENSE.value
 _ROWS_OF_HOSTS = frozenset({ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value})
-_RUNNABLE = tuple(
-    kernel.value
-    for kernel in (
-        EmbeddingComputeKernel.FUSED,
-        EmbeddingComputeKernel.DENSE,
-        EmbeddingComputeKernel.QUANT,
-        EmbeddingComputeKernel.FUSED_UVM_CACHING,
-        EmbeddingComputeKernel.QUANT_UVM_CACHING,
-        EmbeddingComputeKernel.FUSED_UVM,
-        EmbeddingComputeKernel.QUANT_UVM,
-        EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE,
-        EmbeddingComputeKernel.SSD_VIRTUAL_TABLE,
-        EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE,
-        EmbeddingComputeKernel.KEY_VALUE,
-    )
+_TRITON = "fused_triton"  # of pooled tables; TorchRec 1.8 has it, 1.6 does not
+_RUNNABLE = (
+    EmbeddingComputeKernel.FUSED.value,
+    _TRITON,
+    *(
+        kernel.value
+        for kernel in (
+            EmbeddingComputeKernel.DENSE,
+            EmbeddingComputeKernel.QUANT,
+            EmbeddingComputeKernel.FUSED_UVM_CACHING,
+            EmbeddingComputeKernel.QUANT_UVM_CACHING,
+            EmbeddingComputeKernel.FUSED_UVM,
+            EmbeddingComputeKernel.QUANT_UVM,
+            EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE,
+            EmbeddingComputeKernel.SSD_VIRTUAL_TABLE,
+            EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE,
+            EmbeddingComputeKernel.KEY_VALUE,
+        )
+    ),
 )
 """Compute kernels that plans may use, fastest first."""
 
 
+def variable_batches(constraints: Iterable[ParameterConstraints | None], batch_size: int) -> bool:
+    """Whether some feature has a batch size of its own. All features of a batch then come as a variable batch (TorchRec's VBE)."""
+    return any(size != batch_size for given in constraints if given for size in given.batch_sizes or ())
+
+
+def searched_types(table: ShardableTable, given: ParameterConstraints | None, types: Sequence[str]) -> tuple[str, ...]:
+    """The sharding types that a search may choose for a table, among those that it may take.
+
+    TorchRec trains replicas by the model's dense optimizer, whatever optimizer the table names. A table that names one has replicas only
+    if its constraints name data_parallel, or nothing else is left.
+    """
+    asked = given is not None and _REPLICAS in (given.sharding_types or ())
+    others = tuple(kind for kind in types if kind != _REPLICAS)
+    return others if table.optimizer and others and not asked else tuple(types)
+
+
 def kernels_by_type(
-    table: ShardableTable, given: ParameterConstraints | None, topology: TorchRecTopology
+    table: ShardableTable,
+    given: ParameterConstraints | None,
+    topology: TorchRecTopology,
+    *,
+    variable_batches: bool = False,
 ) -> dict[str, tuple[str, ...]]:
     """The compute kernels of each sharding type that a table may take: types in order of preference, kernels fastest first.
 
-    Dense kernels run replicas only. If the last host has fewer ranks than the others, TorchRec cannot make the process groups that row
-    blocks of a host need.
+    Dense kernels run replicas only. Quantised tables whose rows hold their scale and bias stay whole. If the last host has fewer ranks
+    than the others, TorchRec cannot make the process groups that row blocks of a host need.
 
     Raises:
         PlannerError: sharder and constraints leave no type with a kernel.
@@ -66,24 +94,36 @@ def kernels_by_type(
     device = topology.compute_device
     offered = table.sharder.sharding_types(device)
     types = _types(offered, given, table)
+    if table.quantised and not _scales_apart(table):
+        types &= {ShardingType.TABLE_WISE.value}
     if topology.world_size % min(topology.intra_group_size, topology.world_size):
         types -= _ROWS_OF_HOSTS
-    asked = {kind: _kernels(table, kind, given, device) for kind in PREFERENCE if kind in types}
+    # On CPUs, FBGEMM's dense kernel pools whatever it is told, and takes one batch size only.
+    dense = device != "cpu" or (table.pooled and not variable_batches)
+    asked = {kind: _kernels(table, kind, given, device, dense=dense) for kind in PREFERENCE if kind in types}
     found = {
         kind: tuple(kernel for kernel in kernels if kernel != _DENSE or kind == _REPLICAS)
         for kind, kernels in asked.items()
     }
     found = {kind: kernels for kind, kernels in found.items() if kernels}
     if not found:
-        dense = any(asked.values())
+        only_dense = any(asked.values())
         raise PlannerError(
             f"table '{table.path}.{table.name}': sharder {type(table.sharder).__name__} offers sharding types {sorted(offered)} on "
             f"{device}, the constraints allow {_said(given)}: no sharding type with a compute kernel that can run is left "
-            "(dense kernels run data_parallel tables only, on CPUs pooled ones only; UVM and stores need GPUs; row blocks of a host need "
-            "hosts of equal size); widen the constraints or use another sharder",
-            PlannerErrorType.INVALID_COMPUTE_KERNEL if dense else PlannerErrorType.STRICT_CONSTRAINTS,
+            "(dense kernels run data_parallel tables only, on CPUs pooled ones of one batch size only; UVM and stores need GPUs; row "
+            "blocks of a host need hosts of equal size; quantised tables stay whole unless quant_state_dict_split_scale_bias is on); "
+            "widen the constraints, or use another sharder",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL if only_dense else PlannerErrorType.STRICT_CONSTRAINTS,
         )
     return found
+
+
+def _scales_apart(table: ShardableTable) -> bool:
+    """Whether a quantised module keeps scales and biases apart from its rows. TorchRec cuts no others."""
+    split = is_fused_param_quant_state_dict_split_scale_bias(getattr(table.sharder, "fused_params", None))
+    attribute = MODULE_ATTR_QUANT_STATE_DICT_SPLIT_SCALE_BIAS
+    return split or any(getattr(part, attribute, False) for part in table.module.modules())
 
 
 def _types(offered: list[str], given: ParameterConstraints | None, table: ShardableTable) -> set[str]:
@@ -96,11 +136,13 @@ def _types(offered: list[str], given: ParameterConstraints | None, table: Sharda
 
 
 def _kernels(
-    table: ShardableTable, kind: str, given: ParameterConstraints | None, compute_device: str
+    table: ShardableTable, kind: str, given: ParameterConstraints | None, compute_device: str, *, dense: bool
 ) -> tuple[str, ...]:
     offered = set(table.sharder.compute_kernels(kind, compute_device))
-    if compute_device == "cpu" and not table.pooled:
-        offered.discard(_DENSE)  # on CPUs, FBGEMM's dense kernel pools whatever it is told
+    if not dense:
+        offered.discard(_DENSE)
+    if not table.pooled:
+        offered.discard(_TRITON)
     if given is not None and given.compute_kernels:
         offered &= set(given.compute_kernels)
     else:
@@ -120,7 +162,8 @@ def _said(given: ParameterConstraints | None) -> str:
 
 
 NARROWEST = 4  # columns: FBGEMM's kernels load vectors of 4
-_SEQUENCE_PARTS = 4  # most column blocks that a sequence table is cut into
+_SEQUENCE_PARTS = 4  # most column blocks that a sequence table is cut into, unless kernels take no blocks that wide
+_TAKEN_BY_ALL = 1024  # columns of a block that the kernels of every release take
 
 _WHOLE = ShardingType.TABLE_WISE.value
 _COLUMNS = ShardingType.COLUMN_WISE.value
@@ -137,6 +180,7 @@ def limits_of(
     topology: Topology,
     *,
     narrowest: int = NARROWEST,
+    widest: int | None = None,
     host: int = 0,
     bound: bool = False,
 ) -> TableConstraint:
@@ -152,13 +196,15 @@ def limits_of(
         given: the user's constraints.
         topology: our topology.
         narrowest: fewest columns of a block; see `narrowest_columns`.
+        widest: most columns of a block that the installed FBGEMM takes on GPUs; None for those of its newest release.
         host: the host that the table is pinned to if it must lie on one; see `hosts`.
         bound: whether it must, being of a tower.
 
     Raises:
-        PlannerError: the table must lie on one host, and none of its types does.
+        PlannerError: the table must lie on one host, and none of its types does; or it is wider than the kernels' blocks, and may not be
+            cut into narrower ones.
     """
-    if topology.devices == 1:
+    if topology.devices == 1 and table.dim <= (widest or most_columns(topology.device) or table.dim):
         return TableConstraint(("table_wise",), equal_rows=True)
     bound = bound and topology.hosts > 1
     if bound and not {_HOST_ROWS, _HOST_COLUMNS} & set(types):
@@ -185,14 +231,19 @@ def limits_of(
         firsts = of_one[:1] if bound else tuple(range(0, topology.devices, topology.devices_per_host))
         kinds, devices = {"table_wise"}, (0,) if _ROWS in types else firsts
     kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid with one range of columns is row blocks
-    return TableConstraint(
+    limits = TableConstraint(
         tuple(sorted(kinds)),
         devices,
         min_columns=min(narrowest, table.dim),
         column_multiple=NARROWEST if table.pooled else block_width(table.dim, narrowest),  # see `conversion`
         equal_rows=True,
         equal_columns=True,
+        max_columns=widest,
     )
+    try:
+        return within_kernels(table, limits, topology.device)
+    except InfeasibleTask as error:
+        raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
 
 
 def needs_host(types: Sequence[str]) -> bool:
@@ -218,7 +269,7 @@ def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]
     asked = [max(given.min_partition if given and given.min_partition else NARROWEST, NARROWEST) for _, given in tables]
     of_sequences = [least for least, (table, _) in zip(asked, tables, strict=True) if not table.pooled]
     return [
-        least if table.pooled else max(*of_sequences, -(-table.dim // _SEQUENCE_PARTS), NARROWEST)
+        least if table.pooled else max(*of_sequences, min(-(-table.dim // _SEQUENCE_PARTS), _TAKEN_BY_ALL), NARROWEST)
         for least, (table, _) in zip(asked, tables, strict=True)
     ]
 

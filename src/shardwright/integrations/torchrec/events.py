@@ -14,6 +14,10 @@ from torchrec.distributed.planner.stats import EmbeddingStats
 from torchrec.distributed.planner.types import ParameterConstraints, PlanDebugStats, ShardingOption, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.planner.utils import bytes_to_gb
+from torchrec.distributed.types import ShardingPlan, ShardingType
+
+from shardwright.errors import some_of
+from shardwright.integrations.torchrec.problem import TorchRecProblem
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -115,6 +119,23 @@ class SearchStats(PlanDebugStats):
             return ""
         proven = "no bound" if self.gap is None else f"bound {self.bound_ms:.3f} ms, gap {self.gap:.1%}"
         return f"--- Strategy {self.strategy}: predicted step {self.step_ms:.3f} ms, {proven} ---"
+
+
+def log_replicas(plan: ShardingPlan, problem: TorchRecProblem) -> None:
+    """Log which tables are replicated: TorchRec trains them by the dense optimizer. It is a warning if one of them names another."""
+    replicated = [
+        place
+        for place in problem.places.values()
+        if plan.plan[place.path][place.name].sharding_type == ShardingType.DATA_PARALLEL.value
+    ]
+    named = sorted({place.found.optimizer for place in replicated if place.found.optimizer})
+    if replicated:
+        _LOGGER.log(
+            logging.WARNING if named else logging.INFO,
+            "data_parallel tables are trained by the model's dense optimizer%s: %s",
+            f", not by {' or '.join(named)}" if named else "",
+            some_of([place.fqn for place in replicated]),
+        )
 
 
 class SearchPage(EmbeddingStats):

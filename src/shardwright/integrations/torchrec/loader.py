@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from pathlib import Path
@@ -126,6 +127,7 @@ def loaded_plan(
     if not options:
         return None
     _check_tables(list(options.values()), problem)
+    _warn_of_idle(loader, list(options.values()), problem.task.topology.devices)
     return to_sharding_plan(list(options.values()), problem.topology)
 
 
@@ -133,12 +135,26 @@ def _check_context(loader: PlanLoader, of_plan: str, hashes: Iterator[str]) -> N
     own = next(hashes)
     if of_plan == own or of_plan in hashes:
         return
-    named = getattr(loader, "get_plan_id", lambda: "the loaded plan")()
     raise PlannerError(
-        f"planner input mismatch: {named} was made for other inputs; its context hash is {of_plan}, the planner's {own}: plan anew, or "
-        "load it with the topology, batch size, model, reservation and constraints it was made for",
+        f"planner input mismatch: {_name_of(loader)} was made for other inputs; its context hash is {of_plan}, the planner's {own}: plan "
+        "anew, or load it with the topology, batch size, model, reservation and constraints it was made for",
         PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH,
     )
+
+
+def _name_of(loader: PlanLoader) -> str:
+    return str(getattr(loader, "get_plan_id", lambda: "the loaded plan")())
+
+
+def _warn_of_idle(loader: PlanLoader, options: list[ShardingOption], ranks: int) -> None:
+    """Warn if the last ranks hold nothing: a plan without a context hash does not say for how many ranks it was made."""
+    used = 1 + max((shard.rank or 0 for option in options for shard in option.shards), default=-1)
+    if used < ranks:
+        warnings.warn(
+            f"{_name_of(loader)} puts tables on ranks 0 to {used - 1} only, the other {ranks - used} of {ranks} ranks hold none; if it "
+            "was made for fewer ranks, plan anew",
+            stacklevel=2,
+        )
 
 
 def _check_tables(options: list[ShardingOption], problem: TorchRecProblem) -> None:

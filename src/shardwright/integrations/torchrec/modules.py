@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torchrec.distributed.embedding import ShardedEmbeddingCollection
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.utils import sharder_name
-from torchrec.distributed.types import ModuleSharder, ShardedModule
+from torchrec.distributed.types import ModuleSharder, ShardedModule, ShardingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 
@@ -52,6 +53,23 @@ class ShardableTable:
     def fused(self) -> Mapping[str, Any]:
         """The sharder's `fused_params`."""
         return getattr(self.sharder, "fused_params", None) or {}
+
+    @property
+    def optimizer(self) -> str | None:
+        """Name of the optimizer that TorchRec fuses into the backward pass; None if none is named.
+
+        That is the class that `apply_optimizer_in_backward` left on the weights, else what the sharder's `fused_params` say.
+        """
+        classes = getattr(self.tensor, "_optimizer_classes", None)
+        fused = self.fused.get("optimizer")
+        named = classes[0].__name__ if classes else getattr(fused, "value", fused)
+        return str(named) if named else None
+
+    @property
+    def quantised(self) -> bool:
+        """Whether the module is quantised for inference."""
+        kinds = self.sharder.compute_kernels(ShardingType.TABLE_WISE.value, "cpu")
+        return EmbeddingComputeKernel.QUANT.value in kinds
 
     @property
     def sharder_key(self) -> str:

@@ -45,7 +45,14 @@ from shardwright.integrations.torchrec.checks import (
 from shardwright.integrations.torchrec.context import EnumeratorOnDemand, enumerator_without_times, other_orders
 from shardwright.integrations.torchrec.conversion import plan_of
 from shardwright.integrations.torchrec.enumerators import Listed, Said, listed_by
-from shardwright.integrations.torchrec.events import PlannerEvents, SearchPage, SearchStats, logged, reservation_line
+from shardwright.integrations.torchrec.events import (
+    PlannerEvents,
+    SearchPage,
+    SearchStats,
+    log_replicas,
+    logged,
+    reservation_line,
+)
 from shardwright.integrations.torchrec.groups import (
     GroupSizeChoice,
     Planned,
@@ -58,7 +65,13 @@ from shardwright.integrations.torchrec.loader import loaded_plan
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables, unsharded
 from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
-from shardwright.integrations.torchrec.problem import NO_TABLE, TorchRecProblem, problem_of_tables, warn_of_unknown
+from shardwright.integrations.torchrec.problem import (
+    NO_TABLE,
+    TorchRecProblem,
+    problem_of_tables,
+    warn_of_unknown,
+    warn_without_optimizer,
+)
 from shardwright.integrations.torchrec.profiles import Profiles, check_numbers, profiles_by_name
 from shardwright.integrations.torchrec.searching import Search
 from shardwright.integrations.torchrec.topology import KnownLinks, default_cost_model, warn_of_multipliers
@@ -233,6 +246,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         if not found:
             return ShardingPlan({})
         warn_of_unknown(module, sharders, found, constraints)
+        warn_without_optimizer(found)
         known = profiles_by_name(self._profiles)
         try:
             problem = self._problem(found, left, listed, known)
@@ -406,6 +420,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         self.last_moved = moved(result, problem)
         if self.last_moved.kernels:
             _logger.info("%s", self.last_moved)
+        log_replicas(result, problem)
         self._best_plan = options
         self._log(result, options, sharders, begin)
         return result

@@ -15,12 +15,20 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import CacheParams, CommOp
 
 from shardwright.errors import InvalidInput
-from shardwright.integrations.torchrec.choices import kernels_by_type, limits_of, narrowest_columns, needs_host
+from shardwright.integrations.torchrec.choices import (
+    kernels_by_type,
+    limits_of,
+    narrowest_columns,
+    needs_host,
+    searched_types,
+    variable_batches,
+)
 from shardwright.integrations.torchrec.enumerators import Listed, kernels_listed
 from shardwright.integrations.torchrec.hosts import chosen_hosts
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
 from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
-from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
+from shardwright.integrations.torchrec.profiles import Profiles, id_shares_of, profiles_by_name, statistics_of
+from shardwright.integrations.torchrec.requirements import most_columns_here
 from shardwright.integrations.torchrec.topology import KnownLinks, topology_of
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.table import MAX_ELEMENTS, Dtype, Table
@@ -39,19 +47,9 @@ _BY_STATE: tuple[tuple[str, Optimizer], ...] = (
 
 
 def optimizer_of(tables: Iterable[ShardableTable]) -> Optimizer:
-    """The optimizer with the most state among those of the tables; FBGEMM's default, SGD, if none is named.
-
-    It is read where TorchRec reads it: from the class that `apply_optimizer_in_backward` left on the weights, else from the sharder's
-    `fused_params`.
-    """
+    """The optimizer with the most state among those of the tables; FBGEMM's default, SGD, if none is named."""
     found: Optimizer = "sgd"
-    seen: set[str] = set()
-    for table in tables:
-        classes = getattr(table.tensor, "_optimizer_classes", None)
-        fused = table.fused.get("optimizer")
-        named = classes[0].__name__ if classes else getattr(fused, "value", fused)
-        seen.add(str(named or "sgd").lower().replace("_", ""))
-    for name in seen:
+    for name in {(table.optimizer or "sgd").lower().replace("_", "") for table in tables}:
         kind: Optimizer = next((ours for part, ours in _BY_STATE if part in name), "adam")
         if OPTIMIZERS.index(kind) > OPTIMIZERS.index(found):
             found = kind
@@ -204,10 +202,12 @@ def problem_of_tables(
     """
     counts = Counter(table.name for table in found)
     known, ours = profiles_by_name(profiles), topology_of(topology, reserved, known_links)
+    variable = variable_batches([(constraints or {}).get(table.name) for table in found], batch_size)
     places, tables = {}, []
     for table, buckets in zip(found, bucket_counts(found, topology.world_size), strict=True):
         given = (constraints or {}).get(table.name)
-        kernels = possible_kernels(kernels_by_type(table, given, topology), table, topology, buckets)
+        offered = kernels_by_type(table, given, topology, variable_batches=variable)
+        kernels = possible_kernels(offered, table, topology, buckets)
         kernels = kernels if listed is None else kernels_listed(kernels, table, listed)
         name = table.name if counts[table.name] == 1 else f"{table.path}.{table.name}"
         unit = _unit(table, kernels, buckets)
@@ -249,6 +249,16 @@ def warn_of_unknown(
         )
 
 
+def warn_without_optimizer(found: Sequence[ShardableTable]) -> None:
+    """Warn once if no table names the optimizer that trains it, because its state then counts nothing."""
+    if not any(table.quantised or table.optimizer for table in found):
+        warnings.warn(
+            "no table names an embedding optimizer, so plans leave no room for its state: call apply_optimizer_in_backward before "
+            "planning, or name it in the sharders' fused_params (EmbOptimType.EXACT_SGD has no state)",
+            stacklevel=4,
+        )
+
+
 def _limits(
     places: Mapping[str, TablePlace], tables: Sequence[Table], topology: Topology
 ) -> dict[str, TableConstraint]:
@@ -268,13 +278,15 @@ def _limits(
         if place.found.tower is not None or needs_host(place.types)
     }
     hosts = chosen_hosts(tables, towers, topology)
+    widest = None if topology.device == "cpu" else most_columns_here()
     return {
         table.name: limits_of(
             table,
-            places[table.name].types,
+            searched_types(places[table.name].found, places[table.name].given, places[table.name].types),
             places[table.name].given,
             topology,
             narrowest=narrowest[table.name],
+            widest=widest,
             host=hosts.get(table.name, 0),
             bound=places[table.name].found.tower is not None,
         )
@@ -299,7 +311,10 @@ def _table(
     rows, dim = int(found.tensor.shape[0]) // unit, int(found.tensor.shape[1])
     pooling, access = statistics_of(found.name, rows, found.features, given, batch_size, known)
     weighted = found.weighted or bool(given and given.is_weighted)
-    return Table(name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype), weighted=weighted)
+    shares = id_shares_of(found.name, rows * unit, found.features, known)
+    return Table(
+        name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype), weighted=weighted, id_shares=shares
+    )
 
 
 _WIRE: dict[torch.dtype, WireType] = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.uint8: "int8"}

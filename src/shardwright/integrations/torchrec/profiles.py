@@ -19,7 +19,7 @@ from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
 from shardwright.task.access import AccessProfile
 from shardwright.task.files import load_tables
-from shardwright.task.table import MAX_FEATURES, Table
+from shardwright.task.table import MAX_FEATURES, Table, shares_of_more_ids
 from shardwright.task.units import checked_number
 
 Profiles: TypeAlias = Mapping[str, Table] | Iterable[Table] | str | Path | None
@@ -115,6 +115,17 @@ def check_numbers(constraints: Mapping[str, ParameterConstraints] | None, names:
         for field in ("pooling_factors", "num_poolings", "batch_sizes") if name in names else ():
             for value in getattr(given, field) or ():
                 checked_number(value, f"constraints of table '{name}': {field}", zero=True)
+
+
+def id_shares_of(name: str, rows: int, features: Sequence[str], known: Mapping[str, Table]) -> tuple[float, ...]:
+    """How the lookups of a table lie over its ids, by all of its features together; empty if that is unknown for one of them."""
+    profiles = [profile for profile in _matched(name, features, known) if profile is not None]
+    found = [shares_of_more_ids(profile.id_shares, profile.rows, rows) for profile in profiles]
+    if len(found) < len(_matched(name, features, known)) or len({len(shares) for shares in found}) > 1:
+        return ()
+    total = sum(profile.pooling for profile in profiles)
+    weights = [profile.pooling / total for profile in profiles]
+    return tuple(sum(map(operator.mul, shares, weights)) for shares in zip(*found, strict=True))
 
 
 def _by_bag(name: str, factors: Sequence[float], bags: Sequence[float]) -> list[float]:

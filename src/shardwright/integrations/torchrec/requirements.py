@@ -52,6 +52,14 @@ def check_versions(release_of: Callable[[str], str | None]) -> None:
             )
 
 
+def most_columns_here() -> int | None:
+    """Most columns of a block that the installed FBGEMM computes rightly on GPUs; None if it is what its kernels check.
+
+    Release 1.6 returns zeros for blocks of 1,025 to 2,048 columns (FBGEMM #5569).
+    """
+    return 1024 if "1.6" in map(_release, _FBGEMM) else None
+
+
 _MODULES = {"torch": "torch", "FBGEMM": "fbgemm_gpu", "TorchRec": "torchrec"}
 
 

@@ -47,7 +47,7 @@ class Forms:
         rows: `(f,)` whether it cuts rows.
         searched: `(f,)` whether its pieces may lie on any devices. A search leaves out forms of rows whose blocks may not; the bound counts
             them.
-        equal: `(f,)` whether a piece of w units, the whole table aside, is w blocks.
+        equal: `(f,)` whether a piece of w units is w blocks; the whole table is one block, unless it may not be table_wise.
         first: `(f + 1,)` where the pieces of each form begin.
         pieces: a block of every piece; for row pieces one with the most rows.
         costs: what each piece adds to its device.
@@ -167,23 +167,23 @@ def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
     searched &= ~(rows & (units == 2) & (2 in (task.topology.devices_per_host, task.topology.devices)))
     equal = np.array([limit.equal_columns for limit in limits], dtype=bool)[table] & ~rows
     first = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
-    pieces, blocks = _pieces(tables, table, units, rows, equal)
+    uncut = np.array([limit.allows("table_wise") for limit in limits], dtype=bool)[table]
+    pieces, blocks = _pieces(tables, table, units, rows, equal & (units > 1), uncut)
     costs = _costs(tables, pieces, blocks)
     whole = first[1:] - 1
-    allowed = np.array([limit.allows("table_wise") for limit in limits])
     legal = costs.bytes <= roomy[pieces.table]
-    legal[whole] &= allowed[table]
+    legal[whole] &= uncut | (equal & (units > 1))
     least = np.array([limit.min_columns or 1 for limit in limits])[pieces.table]
     legal &= pieces.dim >= np.minimum(least, tables.dim[pieces.table])
     return Forms(table, rows, searched, equal, first, pieces, costs, legal)
 
 
-def _pieces(tables: Tables, table: Ints, units: Ints, rows: Bools, equal: Bools) -> tuple[Blocks, Ints]:
-    """A block of every piece of some forms, and how many such blocks the piece is."""
+def _pieces(tables: Tables, table: Ints, units: Ints, rows: Bools, equal: Bools, uncut: Bools) -> tuple[Blocks, Ints]:
+    """A block of every piece of some forms, and how many such blocks the piece is. `uncut`: whether the table may be one block."""
     form = np.repeat(np.arange(table.size), units)
     wide = np.arange(form.size) - np.repeat(np.cumsum(units) - units, units) + 1
     of, parts, in_rows = table[form], units[form], rows[form]
-    several = equal[form] & (wide < parts)
+    several = equal[form] & ((wide < parts) | ~uncut[form])
     dim = np.where(in_rows, tables.dim[of], tables.dim[of] * np.where(several, 1, wide) // parts)
     height = np.where(in_rows, -(-tables.rows[of] * wide // parts), tables.rows[of])
     return Blocks(of, height, dim, np.ones_like(of)), np.where(several, wide, 1)

@@ -485,7 +485,8 @@ def piece_shards(assembly: Assembly, form: int, units: tuple[int, int], device: 
         table = assembly.task.tables[index]
         own = assembly.forms[form] if len(members) == 1 else index
         start, stop = (unit * table.dim // whole for unit in units)
-        equal = assembly.catalog.forms.equal[own] and stop - start < table.dim
+        uncut = assembly.task.constraints.of(table.name).allows("table_wise")
+        equal = assembly.catalog.forms.equal[own] and (stop - start < table.dim or not uncut)
         width = table.dim // int(assembly.catalog.forms.units[own]) if equal else stop - start
         cuts = range(start, stop, width)
         shards += [Shard(table.name, (0, table.rows), (cut, cut + width), (device,)) for cut in cuts]

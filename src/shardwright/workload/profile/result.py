@@ -13,6 +13,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
+import numpy as np
+
 from shardwright.errors import InvalidInput
 from shardwright.files import dump_document, write_atomically
 from shardwright.sharding.rank_map import RankMap
@@ -20,7 +22,7 @@ from shardwright.task import DTYPE_BYTES, Table
 from shardwright.task.files import FORMAT, table_to_dict
 from shardwright.task.units import format_bytes
 from shardwright.workload.profile.counting import ColumnProfile
-from shardwright.workload.profile.sketch import access_profile, flat_profile, hottest_ids
+from shardwright.workload.profile.sketch import ID_RANGES, access_profile, flat_profile, hottest_ids, id_shares
 
 RowsRule: TypeAlias = Literal["distinct", "max_id", "numbered"]
 
@@ -39,6 +41,8 @@ _FEWEST_NUMBERS = 100  # versions are numbers with a dot too, but there are few 
 _MOST_LABELS = 10
 _FEWEST_FLAGS = 100
 _FEWEST_NEW = 1000
+_FEWEST_IDS = 1024  # fewer ids crowd by chance
+_CROWDED = 2.0  # times its share of ids: a range with so many lookups more than its hottest id explains
 _NEW_SHARE = 0.9
 
 
@@ -191,6 +195,27 @@ class ProfileResult:
                 found.append(Doubt(column.name, reason, table))
         return found
 
+    def uneven(self, tables: Sequence[Table]) -> list[str]:
+        """Return a warning for each feature whose ids lie in order of popularity, or whose hot ids lie together otherwise.
+
+        Args:
+            tables: what `tables` returned.
+        """
+        found, doubted = [], {doubt.column for doubt in self.doubts(tables)}
+        for name, column in self.columns.items():
+            if name in doubted or column.max_id is None or not _FEWEST_IDS <= column.max_id + 1 <= LARGEST_ROW:
+                continue
+            shares = id_shares(column.sketch, column.max_id + 1)
+            hottest = access_profile(column.sketch).share_of(0, 1)  # lies in one range, however ids are numbered
+            busiest = int(np.argmax(shares))
+            if shares[busiest] - hottest > _CROWDED / ID_RANGES:
+                found.append(
+                    f"{column.name!r}: {shares[busiest]:.0%} of the lookups go to one sixteenth of its ids, from "
+                    f"{busiest * (column.max_id + 1) // ID_RANGES:,} on: TorchRec cuts rows by ranges of ids, so that one device would "
+                    "serve them all; hash or shuffle the ids, or keep row_wise out of the table's constraints"
+                )
+        return found
+
     def notes(self) -> list[str]:
         """Return a summary for people: a line for the log and one for each column."""
         unit = "events" if self.is_events else "samples"
@@ -223,6 +248,7 @@ class ProfileResult:
             pooling=float(f"{column.sketch.events / self.samples:.6g}"),
             pooled=not (self.is_events or column.is_sequence),
             access=access_profile(column.sketch, rows),
+            id_shares=id_shares(column.sketch, rows) if column.max_id is not None and column.max_id < rows else (),
         )
 
     def _note(self, column: ColumnProfile) -> str:
@@ -254,6 +280,11 @@ def save_tables(result: ProfileResult, path: str | Path, *, dim: int = 64, rows:
     tables = result.tables(dim=dim, rows=rows)
     text = dump_document({"format": FORMAT, "tables": [table_to_dict(table) for table in tables]}, path)
     if Path(path).suffix.lower() != ".json":
-        comments = ["Made by `shardwright profile`.", *result.notes(), *map(str, result.doubts(tables))]
+        comments = [
+            "Made by `shardwright profile`.",
+            *result.notes(),
+            *map(str, result.doubts(tables)),
+            *result.uneven(tables),
+        ]
         text = "".join(f"# {' '.join(line.split())}\n" for line in comments) + text
     write_atomically(path, text)

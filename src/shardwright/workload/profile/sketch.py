@@ -38,6 +38,7 @@ BYTES_PER_ID = 28
 """Memory of a full sketch per id of its limit: 16 bytes in the sample, and 24 bytes for half as many heavy hitters."""
 
 SHARE_DIGITS = 7
+ID_RANGES = 16
 _POINTS = 100
 MAX_TEXT_BYTES = 4096
 
@@ -308,6 +309,26 @@ def access_profile(sketch: AccessSketch, rows: int | None = None) -> AccessProfi
         ranks, share = np.append(ranks, float(rows)), np.append(share, 1.0)
     corners = upper_hull(ranks, share)  # rounding makes the curve slightly non-concave
     return AccessProfile(ranks[corners], share[corners])
+
+
+def id_shares(sketch: AccessSketch, rows: int) -> tuple[float, ...]:
+    """Share of the lookups of each of 16 equal ranges of the ids 0 to `rows` - 1, in the order of ids.
+
+    If the sketch is not exact, ids that are surely hot count as often as they were seen, and those of the sample stand for all others.
+
+    Args:
+        sketch: accesses of a table whose ids are integers.
+        rows: more than the largest id.
+    """
+    counts = np.concatenate([sketch.sample_counts, sketch.heavy_counts + sketch.heavy_missed / 2])
+    keys = np.concatenate([sketch.sample_keys, sketch.heavy_keys])
+    hot = counts > 2 * sketch.error if not sketch.exact else np.ones(counts.size, dtype=bool)
+    cold = ~hot & (np.arange(counts.size) < sketch.sample_counts.size)
+    counts[cold] *= max(sketch.events - counts[hot].sum(), 0.0) / max(counts[cold].sum(), 1.0)
+    held = hot | cold
+    place = unscramble(keys[held]).astype(np.int64) * ID_RANGES // rows
+    shares = np.bincount(place, counts[held], ID_RANGES)
+    return tuple(np.round(shares / shares.sum(), SHARE_DIGITS).tolist())
 
 
 def flat_profile(seen: int, rows: int) -> AccessProfile:

@@ -3,6 +3,7 @@
 import warnings
 
 import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -33,6 +34,11 @@ class AllSequenceTypesSharder(EmbeddingCollectionSharder):
 
 
 SHARDERS = [AllTypesSharder(), AllSequenceTypesSharder()]
+
+
+def with_optimizer(optimizer=EmbOptimType.EXACT_ADAGRAD):
+    """The same sharders, which name the optimizer of the tables."""
+    return [type(sharder)(fused_params={"optimizer": optimizer}) for sharder in SHARDERS]
 
 
 def bags(shapes, prefix="t", device=META, **fields):

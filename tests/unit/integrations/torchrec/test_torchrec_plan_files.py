@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from shardwright.integrations.torchrec import (
 )
 from shardwright.sharding.torchrec_files import plan_from_sharding_plan
 
-from .made import SHARDERS, Model, bags, planner, tables_of, topology
+from .made import SHARDERS, Model, bags, planner, tables_of, topology, with_optimizer
 
 pytestmark = pytest.mark.torchrec
 
@@ -319,3 +320,39 @@ def test_a_saved_plan_is_reviewed_without_torchrec_and_loads_again(tmp_path):
     )
     step_ms = [scored(plan, model).cost.step_ms for plan in plans]
     assert step_ms[0] <= step_ms[1] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "made_for", "loaded_on"),
+    [
+        ("data_parallel", (4, 4), (8, 4)),
+        ("row_wise", (4, 4), (8, 8)),
+        ("table_row_wise", (4, 2), (8, 4)),
+        ("grid_shard", (4, 2), (8, 4)),
+    ],
+)
+def test_a_plan_for_fewer_ranks_is_refused(tmp_path, kind, made_for, loaded_on):
+    """Replicas and row blocks lie on all ranks, or on all of a host."""
+    only = {"t0": ParameterConstraints(sharding_types=[kind])}
+    model = bags([(1000, 64)])
+    save_sharding_plan(planner(topology(*made_for), constraints=only).plan(model, SHARDERS), tmp_path / "plan.json")
+    loading = planner(topology(*loaded_on), constraints=only, plan_loader=SavedPlanLoader(tmp_path / "plan.json"))
+    with pytest.warns(UserWarning, match=r"the other \d of 8 ranks hold none"), pytest.raises(PlannerError) as error:
+        loading.plan(model, SHARDERS)
+    assert error.value.error_type is PlannerErrorType.INVALID_RANK_ASSIGNMENT
+    assert f"'.t0' is {kind} on ranks" in str(error.value)
+
+
+def test_ranks_that_a_loaded_plan_leaves_empty_are_told(tmp_path):
+    model, whole = (
+        bags([(1000, 64)] * 4),
+        {f"t{i}": ParameterConstraints(sharding_types=["table_wise"]) for i in range(4)},
+    )
+    save_sharding_plan(planner(topology(4), constraints=whole).plan(model, SHARDERS), tmp_path / "plan.json")
+    with pytest.warns(
+        UserWarning, match=r"plan\.json puts tables on ranks 0 to 3 only, the other 4 of 8 ranks hold none"
+    ):
+        planner(topology(8), plan_loader=SavedPlanLoader(tmp_path / "plan.json")).plan(model, SHARDERS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        planner(topology(4), plan_loader=SavedPlanLoader(tmp_path / "plan.json")).plan(model, with_optimizer())

@@ -19,7 +19,7 @@ from torchrec.modules.embedding_configs import DataType
 
 from shardwright.integrations.torchrec import ShardwrightPlanner, plan_of
 
-from .made import GB, SHARDERS, Model, bags, planner, ranks_of, tables_of, topology
+from .made import GB, SHARDERS, Model, bags, planner, ranks_of, tables_of, topology, with_optimizer
 
 pytestmark = pytest.mark.torchrec
 
@@ -139,10 +139,10 @@ def test_a_sharder_that_allows_nothing_is_named():
 
 def test_constraints_for_tables_that_the_model_lacks_only_warn():
     others = {f"other{i}": ParameterConstraints(sharding_types=["row_wise"]) for i in range(3)}
-    plain = planner(constraints={"t0": ParameterConstraints()}, time_limit=60).plan(Model(), SHARDERS)
+    plain = planner(constraints={"t0": ParameterConstraints()}, time_limit=60).plan(Model(), with_optimizer())
     found = planner(constraints={"t0": ParameterConstraints()} | others, time_limit=60)
     with pytest.warns(UserWarning, match="other0, other1, other2 are ignored") as caught:
-        plan = found.plan(Model(), SHARDERS)
+        plan = found.plan(Model(), with_optimizer())
     assert len(caught) == 1
     assert tables_of(plan) == tables_of(plain)
 
@@ -335,4 +335,4 @@ def test_other_strategies_make_plans_that_torchrec_runs(strategy):
 def test_nothing_warns_on_the_way():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        planner().plan(Model(), SHARDERS)
+        planner().plan(Model(), with_optimizer())

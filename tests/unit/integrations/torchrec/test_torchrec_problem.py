@@ -4,6 +4,8 @@ import pytest
 
 pytest.importorskip("torchrec")
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -317,3 +319,30 @@ def test_weighted_modules_have_weighted_tables():
     tables = problem_of(model, [EmbeddingBagCollectionSharder()], topology(2)).task.table_by_name
     assert tables["t0"].weighted
     assert not tables["p0"].weighted
+
+
+def test_rows_of_ids_in_order_of_popularity_are_not_dealt():
+    """TorchRec gives the first rank the first ids of every table."""
+    model, steps = bags([(2_000_000, 64)] * 4), {}
+    for shares in ((), [0.9, *[0.1 / 15] * 15]):
+        profiles = [sw.Table(f"f_t{i}", 2_000_000, 4, 20.0, id_shares=shares) for i in range(4)]
+        for kinds in (["row_wise"], ["row_wise", "table_wise"]):
+            given = {f"t{i}": ParameterConstraints(sharding_types=kinds) for i in range(4)}
+            found = planner(profiles=profiles, constraints=given, batch_size=16_384)
+            types = {table.sharding_type for table in tables_of(found.plan(model, SHARDERS)).values()}
+            steps[len(shares), len(kinds)] = found.last_plan.cost.step_ms
+    assert types == {"table_wise"}
+    assert steps[16, 2] == pytest.approx(steps[0, 2], rel=0.01)
+    assert steps[16, 1] > 1.5 * steps[0, 1]
+
+
+def test_shares_of_ids_are_those_of_all_features_of_a_table():
+    def of(*profiles, rows=1000):
+        (table,) = problem_of(shared_table("a", "b"), SHARDERS, topology(), 8, profiles=profiles).task.tables
+        return table.id_shares
+
+    size = shared_table("a", "b").embedding_bag_configs()[0].num_embeddings
+    one, other = sw.Table("a", size, 4, 3.0, id_shares=[1, 0]), sw.Table("b", size, 4, 1.0, id_shares=[0.2, 0.8])
+    assert of(one, other) == pytest.approx((0.8, 0.2))
+    assert of(one) == of(one, replace(other, id_shares=())) == ()
+    assert of(sw.Table("t", size, 4, 3.0, id_shares=[1, 0])) == (1.0, 0.0)

@@ -190,3 +190,44 @@ def test_a_failed_write_leaves_the_old_file(result, tmp_path):
     with pytest.raises(InvalidInput):
         save_tables(result, old, dim=0)
     assert old.read_text() == "old"
+
+
+def popular(rng, ids=4000, lookups=200_000):
+    """Ids drawn by a power law: 0 most often."""
+    weights = np.arange(1, ids + 1) ** -0.8
+    return rng.choice(ids, lookups, p=weights / weights.sum())
+
+
+def test_the_share_of_lookups_of_ranges_of_ids_is_kept(parquet, tmp_path):
+    ids = popular(np.random.default_rng(0))
+    result = profile_logs(parquet("a.parquet", item=ids, text=[f"n{one}" for one in ids]))
+    item, text = result.tables(rows="numbered")
+    expected = np.bincount(ids * 16 // item.rows, minlength=16) / ids.size
+    assert item.id_shares == pytest.approx(expected.tolist(), abs=1e-6)
+    assert text.id_shares == ()
+    save_tables(result, tmp_path / "tables.yaml", rows="numbered")
+    assert list(load_tables(tmp_path / "tables.yaml")) == [item, text]
+
+
+def test_shares_of_ranges_are_estimated_if_not_all_ids_are_counted(parquet):
+    ids = popular(np.random.default_rng(1), ids=20_000)
+    result = profile_logs(parquet("a.parquet", item=ids), sketch_bytes=28 * 2000)
+    assert not result.columns["item"].sketch.exact
+    (item,) = result.tables(rows="max_id")
+    assert item.id_shares == pytest.approx(
+        (np.bincount(ids * 16 // item.rows, minlength=16) / ids.size).tolist(), abs=0.02
+    )
+
+
+def test_ids_in_order_of_popularity_are_warned_of(parquet, tmp_path):
+    rng = np.random.default_rng(2)
+    ids = popular(rng)
+    shuffled = rng.permutation(4000)[ids]
+    one_hot = np.where(rng.random(ids.size) < 0.3, 17, rng.integers(0, 4000, ids.size))
+    result = profile_logs(parquet("a.parquet", ordered=ids, reverse=3999 - ids, shuffled=shuffled, one_hot=one_hot))
+    found = result.uneven(result.tables())
+    assert [warning.split(":")[0] for warning in found] == ["'ordered'", "'reverse'"]
+    assert "of the lookups go to one sixteenth of its ids, from 0 on" in found[0]
+    assert "from 3,750 on" in found[1]
+    save_tables(result, tmp_path / "tables.yaml")
+    assert "# 'ordered': " in (tmp_path / "tables.yaml").read_text()

@@ -1,0 +1,70 @@
+"""Faults that TorchRec's own planner had in 2026, by the number of the change that mends each there, and that ours does not have."""
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
+
+from shardwright.integrations.torchrec import dmp_arguments
+
+from .made import SHARDERS, Model, bags, planner, ranks_of, tables_of, topology
+
+pytestmark = pytest.mark.torchrec
+
+OF_A_HOST = {
+    "t0": ParameterConstraints(sharding_types=["table_row_wise"]),
+    "t1": ParameterConstraints(sharding_types=["grid_shard"]),
+}
+
+
+def rows_by_columns(table):
+    """Ranks of the row blocks of each column block, in order."""
+    found = {}
+    for shard, rank in zip(table.sharding_spec.shards, ranks_of(table), strict=True):
+        found.setdefault(shard.shard_offsets[1], []).append(rank)
+    return list(found.values())
+
+
+def of_a_group(where, size, **fields):
+    """What `DMPCollection` is told of a host's width, and the ranks of the row blocks on a host."""
+    one = planner(where, sharding_group_size=size, constraints=OF_A_HOST, **fields)
+    tables = tables_of(one.plan(bags([(4096, 64), (2048, 256)]), SHARDERS))
+    return dmp_arguments(one.last_groups)["node_group_size"], [
+        ranks for table in tables.values() for ranks in rows_by_columns(table)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "together", "width"),
+    [(8, False, 2), (8, True, 4), (4, True, 4), (16, False, 4)],
+)
+def test_4750_the_width_of_a_host_in_2d_is_that_of_its_part_of_a_group(size, together, width):
+    """Ranks of a group lie side by side, or every other rank is of the group; a host has as many of it as it may."""
+    told, blocks = of_a_group(topology(16, 4), size, use_inter_host_allreduce=together)
+    assert told == width
+    assert size % width == 0  # TorchRec cuts a group into process groups of that width
+    for ranks in blocks:
+        first = ranks[0] // width * width
+        assert ranks == list(range(first, first + width))
+
+
+@pytest.mark.parametrize(("size", "together", "width"), [(8, True, 4), (8, False, 2), (16, False, 4)])
+def test_4726_pods_count_as_hosts_in_2d_too(size, together, width):
+    """Two hosts of two devices share fast links. TorchRec lost the shards beyond a host's own devices."""
+    told, blocks = of_a_group(topology(16, 2, pod_size=2), size, use_inter_host_allreduce=together)
+    assert told == width
+    assert {len(ranks) for ranks in blocks} == {width}
+    assert all(ranks == list(range(ranks[0], ranks[0] + width)) and ranks[0] % width == 0 for ranks in blocks)
+
+
+def test_3652_every_table_is_in_the_plan_or_there_is_none():
+    model = nn.ModuleDict({"a": Model(), "b": nn.Sequential(Model(), bags([(100, 8), (50, 4)], "u"))})
+    tables = tables_of(planner().plan(model, SHARDERS))
+    names = {(f"{path}pooled", f"t{i}") for path in ("a.", "b.0.") for i in range(3)}
+    names |= {(f"{path}sequence", f"s{i}") for path in ("a.", "b.0.") for i in range(2)}
+    assert set(tables) == names | {("b.1", "u0"), ("b.1", "u1")}
+    with pytest.raises(PlannerError, match=r"tables 'b\.1\.u1' are missing") as error:
+        planner(callbacks=[lambda options: [one for one in options if one.name != "u1"]]).plan(model, SHARDERS)
+    assert error.value.error_type is PlannerErrorType.MISSING_MODULE_IN_PLAN
