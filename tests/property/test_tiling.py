@@ -86,4 +86,6 @@ def test_every_lookup_is_made_once_per_column(task: Task, data: st.DataObject) -
     (table,) = task.tables
     shards = data.draw(tilings(table, task.topology))
     made = sum(shard_work(task, shard).lookups * len(shard.devices) * shard.dim for shard in shards)
-    assert made == pytest.approx(task.batch_size * table.pooling * table.dim, rel=1e-9)
+    once = task.batch_size * table.pooling * table.dim
+    # Shares of lookups by range of ids: a block counts as the busiest of its size.
+    assert made >= once * (1 - 1e-9) if table.id_shares else made == pytest.approx(once, rel=1e-9)
