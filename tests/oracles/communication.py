@@ -1,7 +1,7 @@
 """What a plan's collectives take, without de-duplication and with whole gradients, block by block and without any of `cost.collectives`.
 
-Blocks on single devices, and replicas on some devices, are asked by all-to-alls. Equal row blocks of a pooled table on all devices, or on
-all of one host, are reduced by collectives.
+Blocks on single devices, and replicas on some devices, are asked by all-to-alls. Row blocks of a pooled table on all devices, or on all of
+one host, are reduced by collectives, if none is larger than equal ones must be.
 """
 
 from __future__ import annotations
@@ -125,8 +125,16 @@ def outputs_of(task: Task, way: Sequence[Shard]) -> str:
         and ranks == list(range(ranks[0] // near * near, ranks[0] // near * near + near))
     )
     everywhere = ranks == list(range(topology.devices))
-    alike = rows[-1] - rows[0] <= 1 or (len(set(rows[1:])) == 1 and rows[-1] == -(-table.rows // len(rows)))
-    if len(way) < 2 or not table.pooled or sum(rows) != table.rows or not alike or not (on_one or everywhere):
+    alike = rows[-1] <= -(-table.rows // len(rows))  # no larger than equal ones must be
+    single = all(len(shard.devices) == 1 for shard in way)
+    if (
+        len(way) < 2
+        or not single
+        or not table.pooled
+        or sum(rows) != table.rows
+        or not alike
+        or not (on_one or everywhere)
+    ):
         return "alone"
     return "rows" if everywhere else "host rows"
 

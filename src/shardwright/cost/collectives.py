@@ -142,7 +142,9 @@ def way_of(task: Task, blocks: Sequence[Shard]) -> Way:
         return "all_to_all"
     table = task.table_by_name[blocks[0].table]
     by_id = all(len(block.devices) == 1 and block.row_order == "id" for block in blocks)
-    if not table.pooled or not by_id or max(block.row_count for block in blocks) > -(-table.rows // len(ranks)):
+    sizes = [block.row_count for block in blocks]
+    equal = max(sizes) <= -(-table.rows // len(ranks)) and sum(sizes) == table.rows
+    if not (table.pooled and by_id and equal):
         return "all_to_all"
     return dealt_way(task.topology, sorted(ranks))
 

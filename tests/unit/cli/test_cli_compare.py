@@ -84,7 +84,7 @@ def test_every_strategy_is_listed(cli, task_file, model_file):
     assert len({(one["bound_ms"], one["bound_scope"]) for one in found if one["failed"] is None}) == 1
     assert [one["strategy"] for one in found if one["failed"] is None] == list(able)
     for one in (one for one in found if one["strategy"] in able):
-        plan = sw.plan(task, strategy=one["strategy"], cost_model=str(model_file))
+        plan = sw.plan(task, strategy=one["strategy"], cost_model=str(model_file), runs_on="torchrec")
         assert one["step_ms"] == plan.cost.step_ms
         assert one["predicted_compute_ms"] == plan.cost.compute_ms
         assert one["embedding_cost_ms"] == plan.cost.embedding_cost_ms

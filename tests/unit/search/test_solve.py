@@ -236,11 +236,11 @@ def test_narrow_blocks_are_not_cut_where_the_cost_model_knows_better(strategy):
     task = few_tables(optimizer="adam")
     wide = sw.plan(task, strategy=strategy, cost_model=PublishedModel("h100", "adam"))
     assert narrowest(wide) >= 32
-    assert wide.bound_scope == "wide"
+    assert wide.bound_scope == "torchrec_wide"
     assert wide.task is task
     free = sw.plan(task, strategy="certified", cost_model=Narrower("h100", "adam"))
     assert narrowest(free) < 32
-    assert free.bound_scope == "blocks"
+    assert free.bound_scope == "torchrec"
     again = sw.plan(task, strategy="certified", cost_model=PublishedModel("h100", "adam"), start=wide)
     assert narrowest(again) >= 32
     kept = sw.plan(
