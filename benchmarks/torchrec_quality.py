@@ -80,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{len(compared)} plans in {options.cache}", file=sys.stderr)
         return
     to_measure = [one for one in compared if one.measurable]
-    found = measure_plans([one.plan for one in to_measure], rounds=options.rounds, progress=say_progress)
+    plans = [one.plan for one in to_measure]
+    found = measure_plans(plans, rounds=options.rounds, progress=say_progress) if plans else []
     measured = dict(zip((one.key for one in to_measure), found, strict=True))
     write_page(compared, measured, options, results_table.command_of("torchrec_quality", arguments))
 
@@ -180,10 +181,14 @@ def say_progress(done: int, wanted: int, detail: str) -> None:
 def write_page(
     compared: list[Compared], measured: dict[tuple[str, str], MeasuredPlan], options: argparse.Namespace, command: str
 ) -> None:
+    how = (
+        f"Kernels were measured in {options.rounds} interleaved rounds on fresh batches; links are predicted. {_state(compared, measured)}"
+        if measured
+        else "Nothing was measured: all costs are predicted."
+    )
     caption = (
         "Embedding cost: the maximum over devices of kernels and links. Ours divided by the rival's on the same task, geometric mean "
-        "over the tasks that both placed, with a 95% bootstrap interval (under 1 is better; 1 − ratio is the gain). Kernels were measured "
-        f"in {options.rounds} interleaved rounds on fresh batches; links are predicted. {_state(compared, measured)}"
+        f"over the tasks that both placed, with a 95% bootstrap interval (under 1 is better; 1 − ratio is the gain). {how}"
     )
     if set(HEURISTICS) & set(options.ours):
         caption += " Best heuristic: by predicted cost, task by task."
