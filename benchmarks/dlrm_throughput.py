@@ -26,8 +26,8 @@ from experiments.experiment import ResultTable
 from experiments.pages import commit, hardware, markdown
 
 from benchmarks import results_table
-from benchmarks.hosts import HostBed, why_not
-from benchmarks.steps_measured import BEDS, SAMPLES, Case, Rows, asked, distinct, links_of
+from benchmarks.hosts import HostBed
+from benchmarks.steps_measured import BEDS, SAMPLES, Case, Rows, asked, distinct, links_of, measured_rows
 from benchmarks.steps_page import Measured, grouped, priced
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
@@ -52,19 +52,8 @@ TABLES = tuple(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parsed(arguments)
-    rows = Rows(options.rows)
-    if not options.page:
-        if reason := why_not():
-            print(f"skipped: {reason}", file=sys.stderr)
-            return
-        for case in cases(options.quick):
-            if not rows.of(case):
-                try:
-                    measure(case, rows, options.model)
-                except MeasurementFailed as error:  # left to a later run
-                    print(f"{case.key}: {error}", file=sys.stderr)
-    if not rows.read():
-        print(f"nothing was measured: {options.rows} has no rows", file=sys.stderr)
+    rows = measured_rows(options, cases, lambda case, rows: measure(case, rows, options.model))
+    if rows is None:
         return
     model = None if options.model is None else resolve_cost_model(options.model, _task(Topology()))
     print(write_page(rows.read(), model, results_table.command_of("dlrm_throughput", arguments)).read_text())

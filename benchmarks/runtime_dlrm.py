@@ -25,10 +25,9 @@ from experiments.pages import commit, hardware, markdown
 
 from benchmarks import results_table
 from benchmarks.dlrm_throughput import TABLES, cases, check_losses
-from benchmarks.hosts import HostBed, why_not
+from benchmarks.hosts import HostBed
 from benchmarks.runtime_steps import BASE, ENTRIES, planned
-from benchmarks.steps_measured import SAMPLES, Case, Rows, asked, links_of
-from shardwright.errors import MeasurementFailed
+from benchmarks.steps_measured import SAMPLES, Case, Rows, asked, links_of, measured_rows
 from shardwright.files import write_atomically
 from shardwright.sharding.files import plan_to_dict
 from shardwright.task import Task, Topology
@@ -38,20 +37,8 @@ FEW = {"rounds": 3, "batches": 25, "warm_up": 5}
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parsed(arguments)
-    rows = Rows(options.rows)
-    if not options.page:
-        if reason := why_not():
-            print(f"skipped: {reason}", file=sys.stderr)
-            return
-        stop = time.monotonic() + 60 * options.minutes
-        for case in cases(options.quick):
-            if not rows.of(case) and time.monotonic() < stop:
-                try:
-                    measure(case, rows, options.model)
-                except MeasurementFailed as error:  # left to a later run
-                    print(f"{case.key}: {error}", file=sys.stderr)
-    if not rows.read():
-        print(f"nothing was measured: {options.rows} has no rows", file=sys.stderr)
+    rows = measured_rows(options, cases, lambda case, rows: measure(case, rows, options.model), options.minutes)
+    if rows is None:
         return
     print(write_page(rows.read(), results_table.command_of("runtime_dlrm", arguments)).read_text())
 

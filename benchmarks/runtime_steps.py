@@ -27,9 +27,8 @@ from experiments.pages import commit, hardware, markdown
 
 import shardwright as sw
 from benchmarks import results_table
-from benchmarks.hosts import HostBed, why_not
-from benchmarks.steps_measured import BEDS, MODELS, RATES, SAMPLES, Case, Rows, asked, links_of
-from shardwright.errors import MeasurementFailed
+from benchmarks.hosts import HostBed
+from benchmarks.steps_measured import BEDS, MODELS, RATES, SAMPLES, Case, Rows, asked, links_of, measured_rows
 from shardwright.files import write_atomically
 from shardwright.sharding import Plan
 from shardwright.sharding.files import plan_to_dict
@@ -50,20 +49,8 @@ ENTRIES = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parsed(arguments)
-    rows = Rows(options.rows)
-    if not options.page:
-        if reason := why_not():
-            print(f"skipped: {reason}", file=sys.stderr)
-            return
-        stop = time.monotonic() + 60 * options.minutes
-        for case in cases(options.quick):
-            if not rows.of(case) and time.monotonic() < stop:
-                try:
-                    measure(case, rows, options.model)
-                except MeasurementFailed as error:  # left to a later run
-                    print(f"{case.key}: {error}", file=sys.stderr)
-    if not rows.read():
-        print(f"nothing was measured: {options.rows} has no rows", file=sys.stderr)
+    rows = measured_rows(options, cases, lambda case, rows: measure(case, rows, options.model), options.minutes)
+    if rows is None:
         return
     print(write_page(rows.read(), results_table.command_of("runtime_steps", arguments)).read_text())
 

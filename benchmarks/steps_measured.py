@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,17 +100,8 @@ class Case:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parsed(arguments)
-    rows = Rows(options.rows)
-    if not options.page:
-        if reason := why_not():
-            print(f"skipped: {reason}", file=sys.stderr)
-            return
-        stop = time.monotonic() + 60 * options.minutes
-        for case in cases(options.quick):
-            if not rows.of(case) and time.monotonic() < stop:
-                _try(case, rows, options)
-    if not rows.read():
-        print(f"nothing was measured: {options.rows} has no rows", file=sys.stderr)
+    rows = measured_rows(options, cases, lambda case, rows: measure(case, rows, options), options.minutes)
+    if rows is None:
         return
     model = None if options.model is None else resolve_cost_model(options.model, sw.Task(POOLED, Topology(), SAMPLES))
     print(write_page(rows.read(), model, results_table.command_of("steps_measured", arguments)).read_text())
@@ -124,12 +116,41 @@ def cases(quick: bool) -> list[Case]:
     return every + [Case(*bed, "1gbit", "pooled", huge_pages=True) for bed in BEDS]
 
 
-def _try(case: Case, rows: Rows, options: argparse.Namespace) -> None:
-    """Measure a case; one that fails is told, and left to a later run."""
-    try:
-        measure(case, rows, options)
-    except MeasurementFailed as error:
-        print(f"{case.key}: {error}", file=sys.stderr)
+def measured_rows(
+    options: argparse.Namespace,
+    cases: Callable[[bool], Sequence[Case]],
+    measure: Callable[[Case, Rows], None],
+    minutes: float = math.inf,
+) -> Rows | None:
+    """Measure the cases that have no rows yet, unless only the page is wanted.
+
+    A case that fails is printed, and left to a later run.
+
+    Args:
+        options: `rows`, `page` and `quick`.
+        cases: the cases, or a quick one.
+        measure: measures a case and adds its rows.
+        minutes: no case begins later.
+
+    Returns:
+        All rows; None if there are none, or if hosts cannot be made here.
+    """
+    rows = Rows(options.rows)
+    if not options.page:
+        if reason := why_not():
+            print(f"skipped: {reason}", file=sys.stderr)
+            return None
+        stop = time.monotonic() + 60 * minutes
+        for case in cases(options.quick):
+            if not rows.of(case) and time.monotonic() < stop:
+                try:
+                    measure(case, rows)
+                except MeasurementFailed as error:
+                    print(f"{case.key}: {error}", file=sys.stderr)
+    if rows.read():
+        return rows
+    print(f"nothing was measured: {options.rows} has no rows", file=sys.stderr)
+    return None
 
 
 def measure(case: Case, rows: Rows, options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ import importlib
 import json
 
 import pytest
+from benchmarks.hosts import why_not
 
 from shardwright.errors import MeasurementFailed
 
@@ -24,7 +25,7 @@ def program(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.netns
 def test_plans_train_alike_on_hosts_with_slow_links(program, tmp_path, monkeypatch, capsys):
-    if reason := program.why_not():
+    if reason := why_not():
         pytest.skip(reason)
     rounds = {"rounds": 2, "steps": 2, "warm_up": 1, "profiled": 1}
     monkeypatch.setattr(program, "FEW", {"rounds": rounds, "batches": 4, "warm_up": 2})
@@ -54,7 +55,7 @@ def test_plans_whose_losses_differ_are_refused(program):
 
 
 def test_without_root_or_tools_the_benchmark_says_so_and_ends(program, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(program, "why_not", lambda: "hosts need root")
+    monkeypatch.setattr("benchmarks.steps_measured.why_not", lambda: "hosts need root")
     program.main(["--rows", str(tmp_path / "rows.jsonl")])
     assert "skipped: hosts need root" in capsys.readouterr().err
     assert not (tmp_path / "rows.jsonl").exists()

@@ -6,6 +6,7 @@ import importlib
 import json
 
 import pytest
+from benchmarks.hosts import why_not
 
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
@@ -28,7 +29,7 @@ def program(request, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.netns
 def test_entries_take_turns_on_hosts_with_slow_links(program, tmp_path, capsys):
-    if reason := program.why_not():
+    if reason := why_not():
         pytest.skip(reason)
     arguments = ["--quick", "--rows", str(tmp_path / "rows.jsonl")]
     program.main(arguments)
@@ -44,7 +45,7 @@ def test_entries_take_turns_on_hosts_with_slow_links(program, tmp_path, capsys):
 
 
 def test_without_root_or_tools_a_benchmark_says_so_and_ends(program, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(program, "why_not", lambda: "hosts need root")
+    monkeypatch.setattr("benchmarks.steps_measured.why_not", lambda: "hosts need root")
     program.main(["--rows", str(tmp_path / "rows.jsonl")])
     assert "skipped: hosts need root" in capsys.readouterr().err
     assert not (tmp_path / "rows.jsonl").exists()
