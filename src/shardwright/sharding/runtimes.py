@@ -3,7 +3,8 @@
 - `torchrec`: DistributedModelParallel runs all tables. It knows whole tables, replicas on all ranks, column blocks of one width, and equal
   row blocks on all ranks or on those of one host. It exchanges every looked-up row of a sequence table.
 - `shardwright`: `shardwright.runtime` runs all tables, in any blocks: unequal columns, rows on any devices, grids, tiers. Replicas of a
-  block lie on the same local ranks of each of their hosts. It trains fp32 and fp16 weights, and has no sharding groups.
+  block lie on the same local ranks of each of their hosts. It trains fp32 and fp16 weights, sends values and gradients of at least two
+  bytes, and has no sharding groups.
 
 TorchRec cuts R rows over n ranks into blocks of ceil(R / n); the last ones are shorter or empty. Block i lies on rank i of all ranks
 (`row_wise`) or of one host (`table_row_wise`, `grid_shard`). That division also finds a row's rank, so no other row blocks can run.
@@ -21,12 +22,13 @@ from shardwright.sharding.ways import MOST_COLUMNS, most_columns, within_kernels
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
+from shardwright.task.topology import VALUE_BYTES, Topology
 
 if TYPE_CHECKING:
     from shardwright.sharding.plan import Plan
 
 Range = tuple[int, int]
+_LEAST_WIRE_BYTES = 2  # of a value or gradient that shardwright.runtime sends
 
 
 @dataclass(frozen=True)
@@ -158,12 +160,28 @@ def runtimes_of(plan: Plan) -> tuple[str, ...]:
 
 
 def _shardwright_runs(plan: Plan) -> bool:
+    if _not_of_shardwright(plan.task) is not None:
+        return False
     per_host = plan.task.topology.devices_per_host
     for shard in plan.shards:
         hosts, local = {rank // per_host for rank in shard.devices}, {rank % per_host for rank in shard.devices}
         if len(shard.devices) != len(hosts) * len(local):
             return False
-    return plan.task.groups is None
+    return True
+
+
+def _not_of_shardwright(task: Task) -> str | None:
+    """Why `shardwright.runtime` trains no plan of the task, with the remedy; None if it trains some."""
+    if task.groups is not None:
+        return "sharding groups are kept alike by TorchRec's DMPCollection, not by shardwright.runtime: plan for runs_on 'torchrec'"
+    for table in task.tables:
+        if table.dtype == "int8":
+            return f"table '{table.name}' has int8 weights; shardwright.runtime trains fp32 and fp16 ones: state one of these as its dtype"
+    for name in ("values", "gradients"):
+        wire = getattr(task.exchange, name)
+        if VALUE_BYTES[wire] < _LEAST_WIRE_BYTES:
+            return f"exchange: {name} is {wire}; shardwright.runtime sends fp32, fp16 or bf16: state one, or plan for runs_on 'torchrec'"
+    return None
 
 
 def _torchrec_runs(plan: Plan) -> bool:
@@ -212,10 +230,8 @@ def task_for(task: Task, runtime: Runtime | None) -> Task:
     """
     if runtime is None:
         return task
-    if runtime == "shardwright" and task.groups is not None:
-        raise InfeasibleTask(
-            "sharding groups are kept alike by TorchRec's DMPCollection, not by shardwright.runtime: plan for runs_on 'torchrec'"
-        )
+    if runtime == "shardwright" and (why_not := _not_of_shardwright(task)) is not None:
+        raise InfeasibleTask(why_not)
     if runtime == "torchrec" and _exchanges_otherwise(task):
         raise InfeasibleTask(
             f"exchange has deduplicate '{task.exchange.deduplicate}' and replica_gradients '{task.exchange.replica_gradients}', and "

@@ -107,6 +107,21 @@ def test_torchrec_exchanges_rows_in_its_own_way_only():
         sw.plan(replace(TASK, exchange=Exchange("host")), cost_model=MODEL, runs_on="torchrec")
 
 
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"tables": [replace(POOLED, dtype="int8"), SEQUENCE]}, "table 'pooled' has int8 weights"),
+        ({"exchange": Exchange(values="int8")}, "exchange: values is int8"),
+        ({"exchange": Exchange(gradients="fp8")}, "exchange: gradients is fp8"),
+    ],
+)
+def test_what_shardwright_runtime_cannot_train_is_not_planned_for_it(limits, says):
+    task = replace(TASK, **limits)
+    with pytest.raises(InfeasibleTask, match=says):
+        sw.plan(task, cost_model=MODEL, runs_on="shardwright")
+    assert sw.plan(task, cost_model=MODEL).runs_on == ("torchrec",)
+
+
 def test_an_unknown_runtime_is_refused():
     with pytest.raises(InvalidInput, match="runs_on is 'hugectr', must be auto, shardwright or torchrec"):
         sw.plan(TASK, cost_model=MODEL, runs_on="hugectr")

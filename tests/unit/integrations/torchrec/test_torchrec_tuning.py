@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
-from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed
 from shardwright.integrations.torchrec.steps import tuning
 from shardwright.integrations.torchrec.steps.phases import PHASES
 from shardwright.integrations.torchrec.steps.rank import RankReport
@@ -81,15 +81,16 @@ TASK = Task(TABLES, Topology(devices_per_host=2, memory="100 MB"), 256)
 
 
 class Ranks:
-    """Ranks with made-up times: `step_ms` of a plan, and who asked for what."""
+    """Ranks with made-up times: `step_ms` of a plan, how many plans each call asked for, and the rounds of the calls."""
 
     def __init__(self, step_ms):
-        self.step_ms, self.asked = step_ms, []
+        self.step_ms, self.asked, self.rounds = step_ms, [], []
 
     @contextmanager
     def __call__(self, plans, world, place, **_):
         def measure(plans, rounds):
             self.asked.append(len(plans))
+            self.rounds.append(rounds.seed)
             report = {"phases": {phase: [0.0] for phase in PHASES}, "weights_bytes": 0, "optimizer_bytes": 0}
             return [Steps(plan, [[RankReport(step_ms=[self.step_ms(plan)], **report)] * world]) for plan in plans]
 
@@ -125,12 +126,12 @@ def test_the_plan_of_torchrecs_planner_is_taken_where_it_is_faster(ranks):
 
 
 def test_candidates_differ_and_keep_the_tasks_constraints(ranks):
-    asked = ranks(lambda plan: 10.0).asked
+    rounds = ranks(lambda plan: 10.0).rounds
     constraints = Constraints({"large": TableConstraint(("row_wise",)), "clicks": TableConstraint(devices=(1,))})
     task = replace(TASK, constraints=constraints)
     found = tune_steps(task)
     plans = [steps.plan for steps in found.candidates.values()]
-    assert len({frozenset(plan.shards) for plan in plans}) == len(plans) == asked[0] > 1
+    assert len({frozenset(plan.shards) for plan in plans}) == len(plans) == rounds.count(0) > 1
     for plan in plans:
         plan.check()
         assert plan.task is task
@@ -147,10 +148,10 @@ def test_the_default_plan_keeps_its_bound(ranks):
 
 
 def test_without_time_the_default_plan_and_torchrecs_are_measured_three_times(ranks):
-    asked = ranks(lambda plan: np.random.default_rng(len(plan.shards)).random()).asked
+    rounds = ranks(lambda plan: np.random.default_rng(len(plan.shards)).random()).rounds
     found = tune_steps(TASK, minutes=1e-9)
     assert all({"default", "torchrec"} & set(name.split(" = ")) for name in found.candidates)
-    assert len(asked) == (3 if len(found.candidates) > 1 else 1)
+    assert set(rounds) == (set(range(3)) if len(found.candidates) > 1 else {0})
     assert sum("to leave time for measuring" in text for text in found.notes) == 4
 
 
@@ -169,7 +170,7 @@ def test_ctrl_c_keeps_the_fastest_plan_once_there_are_enough_rounds(ranks, round
     rng = np.random.default_rng(0)
 
     def step_ms(plan):
-        if len(made.asked) > rounds:
+        if made.rounds[-1] >= rounds:
             raise KeyboardInterrupt
         return 10.0 + 5 * rng.random()
 
@@ -179,6 +180,31 @@ def test_ctrl_c_keeps_the_fastest_plan_once_there_are_enough_rounds(ranks, round
             tune_steps(TASK)
     else:
         assert tune_steps(TASK).stopped == "interrupted"
+
+
+@pytest.mark.parametrize("round_", [0, 2])
+def test_a_candidate_that_ends_its_ranks_is_left_out(ranks, round_):
+    def step_ms(plan):
+        if plan.strategy == "size" and made.rounds[-1] == round_:
+            raise MeasurementFailed("rank 1 ended")
+        return 10.0 + 0.1 * np.random.default_rng(made.rounds[-1] + len(plan.shards)).random()
+
+    made = ranks(step_ms)
+    found = tune_steps(TASK)
+    assert all("torchrec" not in name for name in found.candidates)
+    assert any("torchrec" in note and "rank 1 ended" in note for note in found.notes)
+    assert len({len(steps.reports) for steps in found.candidates.values()}) == 1
+
+
+def test_the_default_plan_has_to_run(ranks):
+    def step_ms(plan):
+        if plan.strategy != "size":
+            raise MeasurementFailed("rank 1 ended")
+        return 10.0
+
+    ranks(step_ms)
+    with pytest.raises(MeasurementFailed, match="rank 1 ended"):
+        tune_steps(TASK)
 
 
 def test_what_cannot_be_tuned_is_told(ranks):

@@ -22,7 +22,7 @@ from shardwright.calibration.visits import check_minutes
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
-from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
+from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, MeasurementFailed
 from shardwright.integrations.torchrec.requirements import require_torchrec
 from shardwright.integrations.torchrec.steps.rank import Rounds
 from shardwright.integrations.torchrec.steps.run import STEP, Measure, Steps, ranks
@@ -196,17 +196,59 @@ def tune_steps(
         if leads
         else ({}, [])
     )
-    plans = [steps.plan for steps in found.values()]
-    with ranks(plans, task.topology.devices, place, device=kind, timeout_s=max(_LEAST_TIMEOUT_S, limit_s)) as measure:
-        if not leads:
-            for number in count():
-                if not measure([], _round(number)):
-                    return None
-        stopped = _measure(found, measure, tell, limit_s)
-        if place is not None and stopped != "interrupted":
-            measure([], _round(0))  # lets the other ranks go
+    timeout_s = max(_LEAST_TIMEOUT_S, limit_s)
+    while True:
+        plans = [steps.plan for steps in found.values()]
+        try:
+            with ranks(plans, task.topology.devices, place, device=kind, timeout_s=timeout_s) as measure:
+                if not leads:
+                    for number in count():
+                        if not measure([], _round(number)):
+                            return None
+                stopped = _measure(found, measure if place is not None else _one_by_one(measure), tell, limit_s)
+                if place is not None and stopped != "interrupted":
+                    measure([], _round(0))  # lets the other ranks go
+            break
+        except _CandidateFailed as failed:
+            notes.append(_without(found, failed))
     name = list(found)[taken([steps.rounds(STEP) for steps in found.values()])]
     return TunedSteps(found, name, stopped, monotonic() - began, notes)
+
+
+class _CandidateFailed(MeasurementFailed):
+    """The ranks ended or hung while they ran this plan."""
+
+    def __init__(self, plan: Plan, reason: str) -> None:
+        super().__init__(reason)
+        self.plan = plan
+
+
+def _one_by_one(measure: Measure) -> Measure:
+    """Measure plans in calls of their own, so that a failure is that of one plan."""
+
+    def measured(plans: Sequence[Plan], rounds: Rounds) -> list[Steps]:
+        steps = []
+        for plan in plans:
+            try:
+                steps += measure([plan], rounds)
+            except MeasurementFailed as error:
+                raise _CandidateFailed(plan, str(error)) from error
+        return steps
+
+    return measured
+
+
+def _without(found: dict[str, Steps], failed: _CandidateFailed) -> str:
+    """Drop the candidate that failed, and return a note; the first plan has to run.
+
+    Raises:
+        MeasurementFailed: the first plan failed.
+    """
+    name = next(name for name, steps in found.items() if steps.plan is failed.plan)
+    if name == next(iter(found)):
+        raise MeasurementFailed(str(failed)) from failed
+    del found[name]
+    return f"{name}: {failed}"
 
 
 def _round(number: int) -> Rounds:
@@ -216,7 +258,8 @@ def _round(number: int) -> Rounds:
 
 def _measure(found: dict[str, Steps], measure: Measure, tell: Callable[[str], float], limit_s: float) -> str:
     """Measure the candidates round by round, and add what was measured; return why it stopped."""
-    left, number, round_s = list(found), 0, 0.0
+    number, round_s = len(next(iter(found.values())).reports), 0.0  # rounds before another candidate failed count
+    left = _left(found)
     while left:
         begin = tell(f"round {number + 1}, {len(left)} plans")
         if number >= LEAST_ROUNDS and begin + round_s > limit_s:
@@ -230,8 +273,14 @@ def _measure(found: dict[str, Steps], measure: Measure, tell: Callable[[str], fl
         for name, steps in zip(left, measured, strict=True):
             found[name] = replace(found[name], reports=[*found[name].reports, *steps.reports])
         number, round_s = number + 1, tell("comparing") - begin
-        left = [list(found)[plan] for plan in next_round([steps.rounds(STEP) for steps in found.values()])]
+        left = _left(found)
     return "settled"
+
+
+def _left(found: Mapping[str, Steps]) -> list[str]:
+    """Names of the candidates that the next round measures."""
+    names, rounds_ms = list(found), [steps.rounds(STEP) for steps in found.values()]
+    return [names[plan] for plan in next_round(rounds_ms)] if rounds_ms[0] else names
 
 
 def _candidates(
