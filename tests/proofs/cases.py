@@ -35,8 +35,8 @@ class Drawn(SimpleCostModel):
         object.__setattr__(self, "_head", head)
         object.__setattr__(self, "_power", power)
 
-    def encode(self, works):
-        return super().encode(works) ** self._power
+    def encode_arrays(self, works):
+        return super().encode_arrays(works) ** self._power
 
     @property
     def pricing(self) -> Pricing:

@@ -30,9 +30,15 @@ from shardwright.cost.files import device_type
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score, scored
 from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed
-from shardwright.measure.backend import default_backend
+from shardwright.hardware import (
+    Fingerprint,
+    available_memory,
+    check_device,
+    default_backend,
+    device_memory,
+    fingerprint,
+)
 from shardwright.measure.device_work import arena_bytes
-from shardwright.measure.hardware import Fingerprint, available_memory, check_device, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, control_works
 from shardwright.measure.store import SampleStore
 from shardwright.search.solve import plan

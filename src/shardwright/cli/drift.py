@@ -16,7 +16,7 @@ from shardwright.errors import InvalidInput, some_of
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.search.drift import Drift
+    from shardwright.questions.drift import Drift
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Table
 
@@ -66,7 +66,7 @@ def run(
         shardwright drift plan.json logs/today/*.parquet -o next.json || echo "a new plan is worth it"
     """
     import shardwright as sw
-    from shardwright.search.drift import drift
+    from shardwright.questions.drift import drift
 
     check_target(output, inputs=[plan, *logs, model])
     older = sw.Plan.load(plan)
@@ -125,7 +125,7 @@ def _views(plan: Path, found: Drift) -> list[RenderableType]:
 
 
 def _sentence(plan: Path, found: Drift) -> str:
-    from shardwright.search.drift import moves
+    from shardwright.questions.drift import moves
 
     if found.now_ms is None:
         return f"{plan} cannot run any more: {found.why_not}; a new plan takes {ms(found.better_ms)} ms"
@@ -139,7 +139,7 @@ def _sentence(plan: Path, found: Drift) -> str:
 
 
 def _document(plan: Path, found: Drift) -> dict[str, Any]:
-    from shardwright.search.drift import moves
+    from shardwright.questions.drift import moves
 
     return {
         "plan": str(plan),

@@ -17,7 +17,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.search.scale import ClusterSize, Scaling
+    from shardwright.questions.scale import ClusterSize, Scaling
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task, Topology
 
@@ -89,8 +89,8 @@ def run(
     Example:
         shardwright scale task.yaml --hosts 1,2,4 --devices h100-8,h200-8 --price h100=2.5 --price h200=3.5
     """
+    from shardwright.questions.scale import DenseWork, scale
     from shardwright.schema import Place
-    from shardwright.search.scale import DenseWork, scale
     from shardwright.task import Task
 
     if batch is not None and batch_per_device is not None:

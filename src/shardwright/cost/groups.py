@@ -16,7 +16,6 @@ communication; this module adds the extra time that the whole cluster takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,21 +26,20 @@ from shardwright.cost.features import WorkArrays
 from shardwright.cost.flows import GRADIENT_BYTES
 from shardwright.cost.model import AddedModel, CostModel, Pricing
 from shardwright.sharding.memory import STATE_BYTES
-from shardwright.sharding.work import ShardWork
 from shardwright.task.groups import Shape, ShardingGroups
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
 
-class NoKernels:
+class NoKernels(CostModel):
     """A cost model whose kernels take no time, so that only the synchronisation of groups is left."""
 
     name = "none"
     pricing = Pricing(np.zeros((0, 0)), np.zeros(0), np.zeros((2, 0)), np.zeros((2, 0)), np.zeros(2))
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
+    def encode_arrays(self, works: WorkArrays) -> Floats:
         """`(n, 0)` encodings."""
-        return np.zeros((len(works), 0))
+        return np.zeros((len(works.rows), 0))
 
 
 def with_groups(model: CostModel, task: Task) -> CostModel:
@@ -71,13 +69,13 @@ class GroupedModel(AddedModel):
 
     @property
     def cut_error(self) -> float:
-        """The `cut_error` of the base model; 0 if it has none."""
-        return float(getattr(self.base, "cut_error", 0.0))
+        """The `cut_error` of the base model."""
+        return self.base.cut_error
 
     @property
     def narrowest(self) -> int | None:
         """Fewest columns of a block that searches cut, from the base model; None if it has no such limit."""
-        return getattr(self.base, "narrowest", None)
+        return self.base.narrowest
 
     @cached_property
     def pricing(self) -> Pricing:

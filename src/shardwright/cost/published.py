@@ -21,7 +21,6 @@ a call with a few small tables takes longer, because the host needs some 0.3 ms 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -30,9 +29,8 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import Pricing
+from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InvalidInput
-from shardwright.sharding.work import ShardWork
 
 SECTOR = 32  # fewest bytes that memory moves
 _CACHE_BYTES_A_CYCLE = 64
@@ -84,7 +82,7 @@ STATE_ROWS = {"sgd": 0, "rowwise_adagrad": 0, "adagrad": 1, "adam": 2}
 
 
 @dataclass(frozen=True)
-class PublishedModel:
+class PublishedModel(CostModel):
     """A cost model from published figures; linear, hence convex.
 
     Attributes:
@@ -129,12 +127,8 @@ class PublishedModel:
     def _gpu(self) -> Gpu:
         return self.gpu or GPUS[self.device]
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, 2)` forward and backward ms of each shard, without launches."""
-        return self.encode_arrays(WorkArrays.of(works))
-
     def encode_arrays(self, works: WorkArrays) -> Floats:
-        """Like `encode`, for n shards given as arrays."""
+        """`(n, 2)` forward and backward ms of each shard, without launches."""
         forward, backward = parts(works, self._gpu, self.optimizer)
         return np.stack([forward @ FACTORS[0], backward @ FACTORS[1]], axis=1)
 

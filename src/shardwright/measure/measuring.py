@@ -24,9 +24,9 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.backend import check_backend, default_backend
+from shardwright.hardware import available_memory, check_device, default_backend
+from shardwright.measure.backend import check_backend
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
-from shardwright.measure.hardware import available_memory, check_device
 from shardwright.measure.timing import TimingPolicy, at_state
 from shardwright.measure.worker import Worker, WorkerOptions
 from shardwright.sharding.costs import expected_slowest

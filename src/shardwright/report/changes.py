@@ -246,7 +246,7 @@ def _lacking(plan: Plan, cost: PlanCost) -> int:
 def _larger_batch(plan: Plan, cost_model: CostModel, base: float) -> Change | None:
     """Price the plan with twice the batch; None if it does not fit, or if the model did not learn from such batches."""
     size = 2 * plan.task.batch_size
-    trained = getattr(cost_model, "metadata", {}).get("batch_sizes", "")
+    trained = cost_model.metadata.get("batch_sizes", "")
     known = [int(one) for one in trained.split(", ") if one.isdigit()]
     if known and not min(known) <= plan.task.batch_size < size <= max(known):
         return None

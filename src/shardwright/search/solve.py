@@ -144,7 +144,7 @@ def _searched(
 
     A start plan that has narrower ones may keep them.
     """
-    narrowest = getattr(model, "narrowest", None)
+    narrowest = model.narrowest
     if narrowest is not None and (start is None or not _cut_below(start, narrowest)):
         limits = {table.name: task.constraints.of(table.name) for table in task.tables}
         wide = {

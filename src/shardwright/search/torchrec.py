@@ -90,7 +90,7 @@ class TorchRec:
         return Plan(task, [_shard(fields) for fields in reply["shards"]], self.name, seed)
 
     def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        from shardwright.measure.processes import worker_environment
+        from shardwright.processes import worker_environment
 
         with tempfile.TemporaryFile() as log:
             try:

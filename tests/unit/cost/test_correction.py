@@ -51,10 +51,8 @@ def test_columns_and_lists_of_shards_are_encoded_alike():
     base = cost_model_for("cpu")
     assert isinstance(base, ComputeModel)
     model = with_cut_price(base, TASK, 0.1)
-    assert model.encode_arrays is not None
     assert np.allclose(model.encode(WORKS), model.encode_arrays(WorkArrays.of(WORKS)))
     assert model.encode([]).shape == (0, model.encode(WORKS).shape[1])
-    assert with_cut_price(SimpleCostModel(), TASK, 0.1).encode_arrays is None
 
 
 def test_a_price_of_cuts_is_paid_for_every_shard():

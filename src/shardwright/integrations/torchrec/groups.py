@@ -14,7 +14,7 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 
 from shardwright.errors import InvalidInput
-from shardwright.search.groups import GroupSize, GroupSizes, candidates, each_size
+from shardwright.questions.groups import GroupSize, GroupSizes, candidates, each_size
 from shardwright.sharding.plan import Plan
 from shardwright.task.groups import ShardingGroups
 

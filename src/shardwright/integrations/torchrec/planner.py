@@ -75,8 +75,8 @@ from shardwright.integrations.torchrec.problem import (
 from shardwright.integrations.torchrec.profiles import Profiles, check_numbers, profiles_by_name
 from shardwright.integrations.torchrec.searching import Search
 from shardwright.integrations.torchrec.topology import KnownLinks, default_cost_model, warn_of_multipliers
-from shardwright.search.groups import GroupSizes
-from shardwright.search.review import Review, compared
+from shardwright.questions.groups import GroupSizes
+from shardwright.questions.review import Review, compared
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.groups import in_group
 from shardwright.sharding.plan import Plan

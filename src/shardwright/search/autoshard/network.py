@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shardwright.cost.fitting import Stack
+from shardwright.modelling.fitting import Stack
 from shardwright.search.autoshard.policy import (
     COST_SIZES,
     DEVICE_SIZES,

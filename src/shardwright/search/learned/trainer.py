@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shardwright.cost.fitting import descend
 from shardwright.errors import ShardwrightError
+from shardwright.modelling.fitting import descend
 from shardwright.search.learned.arrays import Floats, PlacementArrays
 from shardwright.search.learned.checkpoints import (
     check_count,

@@ -167,8 +167,7 @@ class MeasuredWorld:
     @property
     def name(self) -> str:
         """For example "measured: fbgemm on AMD EPYC"; written into saved policies and checkpoints."""
-        from shardwright.measure.backend import default_backend
-        from shardwright.measure.hardware import fingerprint
+        from shardwright.hardware import default_backend, fingerprint
 
         hardware = self.fleet.facts.hardware if self.fleet else fingerprint(self.device, default_backend())
         return f"measured: {', '.join(f'{key} {value}' for key, value in hardware.items())}"

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shardwright.cost.fitting import descend
 from shardwright.errors import ShardwrightError
+from shardwright.modelling.fitting import descend
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
 from shardwright.search.learned.environment import Environment, PlacementBatch, masked
 from shardwright.search.learned.options import RnnOptions

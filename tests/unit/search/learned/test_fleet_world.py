@@ -26,7 +26,7 @@ def processes(monkeypatch):
     monkeypatch.setattr(MadeUpWorker, "started", [])
     monkeypatch.setattr(MadeUpWorker, "measured", [])
     monkeypatch.setattr("shardwright.measure.measuring.Worker", MadeUpWorker)
-    monkeypatch.setattr("shardwright.measure.hardware.fingerprint", lambda device, backend: HARDWARE)
+    monkeypatch.setattr("shardwright.hardware.fingerprint", lambda device, backend: HARDWARE)
     return MadeUpWorker
 
 

@@ -33,9 +33,9 @@ def test_tasks_are_encoded_once_and_forgotten_with_the_task():
     class Counting(SimpleCostModel):
         calls: list = field(default_factory=list)
 
-        def encode(self, works):
-            self.calls.append(len(works))
-            return super().encode(works)
+        def encode_arrays(self, works):
+            self.calls.append(len(works.dim))
+            return super().encode_arrays(works)
 
     model = Counting()
     world = SimulatedWorld(model)

@@ -1,4 +1,4 @@
-from shardwright.cost.dataset import pair_label, pairs_of
+from shardwright.modelling.dataset import pair_label, pairs_of
 
 
 def test_complete_variants_are_compared_with_the_first():

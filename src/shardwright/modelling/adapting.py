@@ -16,10 +16,10 @@ from typing import TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
-from shardwright.cost.accuracy import Accuracy, accuracy, predict
-from shardwright.cost.dataset import Samples, pairs_of
 from shardwright.cost.model import WIDE, ComputeModel
-from shardwright.cost.training import TrainingOptions, Width, fitted
+from shardwright.modelling.accuracy import Accuracy, accuracy, predict
+from shardwright.modelling.dataset import Samples, pairs_of
+from shardwright.modelling.training import TrainingOptions, Width, fitted
 
 Recipe: TypeAlias = Callable[[Samples, int, float], ComputeModel]
 """Makes a model from samples, a seed, and the effort as a share of the usual updates."""

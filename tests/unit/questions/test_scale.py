@@ -4,7 +4,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import InvalidInput
-from shardwright.search.scale import ClusterSize, DenseWork, Scaling
+from shardwright.questions.scale import ClusterSize, DenseWork, Scaling
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 

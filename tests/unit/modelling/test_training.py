@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from shardwright.cost.accuracy import predict, repeat_noise
-from shardwright.cost.dataset import Samples
 from shardwright.cost.features import WorkArrays, cached, features, scales, widths
 from shardwright.cost.model import WIDE
 from shardwright.cost.score import device_ms
-from shardwright.cost.training import ComputeNetwork, TrainingOptions, fitted, split, train
 from shardwright.errors import InvalidInput
+from shardwright.modelling.accuracy import predict, repeat_noise
+from shardwright.modelling.dataset import Samples
+from shardwright.modelling.training import ComputeNetwork, TrainingOptions, fitted, split, train
 from shardwright.sharding import Shard, shard_work
 from shardwright.testing.tasks import task_of
 from tests.unit.cli.models import linear_model
@@ -149,8 +149,8 @@ def test_too_few_samples_are_refused(samples):
 
 
 def test_joined_stores_keep_their_sets_apart(samples):
-    from shardwright.cost.dataset import join
-    from tests.unit.cost.conftest import make_samples
+    from shardwright.modelling.dataset import join
+    from tests.unit.modelling.conftest import make_samples
 
     other = make_samples(60, seed=5)
     both = join([samples, other])

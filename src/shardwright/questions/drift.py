@@ -13,7 +13,7 @@ from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput, InvalidPlan, some_of
-from shardwright.search.review import shorter
+from shardwright.questions.review import shorter
 from shardwright.search.solve import plan as find_plan
 from shardwright.sharding.diff import PlanDiff
 from shardwright.sharding.plan import Plan

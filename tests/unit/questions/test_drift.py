@@ -5,7 +5,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import InvalidInput, InvalidPlan
-from shardwright.search.drift import moves
+from shardwright.questions.drift import moves
 from shardwright.task import AccessProfile
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of

@@ -20,10 +20,10 @@ import numpy as np
 
 from shardwright.arrays import Bools, Floats
 from shardwright.cost.choice import cache_folder
-from shardwright.cost.dataset import rates_of
 from shardwright.errors import InvalidInput
 from shardwright.measure.collectives.links import Rung
 from shardwright.measure.stock import differences
+from shardwright.modelling.dataset import rates_of
 from shardwright.task.link_files import Cluster, LinkErrors, MeasuredLinks, load_links
 from shardwright.task.links import COLLECTIVES, LINK_CLASSES, Links, LinkSpeed
 from shardwright.task.topology import Topology

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.cost.dataset import Samples
 from shardwright.cost.neuroshard.model import LearnedModel
 from shardwright.measure.stock import differences
+from shardwright.modelling.dataset import Samples
 
 
 @dataclass(frozen=True)
@@ -91,3 +92,9 @@ def repeat_noise(samples: Samples) -> float | None:
 
 def _relative(predicted: Floats, measured: Floats) -> Floats:
     return np.abs(predicted - measured) / measured
+
+
+def accuracy_metadata(accuracy: Accuracy) -> dict[str, str]:
+    """The errors as entries for a model's metadata."""
+    figures: dict[str, Any] = {key: value for key, value in asdict(accuracy).items() if isinstance(value, float)}
+    return {"test_sets": str(accuracy.sets)} | {key: f"{value:.5f}" for key, value in figures.items()}

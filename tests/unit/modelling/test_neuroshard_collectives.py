@@ -2,9 +2,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shardwright.cost.neuroshard.collectives import collectives_of, repeat_error, split
 from shardwright.errors import InvalidInput
-from tests.unit.cost.neuroshard.made_collectives import rows, table
+from shardwright.modelling.neuroshard_collectives import collectives_of, repeat_error, split
+from tests.unit.modelling.made_collectives import rows, table
 
 
 def changed(name, value):

@@ -3,11 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.accuracy import predict
-from shardwright.cost.adapting import error_of, recipes, scaled, validated
-from shardwright.cost.dataset import pair_label
-from shardwright.cost.training import TrainingOptions, fitted
-from tests.unit.cost.conftest import make_samples
+from shardwright.modelling.accuracy import predict
+from shardwright.modelling.adapting import error_of, recipes, scaled, validated
+from shardwright.modelling.dataset import pair_label
+from shardwright.modelling.training import TrainingOptions, fitted
+from tests.unit.modelling.conftest import make_samples
 
 CACHES = (1 << 20, 32 << 20)
 

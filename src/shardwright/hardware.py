@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
@@ -80,6 +81,11 @@ def fingerprint(device_kind: str, backend: str) -> Fingerprint:
 def differences(first: Mapping[str, str], second: Mapping[str, str], decisive: Sequence[str] = DECISIVE) -> list[str]:
     """The decisive fields in which two fingerprints differ, as "field: one value / other value"."""
     return [f"{key}: {first.get(key)} / {second.get(key)}" for key in decisive if first.get(key) != second.get(key)]
+
+
+def default_backend() -> str:
+    """The kernels that measuring takes here: `fbgemm` if it is installed, else `embedding_bag`."""
+    return "fbgemm" if find_spec("fbgemm_gpu") else "embedding_bag"
 
 
 def cpu_model() -> str:

@@ -18,12 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from shardwright.arrays import Floats
-from shardwright.cost.accuracy import Accuracy, accuracy, predict
-from shardwright.cost.dataset import Samples
-from shardwright.cost.fitting import Fit, Progress, Stack
 from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT
-from shardwright.cost.neuroshard.collectives import PASSES, Collectives, PassErrors, errors_of, repeat_error
-from shardwright.cost.neuroshard.collectives import split as split_collectives
 from shardwright.cost.neuroshard.model import (
     SIZES,
     TABLE_FEATURES,
@@ -33,8 +28,13 @@ from shardwright.cost.neuroshard.model import (
     megabytes,
     table_features,
 )
-from shardwright.cost.training import check_enough, split
 from shardwright.errors import InvalidInput
+from shardwright.modelling.accuracy import Accuracy, accuracy, predict
+from shardwright.modelling.dataset import Samples
+from shardwright.modelling.fitting import Fit, Progress, Stack
+from shardwright.modelling.neuroshard_collectives import PASSES, Collectives, PassErrors, errors_of, repeat_error
+from shardwright.modelling.neuroshard_collectives import split as split_collectives
+from shardwright.modelling.training import check_enough, split
 from shardwright.options import Options, number, whole
 from shardwright.threads import one_thread
 
@@ -133,8 +133,8 @@ def train_compute(
 ) -> tuple[NeuroShardModel, Accuracy]:
     """Train the compute network; the returned model has no communication networks and no metadata yet.
 
-    The split is that of `shardwright.cost.training` with the same seed, so the errors of both models are over the same sets. The network
-    predicts forward and backward together, so there are no errors of one alone.
+    The split is that of `shardwright.modelling.training` with the same seed, so the errors of both models are over the same sets. The
+    network predicts forward and backward together, so there are no errors of one alone.
 
     Raises:
         InvalidInput: there are fewer than 50 sets.
@@ -185,7 +185,7 @@ def train_communication(
 
     Args:
         parts: measured collectives, one entry for each number of devices.
-        options: how to train; the split is that of `shardwright.cost.neuroshard.collectives.split` with the same seed.
+        options: how to train; the split is that of `shardwright.modelling.neuroshard_collectives.split` with the same seed.
         progress: called after every epoch of every network.
 
     Raises:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import platform
 
-from shardwright.measure.hardware import (
+from shardwright.hardware import (
     _left_in_cgroups,
     _of_levels,
     available_memory,

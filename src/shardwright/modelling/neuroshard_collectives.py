@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import Bools, Floats, Ints
-from shardwright.cost.dataset import repeats, shared_out
 from shardwright.errors import InvalidInput
 from shardwright.measure.stock import differences
+from shardwright.modelling.dataset import repeats, shared_out
 
 PASSES = ("forward", "backward")
 _AGAIN = "collect the samples again: shardwright collect --collectives"

@@ -35,7 +35,7 @@ class Samples:
         starts: `(n + 1,)` offsets: the shards of set i are `starts[i]` to `starts[i + 1] - 1`.
         works: the m shards as arrays.
         times: `(n, 2)` measured forward and backward ms.
-        labels: `(n,)` the pair label of each set (see `shardwright.cost.dataset`); empty texts by default.
+        labels: `(n,)` the pair label of each set (see `shardwright.modelling.dataset`); empty texts by default.
     """
 
     sample: Ints

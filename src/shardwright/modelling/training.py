@@ -16,10 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shardwright.arrays import Floats
-from shardwright.cost.accuracy import Accuracy, accuracy, predict
-from shardwright.cost.dataset import Samples, pairs_of, rates_of, shared_out
 from shardwright.cost.features import FEATURES, cached, features, scales, widths
-from shardwright.cost.fitting import Fit, Progress
 from shardwright.cost.model import (
     HEAD_HIDDEN,
     HEAD_INPUTS,
@@ -32,7 +29,10 @@ from shardwright.cost.model import (
     Head,
 )
 from shardwright.errors import InvalidInput
-from shardwright.measure.hardware import cache_bytes
+from shardwright.hardware import cache_bytes
+from shardwright.modelling.accuracy import Accuracy, accuracy, predict
+from shardwright.modelling.dataset import Samples, pairs_of, rates_of, shared_out
+from shardwright.modelling.fitting import Fit, Progress
 from shardwright.options import Options, number, whole
 
 _linear = partial(nn.Linear, dtype=torch.float64)

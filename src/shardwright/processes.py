@@ -132,7 +132,7 @@ def parsed(line: bytes) -> dict[str, Any]:
 
 def worker_environment() -> dict[str, str]:
     """This process's environment, with huge pages for malloc and this package importable."""
-    package_root = str(Path(__file__).parents[2])
+    package_root = str(Path(__file__).parents[1])
     # An installed package is found anyway, and its folder must not come before the standard library.
     paths = ["" if package_root in site.getsitepackages() else package_root, os.environ.get("PYTHONPATH", "")]
     tunables = [os.environ.get("GLIBC_TUNABLES", ""), _HUGE_PAGES]

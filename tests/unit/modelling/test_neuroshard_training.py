@@ -1,17 +1,17 @@
 import numpy as np
 import pytest
 
-from shardwright.cost.accuracy import accuracy, predict
-from shardwright.cost.neuroshard.collectives import collectives_of
-from shardwright.cost.neuroshard.training import (
+from shardwright.errors import InvalidInput
+from shardwright.modelling.accuracy import accuracy, predict
+from shardwright.modelling.neuroshard_collectives import collectives_of
+from shardwright.modelling.neuroshard_training import (
     NeuroShardOptions,
     predict_passes,
     train_communication,
     train_compute,
 )
-from shardwright.errors import InvalidInput
-from tests.unit.cost.conftest import make_samples
-from tests.unit.cost.neuroshard.made_collectives import table
+from tests.unit.modelling.conftest import make_samples
+from tests.unit.modelling.made_collectives import table
 
 FORWARD, BACKWARD = "all_to_all_forward", "all_to_all_backward"
 

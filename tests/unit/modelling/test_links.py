@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.cost.links import cached_links, fit_speeds, links_path, measured_links, predicted_ms
 from shardwright.measure.collectives.links import Rung, ladders
+from shardwright.modelling.links import cached_links, fit_speeds, links_path, measured_links, predicted_ms
 from shardwright.task import Links, LinkSpeed, Topology
 from shardwright.task.link_files import Cluster, MeasuredLinks
 from shardwright.task.links import COLLECTIVES
