@@ -16,8 +16,8 @@ import numpy.typing as npt
 from experiments.entrants import LEARNED, SORTED, Entrant, Limits, entrant
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InvalidInput
-from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.rnn import Rnn, RnnOptions
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.rnn import Rnn, RnnOptions
 from shardwright.sharding.work import numbered_calls, shard_work
 from shardwright.task import Constraints, Table, TableConstraint, Task
 from shardwright.workload import random_task, split_pool

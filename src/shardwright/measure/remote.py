@@ -197,7 +197,7 @@ def open_fleet(
 ) -> Iterator[Fleet]:
     """Start workers on the machines of the most common kind.
 
-    Machines are of one kind if they agree in everything that decides how long kernels take (`measure.hardware.DECISIVE`). If two kinds
+    Machines are of one kind if they agree in everything that decides how long kernels take (`hardware.DECISIVE`). If two kinds
     have equally many workers, the kind of the machine named first is chosen.
 
     Args:

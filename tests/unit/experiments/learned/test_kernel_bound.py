@@ -6,8 +6,8 @@ from experiments.learned.tasks import Setting, compute_bound, draw_task, whole
 
 from shardwright.cost import cost_model_for
 from shardwright.errors import InvalidInput
-from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.worlds import SimulatedWorld, compute_ms
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.worlds import SimulatedWorld, compute_ms
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 
