@@ -24,7 +24,7 @@ from shardwright.cost.features import Floats, WorkArrays
 from shardwright.cost.model import Pricing
 from shardwright.cost.published import GPUS
 from shardwright.errors import InfeasibleTask
-from shardwright.search.torchrec import TorchRec
+from shardwright.integrations.torchrec.rival import TorchRec
 from shardwright.workload import paper_tasks, public_task
 
 HEADS = (

@@ -1,7 +1,7 @@
 """Find and register strategies by name, and give a strategy a learned policy that a user names.
 
-The learned strategies lie in a room of their own, `shardwright.learned`, which nothing here imports: they are found as plug-ins are, by the
-entry points of this package, and only these are listed among the built-in ones.
+The learned strategies and TorchRec's planner lie in rooms of their own, `shardwright.learned` and `shardwright.integrations`. Nothing here
+imports these rooms: the registry finds their strategies as it finds plug-ins, by the entry points of this package.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from shardwright.search.exact import Exact
 from shardwright.search.flexshard import FlexShard, RecShard
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.strategy import Strategy
-from shardwright.search.torchrec import TorchRec
 from shardwright.task.task import Task
 
 AUTO = Auto()
@@ -32,8 +31,8 @@ _MIP = Exact(units_per_table=4, any_size=True, name="mip")
 _APART: tuple[Strategy, ...] = (Exact(), _MIP, RecShard(), *UNIFORM)
 _UNLISTED: dict[str, Strategy] = {strategy.name: strategy for strategy in _APART}
 """Known by name, but not listed: `exact` is for small tasks, the others are for comparisons."""
-_RIVALS: dict[str, Strategy] = {strategy.name: strategy for strategy in (TorchRec(),)}
-"""Third-party planners for comparisons: they take seconds to minutes, and need their own packages."""
+_RIVALS = ("torchrec",)
+"""Names of this package's own plug-ins that run third-party planners. They take seconds to minutes, and need packages of their own."""
 
 
 def register(strategy: Strategy) -> Strategy:
@@ -57,7 +56,9 @@ def strategy_named(name: str) -> Strategy:
     known = _known()
     if name in known:
         return known[name]
-    found = plugins("strategies") | own_plugins("strategies")
+    found = (
+        own_plugins("strategies") | plugins("strategies") | own_plugins("strategies")
+    )  # ours come first, and stay ours
     if name not in found:
         raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known | found)}")
     return cast(Strategy, load_plugin(found[name], ("supports", "search")))
@@ -73,11 +74,12 @@ def strategy_names(task: Task | None = None) -> tuple[str, ...]:
 
 def rival_names(task: Task) -> tuple[str, ...]:
     """Names of third-party planners that are installed and can plan a task; comparisons add them to `strategy_names`."""
-    return tuple(name for name, strategy in _RIVALS.items() if strategy.supports(task) is None)
+    own = own_plugins("strategies")
+    return tuple(name for name in _RIVALS if name in own and strategy_named(name).supports(task) is None)
 
 
 def _known() -> dict[str, Strategy]:
-    return {AUTO.name: AUTO} | _STRATEGIES | _UNLISTED | _RIVALS
+    return {AUTO.name: AUTO} | _STRATEGIES | _UNLISTED
 
 
 def takes_policy(strategy: Strategy) -> bool:

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.cost.choice import cost_model_for
-from shardwright.cost.correction import CorrectedModel, Terms, corrected, with_cut_price
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.score import device_ms, score
+from shardwright.modelling.correction import CorrectedModel, Terms, corrected, with_cut_price
 from shardwright.search import plan
 from shardwright.search.bound import lower_bound
 from shardwright.sharding.shard import Shard
