@@ -11,12 +11,12 @@ import numpy as np
 
 from shardwright.cost.collectives import set_of, sets_of
 from shardwright.cost.flows import ByKind, traffic_by_kind
+from shardwright.cost.ledger import EncodedBlocks, Ledger
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import communication_ms, served_bytes, traffic_of
-from shardwright.errors import ShardwrightError
-from shardwright.learned.arrays import Bools, Floats, Ints, PlacementArrays
+from shardwright.learned.arrays import Floats, Ints, PlacementArrays
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.work import numbered_calls, shard_work
+from shardwright.sharding.work import shard_work
 
 if TYPE_CHECKING:
     from shardwright.measure.remote import Fleet
@@ -83,18 +83,12 @@ class SimulatedWorld:
         if arrays not in self._known:
             self._known[arrays] = _encode(arrays, self.cost_model)
         known = self._known[arrays]
-        sums, present, held = known.fixed.copy(), known.fixed_calls.copy(), np.zeros((2, arrays.devices))
+        ledger, held = known.fixed.copy(), np.zeros((2, arrays.devices))
         if (assignment < 0).any():
             raise ValueError("a unit lies nowhere: its device is negative")
-        device = assignment[arrays.unit_of]
-        np.add.at(sums, (device, known.call), known.blocks)
-        present[device, known.call] = True
+        ledger.add(assignment[arrays.unit_of], np.arange(len(arrays.unit_of)))
         np.add.at(held.T, assignment, known.served)
-        compute = self.cost_model.pricing.devices(sums, present)
-        if np.isnan(compute).any():
-            raise ShardwrightError(
-                f"cost model {self.cost_model.name} predicted NaN; it must predict finite times: train it again"
-            )
+        compute = ledger.times()
         links = traffic_of(arrays.task, held, known.settled, known.sets).milliseconds(arrays.task)
         return np.stack([compute[:, 0], *links, compute[:, 1]], axis=1)
 
@@ -104,20 +98,14 @@ class _Encoded:
     """What a task's units and settled shards add to their devices.
 
     Attributes:
-        blocks: `(b, latent)` encodings of the blocks of all units.
-        call: `(b,)` number of the fused call of each block.
+        fixed: the devices with the settled shards; its blocks are those of all units, then the settled shards.
         served: `(n, 2)` bytes of values and of ids that each unit serves.
-        fixed: `(d, calls, latent)` summed encodings of the settled shards.
-        fixed_calls: `(d, calls)` whether settled shards use the call on the device.
         settled: traffic of the settled shards.
         sets: the sets of collectives that units and settled shards need.
     """
 
-    blocks: Floats
-    call: Ints
+    fixed: Ledger
     served: Floats
-    fixed: Floats
-    fixed_calls: Bools
     settled: ByKind
     sets: set[int]
 
@@ -126,21 +114,14 @@ def _encode(arrays: PlacementArrays, cost_model: CostModel) -> _Encoded:
     blocks = [block for unit in arrays.units.free for block in unit.blocks]
     works = [shard_work(arrays.task, shard) for shard in (*blocks, *arrays.units.fixed)]
     of_units = works[: len(blocks)]
-    encoded = cost_model.encode(works)
     bytes_ = np.array([served_bytes(arrays.task, work) for work in of_units]).reshape(-1, 2)
-    call, served = np.array(numbered_calls(works), dtype=np.int64), np.zeros((len(arrays), 2))
-    fixed = np.zeros((arrays.devices, int(call.max(initial=-1)) + 1, encoded.shape[1]))
-    fixed_calls = np.zeros(fixed.shape[:2], dtype=bool)
-    for on, kind, latent in zip(arrays.fixed_on, call[len(blocks) :], encoded[len(blocks) :], strict=True):
-        fixed[on, kind] += latent
-        fixed_calls[on, kind] = True
+    served, fixed = np.zeros((len(arrays), 2)), EncodedBlocks.of(cost_model, works).ledger(arrays.devices)
+    for index, shard in enumerate(arrays.units.fixed, start=len(blocks)):
+        fixed.add(np.array(shard.devices), np.full(len(shard.devices), index))
     np.add.at(served, arrays.unit_of, bytes_)
     return _Encoded(
-        encoded[: len(blocks)],
-        call[: len(blocks)],
-        served,
         fixed,
-        fixed_calls,
+        served,
         traffic_by_kind(arrays.task, arrays.units.fixed),
         sets_of(arrays.task, arrays.units.fixed) | {set_of("all_to_all", work.pooled) for work in of_units},
     )
