@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shardwright.calibration import Calibration, Tuned, calibrate, tune
     from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
     from shardwright.questions.drift import Drift, drift
-    from shardwright.questions.groups import plan_groups
+    from shardwright.questions.group_sizes import plan_groups
     from shardwright.questions.review import Review, review
     from shardwright.questions.scale import Scaling, scale
     from shardwright.search import plan, register, strategy_names
@@ -56,7 +56,7 @@ __all__ = [
 _HOMES = {
     "calibration": ("Calibration", "Tuned", "calibrate", "tune"),
     "errors": ("InfeasibleTask", "InvalidInput", "InvalidPlan", "ShardwrightError"),
-    "questions.groups": ("plan_groups",),
+    "questions.group_sizes": ("plan_groups",),
     "questions.drift": ("Drift", "drift"),
     "questions.review": ("Review", "review"),
     "questions.scale": ("Scaling", "scale"),

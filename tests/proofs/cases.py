@@ -9,14 +9,14 @@ import numpy as np
 
 from shardwright.cost import PublishedModel, load_model
 from shardwright.cost.files import bundled_models
-from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidInput
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 from shardwright.task.constraints import SHARDING_TYPES
-from shardwright.task.groups import ShardingGroups
+from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.testing.model import SimpleCostModel
 from tests.wide import GatedModel, wide_model
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.cost.groups import with_groups
 from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import communication_ms, compute_ms
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidPlan
 from shardwright.sharding.checking import check_plan
 from shardwright.sharding.shard import Shard

@@ -22,7 +22,7 @@ from shardwright.search import plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
 from shardwright.task import Task
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 STRATEGIES = ("size_lookup", "greedy", "neuroshard", "certified")
 _SEARCH_S = 5.0

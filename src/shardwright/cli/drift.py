@@ -13,7 +13,7 @@ from shardwright.cli.model_notes import print_model_notes
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TimeLimit, cost_model_for, option
 from shardwright.cli.output import emit, ms, percent, progress, saved, signed, table
 from shardwright.errors import InvalidInput, some_of
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.questions.drift import Drift

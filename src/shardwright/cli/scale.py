@@ -14,7 +14,7 @@ from shardwright.cli.checks import make_folder
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, table
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.questions.scale import ClusterSize, Scaling

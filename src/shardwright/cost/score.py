@@ -28,9 +28,9 @@ from shardwright.cost.flows import (
     traffic_by_kind,
     value_bytes,
 )
-from shardwright.cost.groups import NoKernels, with_groups
 from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel
+from shardwright.cost.synchronisation import NoKernels, with_groups
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
@@ -168,7 +168,7 @@ def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Fl
 
 
 def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
-    """`(devices, 2)` forward and backward ms to synchronise sharding groups in a step; see `cost.groups`."""
+    """`(devices, 2)` forward and backward ms to synchronise sharding groups in a step; see `cost.synchronisation`."""
     return compute_ms(task, shards, NoKernels())
 
 

@@ -17,8 +17,8 @@ from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
+from shardwright.task.quantities import format_bytes
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 __all__ = ["TABLE_FEATURES", "Bools", "Floats", "Ints", "PlacementArrays", "features_of"]
 

@@ -17,7 +17,7 @@ from shardwright.errors import InvalidInput, MeasurementFailed, MissingDependenc
 from shardwright.hardware import available_memory, import_torch
 from shardwright.plugins import plugins
 from shardwright.sharding.work import Call, ShardWork, call_of
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     import torch

@@ -31,8 +31,8 @@ from shardwright.measure.stock import (
     work_of,
 )
 from shardwright.measure.timing import TimingPolicy
+from shardwright.task.quantities import parse_bytes
 from shardwright.task.task import OPTIMIZERS
-from shardwright.task.units import parse_bytes
 
 if TYPE_CHECKING:
     from shardwright.measure.remote import Fleet

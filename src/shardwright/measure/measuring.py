@@ -33,7 +33,7 @@ from shardwright.sharding.costs import expected_slowest
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 Times: TypeAlias = tuple[float, float]
 

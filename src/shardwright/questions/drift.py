@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.cost.choice import resolve_cost_model
-from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidInput, InvalidPlan, some_of
 from shardwright.questions.review import shorter
 from shardwright.search.solve import plan as find_plan

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwright.cost.choice import resolve_cost_model
-from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InfeasibleTask
 from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy

@@ -31,9 +31,9 @@ from shardwright.sharding.shard import COLUMN_UNIT, Shard, even_cuts
 from shardwright.sharding.ways import allowed_devices, equal_blocks, unit_width
 from shardwright.sharding.work import ShardWork, ShardWorks, shard_work
 from shardwright.task.constraints import Constraints
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import Call, call_of, shard_work
+from shardwright.task.quantities import format_bytes
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 
 @dataclass(frozen=True, eq=False)

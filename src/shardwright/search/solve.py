@@ -10,9 +10,9 @@ from numbers import Real
 from pathlib import Path
 
 from shardwright.cost.choice import resolve_cost_model
-from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.auto import Auto
 from shardwright.search.bound import lower_bound

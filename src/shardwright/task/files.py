@@ -18,13 +18,13 @@ from shardwright.files import dump_document, parse_document, write_atomically
 from shardwright.schema import Place, check_format, convert, given
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
-from shardwright.task.groups import ShardingGroups
 from shardwright.task.link_files import load_links
 from shardwright.task.links import links_to_dict
+from shardwright.task.quantities import LEAST_BARE, check_unit
+from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
 from shardwright.task.topology import Exchange, Topology
-from shardwright.task.units import LEAST_BARE, check_unit
 
 FORMAT = 1
 

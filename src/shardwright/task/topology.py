@@ -11,7 +11,14 @@ from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
 from shardwright.task.links import Collective, Links, links_from_dict
-from shardwright.task.units import checked_number, checked_whole, format_bytes, listed, parse_bandwidth, parse_bytes
+from shardwright.task.quantities import (
+    checked_number,
+    checked_whole,
+    format_bytes,
+    listed,
+    parse_bandwidth,
+    parse_bytes,
+)
 
 MAX_DEVICES = 65_536
 ASSUMED = "10 GB/s are assumed"

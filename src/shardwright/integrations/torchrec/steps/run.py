@@ -23,7 +23,7 @@ from shardwright.measure.collectives.rank import Member, group_backend, joined_g
 from shardwright.sharding.costs import PlanCost
 from shardwright.sharding.files import plan_to_dict
 from shardwright.sharding.plan import Plan
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 STEP = "step"
 PHASES: dict[str, tuple[tuple[str, ...], Callable[[PlanCost], float]]] = {

@@ -9,7 +9,7 @@ from shardwright import plan
 from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.questions.groups import GroupSize, GroupSizes, each_size, plan_groups
+from shardwright.questions.group_sizes import GroupSize, GroupSizes, each_size, plan_groups
 from shardwright.sharding.groups import group_task
 from shardwright.task import Constraints, ShardingGroups, Table, TableConstraint, Task, Topology
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TypeAlias
 
 from shardwright.errors import InvalidInput
+from shardwright.task.quantities import checked_flag, checked_whole
 from shardwright.task.topology import MAX_DEVICES
-from shardwright.task.units import checked_flag, checked_whole
 
 Shape: TypeAlias = tuple[int, int]
 """Number of hosts, and devices on each host."""

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from shardwright.cost.blocks import Blocks, Tables
-from shardwright.cost.groups import GroupedModel, with_groups
 from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import score, synchronisation_ms, without_synchronisation
+from shardwright.cost.synchronisation import GroupedModel, with_groups
 from shardwright.search import plan
 from shardwright.search.bound import lower_bound
 from shardwright.sharding import Plan, Shard

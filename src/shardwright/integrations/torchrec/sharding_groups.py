@@ -14,9 +14,9 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 
 from shardwright.errors import InvalidInput
-from shardwright.questions.groups import GroupSize, GroupSizes, candidates, each_size
+from shardwright.questions.group_sizes import GroupSize, GroupSizes, candidates, each_size
 from shardwright.sharding.plan import Plan
-from shardwright.task.groups import ShardingGroups
+from shardwright.task.sharding_groups import ShardingGroups
 
 GroupSizeChoice: TypeAlias = int | Literal["auto"] | None
 Planned: TypeAlias = tuple[ShardingPlan, Plan | None]

@@ -14,7 +14,7 @@ from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Interruptible
 from shardwright.sharding.groups import GroupMemory, group_memory, group_task
 from shardwright.sharding.plan import Plan
-from shardwright.task.groups import ShardingGroups, group_sizes
+from shardwright.task.sharding_groups import ShardingGroups, group_sizes
 from shardwright.task.task import Task
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.task.units import (
+from shardwright.task.quantities import (
     checked_flag,
     checked_whole,
     format_bytes,

@@ -26,7 +26,7 @@ from shardwright.cost.features import WorkArrays
 from shardwright.cost.flows import GRADIENT_BYTES
 from shardwright.cost.model import AddedModel, CostModel, Pricing
 from shardwright.sharding.memory import STATE_BYTES
-from shardwright.task.groups import Shape, ShardingGroups
+from shardwright.task.sharding_groups import Shape, ShardingGroups
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
