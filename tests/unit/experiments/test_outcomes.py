@@ -57,7 +57,7 @@ def test_a_task_without_any_plan():
 
 def test_a_strategy_that_cannot_plan_such_tasks():
     topology = Topology.preset("h100-8", devices_per_host=2)
-    row, _ = planned(Task(SMALL.tables, topology, 256), entrant("dreamshard", device="h100"))
+    row, _ = planned(Task(SMALL.tables, topology, 256), entrant("dreamshard"))
     assert row["failure"] == UNSUPPORTED
 
 
