@@ -3,7 +3,8 @@
     python -m benchmarks.learned_curves --seeds 3
 
 Policies with cost networks of their own train on the tasks of `published_policies.yaml`, with the bundled CPU model as the world.
-Validation tasks come from the other half of the pool. Every round adds some rows to `results/learned_curves.csv`; finished trainings are not repeated.
+Validation tasks come from the other half of the pool. Every round adds some rows to `results/learned_curves.csv`; finished trainings are
+not repeated.
 """
 
 from __future__ import annotations

@@ -116,5 +116,7 @@ def held(placed: Placed) -> npt.NDArray[np.bool_]:
 
 def _file(path: Path | None, strategy: str) -> Path:
     if path is None:
-        raise SystemExit(f"the bundled policy of {strategy} has no cost network; name one learned with preset=published, with --{strategy}")
+        raise SystemExit(
+            f"the bundled policy of {strategy} has no cost network; name one learned with preset=published, with --{strategy}"
+        )
     return path

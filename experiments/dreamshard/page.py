@@ -224,7 +224,8 @@ def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:
     versions = "; ".join(f"{name}: {made}" for name, made in made_with.items())
     return [
         f"Tasks of so many tables of dim {DIM} in fp32, each drawn at most once from the pool {POOL}, on 4 or 8 devices of {MEMORY}, batch "
-        f"{BATCH:,}, every table whole; seed {TEST_SEED}. Half of the pool's tables are among those that the bundled policies were trained on "
+        f"{BATCH:,}, every table whole; seed {TEST_SEED}. Half of the pool's tables are among those that the bundled policies were "
+        "trained on "
         "(seen), the other half no policy has met (unseen); no task was part of a training. Wanted are "
         f"{tasks} tasks of each half and setting; {RNN} trains on every task by itself and gets the first ones only. "
         f"{versions}.",

@@ -14,7 +14,6 @@ import numpy as np
 
 from experiments.entrants import (
     COMPARED,
-    LEARNED,
     TORCHREC,
     Entrant,
     Limits,

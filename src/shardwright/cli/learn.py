@@ -58,7 +58,7 @@ def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Se
             raise InvalidInput(f"--option {text!r} must be NAME=VALUE; {hint}names are {', '.join(defaults)}")
         if name in values:
             raise InvalidInput(
-                f"--option {text!r}: {name} is already set; give each option once, and use --seed, --rounds, --iterations and --steps for those four"
+                f"--option {text!r}: {name} is already set; give each option once, and those that have a flag by the flag"
             )
         values[name] = _value(text, value, defaults[name])
     return kind(**{**published, **values} if PRESET in texts else values)

@@ -151,9 +151,7 @@ class Trainer(ABC):
         self.optimizers[name].param_groups[0]["lr"] = rate
 
 
-def trainer(
-    tasks: Sequence[Task], world: World, options: PolicyOptions
-) -> Trainer:
+def trainer(tasks: Sequence[Task], world: World, options: PolicyOptions) -> Trainer:
     """The trainer for these options, before its first round."""
     if isinstance(options, PricedOptions):
         from shardwright.learned.priced.training import PricedTrainer

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from shardwright.cost.fitting import Stack
-from shardwright.errors import InvalidInput
+from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.autoshard.losses import v_trace
 from shardwright.learned.options import PricedOptions
@@ -73,6 +73,7 @@ class Play:
         log_prob: `(t, k)` log of the policy's probability of the choice; 0 if there was none.
         gain: `(t, k)` what each step saved: minus what it added to the step time, in references.
         step: `(k,)` step time over the references; an unplaced unit adds 1.
+        whole: `(k,)` whether every unit found a device.
     """
 
     seen: Tensor
@@ -82,10 +83,11 @@ class Play:
     log_prob: Tensor
     gain: Tensor
     step: Tensor
+    whole: Tensor
 
     def part(self, steps: Tensor) -> Play:
         """Some of the steps."""
-        return Play(*(value if name == "step" else value[steps] for name, value in vars(self).items()))
+        return Play(*(value if name in ("step", "whole") else value[steps] for name, value in vars(self).items()))
 
 
 def play(policy: PricedPolicy, priced: PricedTask, copies: int, rng: np.random.Generator) -> Play:
@@ -114,7 +116,7 @@ def play(policy: PricedPolicy, priced: PricedTask, copies: int, rng: np.random.G
     slowest[-1] = floor.step + lost
     gain = -np.diff(slowest, axis=0).astype(np.float32)
     final = slowest[-1].astype(np.float32)
-    return Play(*(torch.from_numpy(each) for each in (seen, facts, able, device, log_prob, gain, final)))
+    return Play(*(torch.from_numpy(each) for each in (seen, facts, able, device, log_prob, gain, final, lost == 0)))
 
 
 class NoBuffer:
@@ -180,6 +182,11 @@ class PricedTrainer(Trainer):
             loss, entropy = learn_from(self.network, batch, options, self._rng)
             self._descend("optimizer", loss, _NORM)
             entropies.append(entropy)
+        if not any(bool(each.whole.any()) for batch in plays for each in batch):
+            raise InfeasibleTask(
+                "no placement of the training tasks kept their memory and constraints, so there is nothing to learn from: give their "
+                "devices more memory, or drop constraints"
+            )
         steps = [float(each.step.mean()) for batch in plays for each in batch]
         return {"reward": -float(np.mean(steps)), "entropy": float(np.mean(entropies))}
 
