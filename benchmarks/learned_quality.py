@@ -3,8 +3,8 @@
     python -m benchmarks.learned_quality --processor MODEL --other MODEL [--tasks 12]
 
 Tasks are drawn from the half of the tables that no policy learned from. Every table stays whole. Costs are predicted, by the cost models
-that the tasks are planned with. *Closed* is the part of the way from the best of the four sorted heuristics to `certified`'s plan, in geometric
-means of the steps: log(heuristic / strategy) over log(heuristic / certified), both summed over the tasks.
+that the tasks are planned with. *Closed* is the part of the way from the best of the four sorted heuristics to `certified`'s plan, in
+logarithms of the steps: log(heuristic / strategy) over log(heuristic / certified), both summed over the tasks.
 """
 
 from __future__ import annotations

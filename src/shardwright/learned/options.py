@@ -180,7 +180,7 @@ class PricedOptions(LearningOptions):
 
     published_values: ClassVar[Mapping[str, Any]] = {}
 
-    rounds: int = whole(2000)
+    rounds: int = whole(1600)
     tasks: int = whole(8)
     episodes: int = whole(16, least=2)
     lag: int = whole(1)
@@ -206,7 +206,7 @@ class PricedAutoShard(PricedOptions):
     prefix: ClassVar[str] = "autoshard: "
     strategy: ClassVar[str] = "autoshard"
 
-    rounds: int = whole(500)
+    rounds: int = whole(350)
     lag: int = whole(4)
 
 

@@ -66,19 +66,22 @@ class PricedPolicy:
         check_weights(policy.weights, SHAPES, f"{policy.strategy} policy", learn)
         w = {name: array.astype(np.float64) for name, array in policy.weights.items()}
         self._gain = float(w["gain"][0])
-        self._device, self._facts, self._bias = w["device.weight"].T.copy(), w["facts.weight"].T, w["facts.bias"]
-        self._between, self._between_bias = w["layers.0.weight"].T.copy(), w["layers.0.bias"]
+        self._device, self._facts, self._bias = w["device.weight"], w["facts.weight"].T, w["facts.bias"]
+        self._between, self._between_bias = w["layers.0.weight"], w["layers.0.bias"][:, None]
         self._last = w["layers.1.weight"][0]
 
     def logits(self, seen: Floats, facts: Floats) -> Floats:
-        """`(k, d)` logits from `(k, d, features)` and `(k, facts)`; the last bias is left out, as it is the same for all devices."""
-        hidden = seen @ self._device
-        hidden += (facts @ self._facts + self._bias)[:, None]
+        """`(k, d)` logits from `(features, k, d)` and `(k, facts)`; the last bias is left out, as it is the same for all devices."""
+        _, copies, devices = seen.shape
+        hidden = self._device @ seen.reshape(len(seen), -1)
+        by_copy = hidden.reshape(HIDDEN, copies, devices)
+        by_copy += (facts @ self._facts + self._bias).T[:, :, None]
         np.maximum(hidden, 0.0, out=hidden)
-        hidden = hidden @ self._between
+        hidden = self._between @ hidden
         hidden += self._between_bias
         np.maximum(hidden, 0.0, out=hidden)
-        found: Floats = hidden @ self._last - self._gain * LOG_SCALE * seen[..., RISE]
+        found: Floats = (self._last @ hidden).reshape(copies, devices)
+        found -= self._gain * LOG_SCALE * seen[RISE]
         return found
 
 
@@ -94,8 +97,8 @@ class Floor:
 
     Attributes:
         assignment: `(k, n)` device of each unit; -1 before it is placed, or if no device had room.
-        before: `(k, d, 3)` times of the devices by phase.
-        slowest: `(k, 3)` the slowest device of each phase.
+        before: `(3, k, d)` times of the devices by phase.
+        slowest: `(3, k)` the slowest device of each phase.
         parts: `(3,)` the phases' parts of all references.
     """
 
@@ -107,19 +110,20 @@ class Floor:
         self._set_units(alone)
         self._rivals = bool(arrays.rivals.any())
         calls = np.where(priced.fixed_calls[..., None], self._pricing.times(priced.fixed_vectors), 0.0)
-        start = (
-            np.column_stack([priced.kernels(priced.fixed_vectors, priced.fixed_calls), priced.fixed_links]) * self._over
+        start = np.column_stack([priced.kernels(priced.fixed_vectors, priced.fixed_calls), priced.fixed_links])
+        self._sums, self._calls = (
+            np.repeat(each[None], copies, axis=0) for each in (priced.fixed_vectors, calls * self._over[:2])
         )
-        self._sums, self._calls, self.before = (
-            np.repeat(each[None], copies, axis=0) for each in (priced.fixed_vectors, calls * self._over[:2], start)
-        )
+        self.before = np.repeat((start * self._over).T[:, None], copies, axis=1)
         self._present: Bools = np.repeat(np.asarray(priced.fixed_calls.any(axis=1))[None], copies, axis=0)
         self._used: Ints = np.repeat(arrays.used[None], copies, axis=0)
-        self._powers, self._now = self._powers_of(self.before), self.before @ self.parts
+        self._powers, self._now = self._powers_of(self.before), self._weighed(self.before)
         self._open = self._opened(self._sums)
-        self.slowest = self.before.max(axis=1)
+        self.slowest = self.before.max(axis=2)
         self.assignment: Ints = np.full((copies, len(arrays)), -1, dtype=np.int64)
         self._room = 1 / np.maximum(arrays.memory, 1)
+        self._links = priced.links * self._over[2]
+        self._once = self._pricing.once * self._over[:2] if self._pricing.once.any() else None
 
     def _set_units(self, alone: Floats) -> None:
         """Set what is known of the units before the first is placed."""
@@ -160,20 +164,30 @@ class Floor:
         sums = self._sums[:, :, some] + priced.vectors[unit, some]
         calls = self._pricing.times(sums)
         calls *= self._over[:2]
-        after = self.before.copy()
         rise = calls - self._calls[:, :, some]
-        after[..., :2] += rise[:, :, 0] if rise.shape[2] == 1 else rise.sum(axis=2)
-        if self._pricing.once.any():
-            after[..., :2] += ~self._present[..., None] * (self._pricing.once * self._over[:2])
-        after[..., 2] += priced.links[unit] * self._over[2]
-        return Look(unit, some, sums, calls, after, self._powers_of(after), after @ self.parts)
+        after = self.before.copy()
+        after[:2] += np.moveaxis(rise[:, :, 0] if rise.shape[2] == 1 else rise.sum(axis=2), 2, 0)
+        if self._once is not None:
+            after[:2] += self._once[:, None, None] * ~self._present
+        after[2] += self._links[unit]
+        return Look(unit, some, sums, calls, after, self._powers_of(after), self._weighed(after))
+
+    def _weighed(self, times: Floats) -> Floats:
+        """`(k, d)` sums over phases of `(3, k, d)` times, each times its part."""
+        found: Floats = (self.parts @ times.reshape(3, -1)).reshape(times.shape[1:])
+        return found
 
     def _powers_of(self, times: Floats) -> Floats:
-        """`(k, d, 3)` sums of the phases' 2nd, 8th and 28th powers, each times its part."""
+        """`(3, k, d)` sums of the phases' 2nd, 8th and 28th powers, each times its part."""
         two = times * times
-        four = two * two
-        eight = four * four
-        return np.stack([two @ self.parts, eight @ self.parts, (eight * eight * eight * four) @ self.parts], axis=-1)
+        most = two * two
+        eight = most * most
+        for _ in range(3):
+            most *= eight
+        found = np.empty_like(times)
+        for place, power in enumerate((two, eight, most)):
+            found[place] = self._weighed(power)
+        return found
 
     def _opened(self, sums: Floats) -> Floats:
         """`(k, d)` share of the gates that are open in `(k, d, calls, q)` sums."""
@@ -183,26 +197,27 @@ class Floor:
         return found
 
     def seen(self, look: Look) -> tuple[Floats, Floats]:
-        """`(k, d, features)` and `(k, facts)` inputs of the policy."""
-        unit, after = look.unit, look.after
-        seen = np.empty((*after.shape[:2], len(FEATURES)))
-        seen[..., :3], seen[..., 3:6] = after, self.before
-        seen[..., 6:9] = np.log(np.maximum(look.powers - self._powers, _LEAST_RISE)) / LOG_SCALE
-        slowest = self.slowest[:, None]
-        seen[..., 9] = np.maximum(after, slowest) @ self.parts
-        seen[..., 10] = np.maximum(after, np.maximum(slowest, 1.0)) @ self.parts
-        seen[..., 9:11] -= seen[..., 9:11].min(axis=1, keepdims=True)
-        seen[..., 11] = (after[..., 0] + after[..., 1] - self.before[..., 0] - self.before[..., 1]) / self._kernels[
-            unit
-        ]
-        seen[..., 12] = (self._used + self._priced.arrays.bytes[unit]) * self._room
-        seen[..., 13], seen[..., 14] = self._open, 0.0
+        """`(features, k, d)` and `(k, facts)` inputs of the policy."""
+        unit, after, before = look.unit, look.after, self.before
+        seen = np.empty((len(FEATURES), *after.shape[1:]))
+        seen[:3], seen[3:6] = after, before
+        rises = seen[6:9]
+        np.maximum(np.subtract(look.powers, self._powers, out=rises), _LEAST_RISE, out=rises)
+        np.log(rises, out=rises)
+        rises /= LOG_SCALE
+        slowest = self.slowest[..., None]
+        seen[9] = self._weighed(np.maximum(after, slowest))
+        seen[10] = self._weighed(np.maximum(after, np.maximum(slowest, 1.0)))
+        seen[9:11] -= seen[9:11].min(axis=2, keepdims=True)
+        seen[11] = (after[0] + after[1] - before[0] - before[1]) / self._kernels[unit]
+        seen[12] = (self._used + self._priced.arrays.bytes[unit]) * self._room
+        seen[13], seen[14] = self._open, 0.0
         if self._pricing.gates:
-            seen[..., 14] = self._opened(look.sums) - self._opened(self._sums[:, :, look.some])
-        seen[..., 15] = look.now - self._now.mean(axis=1, keepdims=True)
+            seen[14] = self._opened(look.sums) - self._opened(self._sums[:, :, look.some])
+        seen[15] = look.now - self._now.mean(axis=1, keepdims=True)
         np.minimum(seen, _FAR, out=seen)
         facts = np.repeat(self._facts[unit][None], len(self._rows), axis=0)
-        facts[:, 13] = np.minimum(self.slowest @ self.parts, _FAR)
+        facts[:, 13] = np.minimum(self.step, _FAR)
         return seen, facts
 
     def place(self, look: Look, device: Ints, able: Bools) -> None:
@@ -210,10 +225,10 @@ class Floor:
         rows = self._rows[able[self._rows, device]]
         to = device[rows]
         self._sums[rows, to, look.some], self._calls[rows, to, look.some] = look.sums[rows, to], look.calls[rows, to]
-        self.before[rows, to], self._powers[rows, to], self._now[rows, to] = (
-            each[rows, to] for each in (look.after, look.powers, look.now)
-        )
-        self.slowest[rows] = np.maximum(self.slowest[rows], look.after[rows, to])
+        after = look.after[:, rows, to]
+        self.before[:, rows, to], self._powers[:, rows, to] = after, look.powers[:, rows, to]
+        self._now[rows, to] = look.now[rows, to]
+        self.slowest[:, rows] = np.maximum(self.slowest[:, rows], after)
         self._used[rows, to] += self._priced.arrays.bytes[look.unit]
         self._present[rows, to] = True
         if self._pricing.gates:
@@ -229,7 +244,7 @@ class Floor:
     @property
     def step(self) -> Floats:
         """`(k,)` kernels and links of the step over all references, without the latencies of collectives, which are the same for all."""
-        found: Floats = self.slowest @ self.parts
+        found: Floats = self.parts @ self.slowest
         return found
 
 
@@ -247,8 +262,8 @@ class Look:
         some: numbers of its fused calls, s of them.
         sums: `(k, d, s, q)` sums of vectors.
         calls: `(k, d, s, 2)` times of these calls.
-        after: `(k, d, 3)` times of the devices by phase.
-        powers: `(k, d, 3)` sums of powers of these.
+        after: `(3, k, d)` times of the devices by phase.
+        powers: `(3, k, d)` sums of powers of these.
         now: `(k, d)` times of all phases together.
     """
 

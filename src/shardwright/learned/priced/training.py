@@ -99,10 +99,11 @@ def play(policy: PricedPolicy, priced: PricedTask, copies: int, rng: np.random.G
     able = np.empty((n, copies, devices), dtype=bool)
     device, log_prob = np.empty((n, copies), dtype=np.int64), np.zeros((n, copies), dtype=np.float32)
     lost = np.zeros(copies)
-    slowest = [np.maximum(floor.slowest, 1.0) @ floor.parts]
+    slowest = [np.maximum(floor.slowest.T, 1.0) @ floor.parts]
     for step, unit in enumerate(floor.order().tolist()):
         look, able[step] = floor.look(unit), floor.able(unit)
-        seen[step], facts[step] = now = floor.seen(look)
+        now = floor.seen(look)
+        seen[step], facts[step] = np.moveaxis(now[0], 0, 2), now[1]
         logits = np.where(able[step], policy.logits(*now), -np.inf)
         device[step] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
         possible = able[step].any(axis=1)
@@ -112,7 +113,7 @@ def play(policy: PricedPolicy, priced: PricedTask, copies: int, rng: np.random.G
         log_prob[step] = np.where(possible, chosen, 0.0)
         floor.place(look, device[step], able[step])
         lost += _UNPLACED * ~possible
-        slowest.append(np.maximum(floor.slowest, 1.0) @ floor.parts + lost)
+        slowest.append(np.maximum(floor.slowest.T, 1.0) @ floor.parts + lost)
     slowest[-1] = floor.step + lost
     gain = -np.diff(slowest, axis=0).astype(np.float32)
     final = slowest[-1].astype(np.float32)

@@ -25,7 +25,7 @@ def test_numpy_and_torch_agree(name):
         ours = policy.logits(seen, facts)
         with torch.no_grad():
             theirs = network.logits(
-                torch.tensor(seen, dtype=torch.float32), torch.tensor(facts, dtype=torch.float32)
+                torch.tensor(np.moveaxis(seen, 0, 2), dtype=torch.float32), torch.tensor(facts, dtype=torch.float32)
             ).numpy()
         np.testing.assert_allclose(ours - ours[:, :1], theirs - theirs[:, :1], rtol=1e-3, atol=1e-3)
         floor.place(look, rng.integers(4, size=3), floor.able(unit))
