@@ -206,7 +206,7 @@ class PricedAutoShard(PricedOptions):
     prefix: ClassVar[str] = "autoshard: "
     strategy: ClassVar[str] = "autoshard"
 
-    rounds: int = whole(350)
+    rounds: int = whole(200)
     lag: int = whole(4)
 
 
