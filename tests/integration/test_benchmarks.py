@@ -462,6 +462,31 @@ def test_learned_published(program, tmp_path):
     assert all(float(row["mean cost, ms"]) > 0 and row["placed"] == "2" for row in rows)
 
 
+@pytest.mark.slow
+def test_learned_quality(program, tmp_path):
+    program("learned_quality").main(["--tasks", "1", "--large", "0", "--time-limit", "0.5"])
+    page = (tmp_path / "learned_quality.md").read_text()
+    rows = rows_of(page, "world")
+    assert [row["learned from"] for row in rows] == ["no", "no", "yes", "yes", "no", ""]
+    assert all(row["dreamshard, closed"].endswith("%") for row in rows)
+    assert [row["strategy"] for row in rows_of(page, "strategy")][-1] == "certified"
+
+
+@pytest.mark.slow
+def test_learn_policies(program, tmp_path):
+    pytest.importorskip("torch", reason="policies are learned with torch")
+    from shardwright.cost.files import bundled_models
+    from shardwright.learned.policy_files import load_policy
+
+    (tmp_path / "train.yaml").write_text("groups: [{count: 3, half: train, tables: 5, devices: 2, dims: [16]}]")
+    given = ["--processor", str(bundled_models()["cpu"]), "--tasks", str(tmp_path / "train.yaml"), "--rounds", "1"]
+    program("learn_policies").main([str(tmp_path / "made"), *given, "--logs", str(tmp_path / "logs")])
+    for name in ("autoshard", "dreamshard"):
+        made = load_policy(tmp_path / "made" / f"{name}.safetensors", name)
+        assert made.metadata["world"].count("/published") == 6
+        assert not (tmp_path / "logs" / name / "checkpoint").exists()
+
+
 def test_a_journal_drops_what_a_kill_left_unfinished(program, tmp_path):
     journal = program("learned_journal").Journal
     path = tmp_path / "rows.csv"

@@ -12,7 +12,7 @@ from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.priced.policy import Floor, PricedPolicy, place
 from shardwright.learned.priced.task import PricedTask
 
-COPIES = 16
+COPIES = 32
 """Most copies of a placement; the policy's likeliest choices and samples of it."""
 MOST_NUMBERS = 32_768
 """Most units times devices times copies, so that large tasks take milliseconds too."""

@@ -73,7 +73,7 @@ def test_tight_memory_is_met_by_other_orders_and_what_cannot_fit_is_told():
 
 def test_large_tasks_are_placed_once():
     arrays = priced(mixed_task(40), models()["cpu"]).arrays
-    assert copies_for(arrays) == 16
+    assert copies_for(arrays) == 32
     assert copies_for(arrays, most=3) == 3
     large = type("Large", (), {"devices": 128, "__len__": lambda self: 1000})()
     assert copies_for(large) == 1
