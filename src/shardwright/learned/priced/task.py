@@ -16,13 +16,14 @@ import numpy as np
 from shardwright.arrays import Bools, Floats
 from shardwright.cost.collectives import prices_of
 from shardwright.cost.features import WorkArrays, widths
-from shardwright.cost.groups import with_groups
+from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.prices import peers_of
 from shardwright.cost.score import communication_ms, served_bytes
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import ShardwrightError
 from shardwright.learned.arrays import PlacementArrays
-from shardwright.sharding.work import ShardWork, numbered_calls, shard_work
+from shardwright.sharding.work import ShardWork, shard_work
 
 PHASES = ("forward", "backward", "links")
 _LEAST_PART = 1e-3  # least reference of a phase, as a part of all references, so that times can be divided by it
@@ -65,38 +66,23 @@ class PricedTask:
         model = with_groups(cost_model, task)
         blocks = [block for unit in units.free for block in unit.blocks]
         works = [shard_work(task, shard) for shard in (*blocks, *units.fixed)]
-        call, own = np.array(numbered_calls(works), dtype=np.int64), len(blocks)
-        encoded = model.pricing.vectors(model.encode(works))
-        if not np.isfinite(encoded).all():
+        own, encoded = len(blocks), EncodedBlocks.of(model, works)
+        of_units, of_devices = encoded.ledger(len(arrays)), encoded.ledger(arrays.devices)
+        of_units.add(arrays.unit_of, np.arange(own))
+        settled_shard, device = np.nonzero(arrays.fixed_on)
+        of_devices.add(device, own + settled_shard)
+        vectors, fixed_vectors = (model.pricing.vectors(ledger.sums) for ledger in (of_units, of_devices))
+        if not np.isfinite(vectors).all():
             raise ShardwrightError(f"cost model {model.name} predicted NaN or infinity; train it again")
-        shape = int(call.max(initial=-1)) + 1, encoded.shape[1]
-        vectors, calls = np.zeros((len(arrays), *shape)), np.zeros((len(arrays), shape[0]), dtype=bool)
-        np.add.at(vectors, (arrays.unit_of, call[:own]), encoded[:own])
-        calls[arrays.unit_of, call[:own]] = True
-        fixed_vectors, fixed_calls = (
-            np.zeros((arrays.devices, *shape)),
-            np.zeros((arrays.devices, shape[0]), dtype=bool),
-        )
-        for on, kind, vector in zip(arrays.fixed_on, call[own:], encoded[own:], strict=True):
-            fixed_vectors[on, kind] += vector
-            fixed_calls[on, kind] = True
         served = np.zeros(len(arrays))
         np.add.at(served, arrays.unit_of, [served_bytes(task, work)[0] for work in works[:own]])
         prices, peers = prices_of(task), peers_of(task.topology)
         ms_a_byte = sum(float((peers * each).max()) for each in (prices.forward, prices.backward))
         settled = sum(communication_ms(task, units.fixed)) if units.fixed else np.zeros(arrays.devices)
-        links = served * ms_a_byte
         return cls(
-            arrays,
-            model.pricing,
-            vectors,
-            calls,
-            links,
-            fixed_vectors,
-            fixed_calls,
-            np.asarray(settled),
-            tuple(works[:own]),
-        )
+            arrays, model.pricing, vectors, of_units.present, served * ms_a_byte, fixed_vectors, of_devices.present,
+            np.asarray(settled), tuple(works[:own]),
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.arrays)

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from shardwright.cost.fitting import Stack
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.autoshard.losses import v_trace
@@ -33,6 +32,7 @@ from shardwright.learned.priced.policy import FACTS, FEATURES, FIRST_GAIN, HIDDE
 from shardwright.learned.priced.task import PricedTask
 from shardwright.learned.trainer import Trainer
 from shardwright.learned.worlds import SimulatedWorld, World
+from shardwright.modelling.fitting import Stack
 
 _MOST_NUMBERS = 400_000  # most logits of a play; larger tasks are played in fewer copies
 _MOST_ROWS = 40_000  # most logits of a play that an update looks at
