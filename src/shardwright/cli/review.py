@@ -20,7 +20,7 @@ from shardwright.task.quantities import format_bytes
 if TYPE_CHECKING:
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.questions.review import Review
-    from shardwright.report import Entry
+    from shardwright.report.changes import Marginals
     from shardwright.sharding import Plan
 
 _MOST_TABLES = 10
@@ -66,7 +66,7 @@ def run(
         shardwright review torchrec_plan.json --task task.yaml --measure -o better.json
     """
     from shardwright.questions.review import review
-    from shardwright.report import entry_of
+    from shardwright.report.changes import marginals
 
     check_target(output, inputs=[plan, task, model])
     if measure:
@@ -88,7 +88,7 @@ def run(
     measured = _measured(found, rounds, device) if measure else []
     if measure:
         print_hardware_note(cost_model, device)
-    rows = _tables(found, entry_of(found.plan, str(plan), cost_model=cost_model))
+    rows = _tables(found, marginals(found.plan, cost_model))
     unlike = other_device(given.task.topology.device, device) if measure else None
     emit(
         _document(plan, found, rows, measured, output),
@@ -137,12 +137,10 @@ def _measured(found: Review, rounds: int, device: str) -> list[MeasuredPlan]:
         return measure_plans(plans, rounds=rounds, device=device, progress=report)
 
 
-def _tables(found: Review, entry: Entry) -> list[dict[str, Any]]:
+def _tables(found: Review, savings: Marginals) -> list[dict[str, Any]]:
     """The tables that keep the slowest devices busy, the costliest first."""
-    if entry.marginals is None:
-        return []
     names = [one.name for one in found.plan.task.tables]
-    saves = dict(zip(names, entry.marginals.phase_ms.sum(axis=1).tolist(), strict=True))
+    saves = dict(zip(names, savings.phase_ms.sum(axis=1).tolist(), strict=True))
     changes = {one.table: one for one in found.diff.tables}
     chosen = sorted((name for name in names if saves[name] > 0), key=lambda name: -saves[name])
     return [
@@ -160,6 +158,7 @@ def _tables(found: Review, entry: Entry) -> list[dict[str, Any]]:
 def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
     from shardwright.questions.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
+    from shardwright.sharding.runtimes import other_runtime
 
     cells = [
         [
@@ -180,7 +179,10 @@ def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
             f"the better plan saves {percent(found.gain)} of a step; it moves {format_bytes(moved)} of "
             f"{format_bytes(moved + kept)}"
         )
-    views.append(elsewhere_line(found.better, found.elsewhere))
+    if found.looked_elsewhere:
+        views.append(elsewhere_line(found.better, found.elsewhere))
+    else:
+        views.append(f"runs_on {other_runtime(found.better)}: not searched, the time was up; raise --time-limit")
     if found.bound_ms is not None:
         views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
     return views
