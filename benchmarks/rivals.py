@@ -120,8 +120,8 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
         "Every planner on the same tasks",
         [
             (
-                f"{len(made)} made-up tasks. Step of `{OURS}` over the other planner's, geometric mean of the tasks that both plan; below 1 "
-                f"ours is shorter. All times are predicted by the bundled model of H100s and preset links. Time limits: {limits}.",
+                f"{len(made)} made-up tasks. Step of `{OURS}` over the other planner's, geometric mean of the tasks that both plan; "
+                f"below 1 ours is shorter. All times are predicted by the bundled model of H100s and preset links. Time limits: {limits}.",
                 ("devices", "tasks", *names),
                 [[label, len(some), *(_mean(some, name) for name in names)] for label, some in groups],
             ),

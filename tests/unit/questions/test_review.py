@@ -74,12 +74,12 @@ def test_the_time_limit_is_for_both_searches(monkeypatch):
         return sw.plan(task, strategy="greedy", runs_on=runs_on, cost_model=cost_model)
 
     given = planned("random")
-    monkeypatch.setattr("shardwright.search.review.find_plan", quick)
+    monkeypatch.setattr("shardwright.questions.review.find_plan", quick)
     assert sw.review(given, cost_model=MODEL, time_limit=100.0).looked_elsewhere
     assert len(limits) == 2
     assert limits[0] < 100.0
     assert limits[1] <= 100.0
-    monkeypatch.setattr("shardwright.search.review._WORTH", 1.0)  # as if the first search had used up all time
+    monkeypatch.setattr("shardwright.questions.review._WORTH", 1.0)  # as if the first search had used up all time
     found = sw.review(given, cost_model=MODEL, time_limit=100.0)
     assert not found.looked_elsewhere
     assert found.elsewhere is None
