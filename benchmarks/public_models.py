@@ -68,6 +68,14 @@ STEPS_OF_NVIDIA = {
 }
 """Steps in ms by GPUs: README of the synthetic models of NVIDIA-Merlin/distributed-embeddings."""
 
+OF_FOLDER = {
+    "meta_1935_tables_96_gpus": (
+        1469.293,
+        "TorchRec's own estimate of its plan: sum of maxima in the statistics that its documentation shows",
+    )
+}
+"""Published figures of models in a folder, by file."""
+
 CASES = (
     *(
         Published(f"nvidia-{size}", "a100-8", devices, step_ms=step, what=OF_NVIDIA)
@@ -114,7 +122,8 @@ def _cases(folder: Path | None) -> Iterator[tuple[str, sw.Task, float | None, st
         task = sw.Task.load(path)
         name = path.name.removesuffix(".task.yaml")
         if not name.startswith(("nvidia_synthetic", "torchrec_dlrm")):  # these are above
-            yield f"{name}, {task.topology.devices} {task.topology.device}, {task.batch_size:,}", task, None, "–"
+            step_ms, what = OF_FOLDER.get(name, (None, "–"))
+            yield f"{name}, {task.topology.devices} {task.topology.device}, {task.batch_size:,}", task, step_ms, what
 
 
 def _outcome(name: str, task: sw.Task, step_ms: float | None, what: str) -> dict[str, Any]:
