@@ -516,3 +516,22 @@ def test_public_models_beside_published_steps(program, tmp_path, monkeypatch):
     assert [row["published, ms"] for row in rows] == ["24.433", "5.537", "4.867"]
     for row in rows:
         assert 0 < float(row["kernels of it"]) <= float(row["embedding part, ms"]) < float(row["published, ms"])
+
+
+def test_which_of_the_plans_is_fastest(program, tmp_path):
+    fastest = program("fastest_of")
+    right, wrong = {"a": (1.0, 2.0), "b": (2.0, 3.0)}, {"a": (1.0, 1.1), "b": (2.0, 1.0), "c": (3.0, 9.0)}
+    assert fastest.judged([right, wrong], lambda name: True) == [
+        "2",
+        "2 to 3",
+        "50%",
+        "5.0%",
+        "10.0%",
+        "50%",
+        "75.0% of 4",
+    ]
+    assert fastest.judged([right, wrong], lambda name: name != "b")[:3] == ["1", "2 to 2", "100%"]
+    pytest.importorskip("pyarrow")
+    fastest.main()
+    rows = rows_of((tmp_path / "fastest_of.md").read_text(), "hardware")
+    assert [row["hardware"] for row in rows] == ["H100", "H100", "CPU", "CPU"]
