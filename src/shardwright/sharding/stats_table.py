@@ -20,7 +20,7 @@ _OF_RANK = re.compile(r"\s*\[(?:rank|default|\d+,)?(\d+)\](?:<\w+>)?:\s?")
 _GAP = re.compile(r"\s{2,}")
 _RANKS = re.compile(r"(\d{1,6})-(\d{1,6})")
 _EACH = re.compile(r"(\d+)(?:\s*\*\s*(\d+))?")
-_WIDTHS = re.compile(r"(\d+)(?:\s*\((\d+)\))?")
+_WIDTHS = re.compile(r"([1-9]\d{0,8})(?:\s*\(([1-9]\d{0,8})\))?")
 _SIZE = re.compile(r"([\d.]+) GB")
 _COLUMNS = {
     "name": ("FQN",),
@@ -254,7 +254,7 @@ def _row(line: int, cells: dict[str, str], where: str) -> tuple[LoggedTable, lis
         name=cells["name"],
         kind=cells["kind"],
         ranks=_ranks(match("ranks", re.compile(r"[\d,-]+"), "list of ranks")[0], line, where),
-        rows=int(match("rows", re.compile(r"\d{1,18}"), "count")[0]),
+        rows=int(match("rows", re.compile(r"[1-9]\d{0,17}"), "count")[0]),
         dim=int(columns[1]),
         block_dim=int(columns[2]) if columns[2] else None,
         lookups=(lookups / max(features, 1),) * max(features, 1),

@@ -159,6 +159,7 @@ def cut(lines):
         (log(table(rows=[*ROWS, ROWS[0]])), "table 'bags.user' stands in line"),
         (log(table(NEW[:-1], [row[:-1] for row in ROWS])), "no column 'Ranks'"),
         (log(table(rows=[(*row[:14], "many", row[15]) for row in ROWS])), "'many' in column 'Hash Size'"),
+        (log(table(rows=[(*row[:13], "64 (0)", *row[14:]) for row in ROWS])), "'64 (0)' in column 'Emb Dim (CW Dim)'"),
         (log(table(rows=[(*row[:15], "0,,1") for row in ROWS])), "no list of ranks"),
         (log(table(rows=[(*row[:15], "7-3") for row in ROWS])), "no list of ranks"),
         (
