@@ -16,8 +16,8 @@ from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import Runtime, task_for
+from shardwright.task.quantities import format_bytes
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 _ROUNDS = 8
 _FINE = 0.01  # of the fullest device: limits closer than this are not told apart

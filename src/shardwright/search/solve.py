@@ -27,8 +27,8 @@ from shardwright.search.strategy import ROUNDING, Strategy, WarmStrategy
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import RunsOn, Runtime, on_their_sides, preferred_runtimes, task_for
+from shardwright.task.quantities import checked_number
 from shardwright.task.task import Task
-from shardwright.task.units import checked_number
 
 _FIRST = 0.5  # share of the time for the best step, if memory is balanced
 _WITHOUT_END = 2**31  # rounds of kicks: only the gap or the time limit ends the search

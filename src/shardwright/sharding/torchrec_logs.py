@@ -17,10 +17,10 @@ from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.stats_table import LoggedTable, StatsTable
 from shardwright.sharding.torchrec_files import FORMAT, plan_from_sharding_plan
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Task
 from shardwright.task.topology import PRESETS, Topology
-from shardwright.task.units import format_bytes
 
 _KINDS = {
     "TW": "table_wise",
