@@ -54,6 +54,14 @@ BalanceMemory = Annotated[
         text="Of the plans at most this much slower than the best, such as 1%, the one whose fullest device is the least full.",
     ),
 ]
+LeastMoves = Annotated[
+    str | None,
+    option(
+        "--least-moves",
+        metavar="PART",
+        text="With --from: of the plans at most this much slower than the best, such as 1%, the one that moves the least.",
+    ),
+]
 GroupSizeOption = Annotated[
     str | None,
     option(
@@ -82,6 +90,7 @@ Check = Annotated[
     typer.Option("--check", help="TASK is a plan file: search nothing, check it whole, and say what it costs."),
 ]
 
+_GOALS = ("--balance-memory", "--least-moves")
 _SAME = 1e-9  # two steps closer than this (relatively) are the same
 _SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes", "why there is no plan")
 
@@ -118,6 +127,7 @@ def run(
     move_cost: MoveCost = 0.0,
     cross_replicas: CrossReplicas = False,
     balance_memory: BalanceMemory = None,
+    least_moves: LeastMoves = None,
     sharding_group_size: GroupSizeOption = None,
     sync_interval: SyncInterval = 1,
     inter_host_allreduce: InterHost = False,
@@ -133,6 +143,7 @@ def run(
     Example:
         shardwright plan task.yaml -o plan.json
         shardwright plan task.yaml --from plan.json --move-cost 0.5 -o next.json
+        shardwright plan task.yaml --from plan.json --least-moves 1% -o next.json
         shardwright plan task.yaml --balance-memory 1% -o plan.json
         shardwright plan task.yaml --runs-on torchrec --sharding-group-size auto --sync-interval 10 -o group.json
         shardwright plan --check plan.json
@@ -164,6 +175,7 @@ def run(
             "--fully-sharded": fully_sharded,
             "--from": start is not None,
             "--balance-memory": balance_memory is not None,
+            "--least-moves": least_moves is not None,
         },
     )
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
@@ -181,11 +193,18 @@ def run(
         "gap": gap,
     }
 
-    from_older: dict[str, Any] = {"start": older, "cross_replicas": cross_replicas, "runs_on": runs_on}
+    from_older: dict[str, Any] = {
+        "start": older,
+        "cross_replicas": cross_replicas,
+        "runs_on": runs_on,
+        "least_moves": _tolerance(least_moves),
+    }
 
     def search(price: float) -> sw.Plan:
         with progress("searching"), about(task):
-            return sw.plan(placed, **options, **from_older, move_cost=price)
+            return sw.plan(
+                placed, **options, **(from_older | ({"least_moves": None} if price else {})), move_cost=price
+            )
 
     sizes: GroupSizes | None = None
     even = _balanced(task, placed, balance_memory, {**options, **from_older, "move_cost": move_cost})
@@ -230,13 +249,19 @@ def run(
 
 def _balanced(file: Path, task: Task, tolerance: str | None, options: dict[str, Any]) -> Balanced | None:
     """The plan with even memory and how it was found; None if it is not asked for."""
-    from shardwright.search.balance import tolerance_of
     from shardwright.search.solve import plan_balanced
 
-    if tolerance is None:
+    share = _tolerance(tolerance)
+    if share is None:
         return None
     with progress("searching"), about(file):
-        return plan_balanced(task, tolerance_of(tolerance), **options)
+        return plan_balanced(task, share, **options)
+
+
+def _tolerance(text: str | None) -> float | None:
+    from shardwright.search.balance import tolerance_of
+
+    return None if text is None else tolerance_of(text)
 
 
 def _loaded(file: Path) -> Task:
@@ -339,7 +364,7 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
         InvalidInput: the size is no number, or options do not go together.
     """
     if given is None:
-        lonely = [name for name, used in others.items() if used and name not in ("--from", "--balance-memory")]
+        lonely = [name for name, used in others.items() if used and name not in ("--from", *_GOALS)]
         if lonely:
             raise InvalidInput(f"{lonely[0]} is for sharding groups; add --sharding-group-size auto, or a size")
         return None
@@ -347,8 +372,9 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
         raise InvalidInput(f"--sharding-group-size is for TorchRec's DMPCollection; leave out --runs-on {runs_on}")
     if others["--from"]:
         raise InvalidInput("--sharding-group-size cannot start from an older plan; leave out --from")
-    if others["--balance-memory"]:
-        raise InvalidInput("--sharding-group-size cannot balance memory; leave out --balance-memory")
+    for goal in _GOALS:
+        if others[goal]:
+            raise InvalidInput(f"--sharding-group-size has no goals with a tolerance; leave out {goal}")
     if given == "auto":
         return None
     if not given.isascii() or not given.isdigit() or len(given) > 9 or int(given) < 1:

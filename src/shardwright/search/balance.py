@@ -1,8 +1,8 @@
-"""Even memory at nearly the best step: among the plans within a tolerance of the best step, one whose fullest device is the least full.
+"""Goals with a tolerance: among the plans whose step is nearly the best, one of even memory, or one that moves little.
 
-The memory of the devices is limited, and the limit bisected. A search under a limit ends as soon as its plan is within the tolerance, since
-the bound of the best plan tells how far that is. A limit is proven too low if no plan keeps it, or if the bound under it is above the
-tolerated step.
+For even memory, the memory of the devices is limited, and the limit bisected. A search under a limit ends as soon as its plan is within
+the tolerance, since the bound of the best plan tells how far that is. A limit is proven too low if no plan keeps it, or if the bound under
+it is above the tolerated step. For few moves, the price of a moved byte is bisected; nothing is proven.
 """
 
 from __future__ import annotations
@@ -104,6 +104,40 @@ def balanced(best: Plan, tolerance: float, search: Search, runtime: Runtime | No
     seconds = (best.search_s or 0.0) + time.monotonic() - begin
     chosen = replace(found, task=task, bound_ms=best.bound_ms, bound_scope=best.bound_scope, search_s=seconds)
     return Balanced(chosen, best, proven)
+
+
+def least_moved(
+    best: Plan, start: Plan, tolerance: float, search: Callable[[float, float | None], Plan], deadline: float | None
+) -> Plan:
+    """Find the plan that moves the fewest bytes from a running plan, within a tolerance of the best step.
+
+    A search at a price for each GB moves what gains more than that. The price is raised while the step stays within the tolerance, then
+    bisected.
+
+    Args:
+        best: the plan with the best step, scored.
+        start: the running plan.
+        tolerance: share of the best step by which the plan's may be longer.
+        search: finds and scores a plan at a price in ms per GB, in so many seconds; None for no limit.
+        deadline: `time.monotonic()` after which no search begins; None for no limit.
+    """
+    begin, found, moved = time.monotonic(), best, start.diff(best).moved_bytes
+    assert best.cost is not None
+    most_ms = best.cost.step_ms * (1 + tolerance)
+    low, high, price = 0.0, math.inf, most_ms * max(tolerance, _FINE) / max(moved / 1e9, 1e-9)
+    for _ in range(_ROUNDS):
+        left = None if deadline is None else deadline - time.monotonic()
+        if not moved or high <= 1.5 * low or (left is not None and left <= 0):
+            break
+        plan = search(price, left)
+        assert plan.cost is not None
+        fits = plan.cost.step_ms <= most_ms
+        low, high = (price, high) if fits else (low, price)
+        if fits and start.diff(plan).moved_bytes < moved:
+            found, moved = plan, start.diff(plan).moved_bytes
+        price = 4 * low if high == math.inf else math.sqrt(low * high) if low else high / 16
+    seconds = (best.search_s or 0.0) + time.monotonic() - begin
+    return replace(found, bound_ms=best.bound_ms, bound_scope=best.bound_scope, search_s=seconds)
 
 
 def _gap(best: Plan, most_ms: float) -> float | None:

@@ -16,7 +16,7 @@ from shardwright.cost.score import scored
 from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.auto import Auto
-from shardwright.search.balance import Balanced, balanced
+from shardwright.search.balance import Balanced, balanced, least_moved
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.flexshard.bound import plans_bound
@@ -57,6 +57,7 @@ def plan(
     move_cost: float = 0.0,
     cross_replicas: bool = False,
     balance_memory: float | None = None,
+    least_moves: float | None = None,
 ) -> Plan:
     """Find, check and score a plan.
 
@@ -80,12 +81,23 @@ def plan(
             TorchRec loads no optimizer state for such tables.
         balance_memory: 0.01 for the plan whose fullest device is the least full, among plans whose step is at most 1% longer than the
             best one's. Takes some eight searches.
+        least_moves: 0.01 for the plan that moves the fewest bytes from `start`, among plans whose step is at most 1% longer than the best
+            one's. Takes some eight searches, and finds the `move_cost` itself.
 
     Raises:
         InfeasibleTask: no plan keeps memory and constraints; the message says which rule binds and what would help.
         InvalidInput: the strategy is unknown, cannot start from a plan or proves no gap, the cost model cannot be read, or seed,
             time_limit, gap or move_cost breaks a rule.
     """
+    if least_moves is not None:
+        if start is None or move_cost or balance_memory is not None:
+            raise InvalidInput(
+                "least_moves needs a plan to start from (--from), and goes with neither move_cost nor balance_memory"
+            )
+        return _least_moved(
+            task, least_moves, start, strategy=strategy, time_limit=time_limit,
+            gap=gap, runs_on=runs_on, cost_model=cost_model, seed=seed, cross_replicas=cross_replicas,
+        )  # fmt: skip
     if balance_memory is not None:
         return plan_balanced(
             task, balance_memory, strategy=strategy, time_limit=time_limit, gap=gap, runs_on=runs_on,
@@ -138,6 +150,8 @@ def plan_balanced(
     """
     begin = time.monotonic()
     checked_number(tolerance, "balance_memory", zero=True)
+    if options.pop("least_moves", None) is not None:
+        raise InvalidInput("balance_memory and least_moves are two goals; leave one of them out")
     check_time_limit(time_limit)
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     first = None if time_limit is None else time_limit * _FIRST
@@ -149,6 +163,19 @@ def plan_balanced(
         return plan(of, strategy=chosen, time_limit=seconds, gap=ends, runs_on=runtime, **options)
 
     return balanced(best, tolerance, search, runtime, None if time_limit is None else begin + time_limit)
+
+
+def _least_moved(task: Task, tolerance: float, start: Plan, *, time_limit: float | None, **options: Any) -> Plan:
+    begin = time.monotonic()
+    checked_number(tolerance, "least_moves", zero=True)
+    check_time_limit(time_limit)
+    best = plan(task, start=start, time_limit=None if time_limit is None else time_limit * _FIRST, **options)
+    options["runs_on"] = preferred_runtimes(task, options["runs_on"], best)[0]
+
+    def search(price: float, seconds: float | None) -> Plan:
+        return plan(task, start=start, move_cost=price, time_limit=seconds, **options)
+
+    return least_moved(best, start, tolerance, search, None if time_limit is None else begin + time_limit)
 
 
 def _planned(

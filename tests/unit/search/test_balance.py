@@ -59,3 +59,30 @@ def test_plan_takes_the_tolerance_and_any_strategy():
 def test_a_tolerance_is_a_share_or_per_cent():
     assert tolerance_of("1%") == tolerance_of("0.01") == 0.01
     assert tolerance_of("much") != tolerance_of("much")  # NaN
+
+
+@pytest.mark.slow
+def test_what_moves_little_at_nearly_the_best_step():
+    task = task_of(12, 4)
+    start = sw.plan(task, strategy="random", cost_model=MODEL)
+    best = sw.plan(task, start=start, cost_model=MODEL)
+    moved = [start.diff(best).moved_bytes]
+    for tolerance in (0.02, 0.3):
+        found = sw.plan(task, start=start, least_moves=tolerance, cost_model=MODEL)
+        assert found.cost.step_ms <= best.cost.step_ms * (1 + tolerance) * (1 + 1e-9)
+        moved.append(start.diff(found).moved_bytes)
+    assert moved == sorted(moved, reverse=True)
+    assert moved[-1] < moved[0]
+
+
+def test_a_plan_that_is_fast_enough_stays():
+    task = lopsided()
+    start = sw.plan(task, cost_model=MODEL)
+    assert start.diff(sw.plan(task, start=start, least_moves=0.01, cost_model=MODEL)).moved_bytes == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"start": True, "move_cost": 1.0}, {"start": True, "balance_memory": 0.1}])
+def test_least_moves_needs_a_plan_to_start_from_and_no_other_goal(options):
+    start = sw.plan(lopsided(), strategy="greedy", cost_model=MODEL) if options.pop("start", False) else None
+    with pytest.raises(InvalidInput, match="least_moves needs a plan to start from"):
+        sw.plan(lopsided(), start=start, least_moves=0.01, cost_model=MODEL, **options)
