@@ -21,11 +21,12 @@ _GAP = re.compile(r"\s{2,}")
 _RANKS = re.compile(r"(\d{1,6})-(\d{1,6})")
 _EACH = re.compile(r"(\d+)(?:\s*\*\s*(\d+))?")
 _WIDTHS = re.compile(r"([1-9]\d{0,8})(?:\s*\(([1-9]\d{0,8})\))?")
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d+)?(?:e[+-]?\d{1,2})?")
 _SIZE = re.compile(r"([\d.]+) GB")
 _COLUMNS = {
     "name": ("FQN",),
     "kind": ("Sharding",),
-    "pooling": ("Num Indices", "Sum Pooling Factor", "Pooling Factor"),
+    "pooling": ("Sum Pooling Factor", "Pooling Factor"),
     "dim": ("Emb Dim (CW Dim)", "Emb Dim"),
     "rows": ("Hash Size",),
     "ranks": ("Ranks",),
@@ -33,13 +34,14 @@ _COLUMNS = {
     "output": ("Output",),
     "weighted": ("Weighted", "Weighing"),
     "features": ("Features",),
+    "indices": ("Num Indices",),
     "bags": ("Sum Num Poolings", "Num Poolings", "Number of Poolings"),
     "storage": ("Storage (HBM, DDR)", "Storage (HBM, DDR, SSD)"),
     "batches": ("Batch Sizes",),
 }
 _NEEDED = ("name", "kind", "pooling", "dim", "rows", "ranks")
 _DEBUG = "EmbeddingShardingPlanner(debug=True)"
-_MOST_RANKS = 65_536
+_MOST_RANKS = _MOST_BAGS = 65_536
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class LoggedTable:
         rows: the hash size.
         dim: the embedding dimension.
         block_dim: columns of a block, if the release says so.
-        lookups: mean lookups per sample by each feature, in samples of the step's batch.
+        lookups: mean lookups by each bag of a sample, as many for all bags of the table, in samples of the step's batch. A feature has one
+            bag, or its number of poolings.
         pooled: whether looked-up rows are summed.
         weighted: whether lookups have weights.
         kernel: the compute kernel.
@@ -240,10 +243,14 @@ def _row(line: int, cells: dict[str, str], where: str) -> tuple[LoggedTable, lis
             )
         return found
 
-    number = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+    def number(field: str) -> float:
+        return float(match(field, _NUMBER, "number")[0])
+
     columns = match("dim", _WIDTHS, "width")
     features = int(match("features", re.compile(r"\d{1,5}"), "count")[0]) if "features" in cells else 1
-    lookups = float(match("pooling", number, "number")[0])
+    features = max(features, 1)
+    bags = min(max(round(number("bags")), 1), _MOST_BAGS) if "bags" in cells else features
+    lookups = number("indices") if "indices" in cells else number("pooling") * bags / features
     storage = _SIZE.search(cells.get("storage", ""))
     batches = [
         int(size)
@@ -257,7 +264,7 @@ def _row(line: int, cells: dict[str, str], where: str) -> tuple[LoggedTable, lis
         rows=int(match("rows", re.compile(r"[1-9]\d{0,17}"), "count")[0]),
         dim=int(columns[1]),
         block_dim=int(columns[2]) if columns[2] else None,
-        lookups=(lookups / max(features, 1),) * max(features, 1),
+        lookups=(lookups / bags,) * bags,
         pooled=cells.get("output", "pooled") == "pooled",
         weighted=cells.get("weighted") == "weighted",
         kernel=cells.get("kernel", "fused"),

@@ -15,7 +15,7 @@ OLD = (
     "FQN", "Sharding", "Compute Kernel", "Perf (ms)", "Pooling Factor", "Output", "Features", "Emb Dim", "Hash Size", "Ranks"
 )  # fmt: skip
 ROWS = (
-    ("bags.user", "TW", "fused", "1.0 (1,0,0,0,0)", "(0.5 GB, 0.0 GB, 0.0 GB)", "None", "3.0", "2.0", "6.0", "pooled", "weighted", "S",
+    ("bags.user", "TW", "fused", "1.0 (1,0,0,0,0)", "(0.5 GB, 0.0 GB, 0.0 GB)", "None", "6.0", "2.0", "6.0", "pooled", "weighted", "S",
      "2", "64", "4000", "1"),
     ("bags.item", "CW", "fused", "1.0 (1,0,0,0,0)", "(0.5 GB, 0.0 GB, 0.0 GB)", "None", "0.0", "1.0", "0.0", "pooled", "unweighted", "S",
      "1", "64 (16)", "9000", "0,1,1,3"),
@@ -119,6 +119,14 @@ def test_columns_of_older_releases():
     ]
     assert found.memory is None
     assert found.others == 0
+
+
+def test_a_feature_has_as_many_bags_as_poolings():
+    (name, *middle), bags = ROWS[1], "3.0"
+    new = (name, *middle[:5], "4.0", bags, "12.0", *middle[8:])
+    assert only(log(table(rows=[new]))).tables[0].lookups == (4.0, 4.0, 4.0)
+    header = (*NEW[:8], *NEW[9:])  # before there was a column of both together
+    assert only(log(table(header, rows=[(*new[:8], *new[9:])]))).tables[0].lookups == (4.0, 4.0, 4.0)
 
 
 def test_batches_of_features_count_in_samples_of_the_step():
