@@ -126,7 +126,8 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
                 [[label, len(some), *(_mean(some, name) for name in names)] for label, some in groups],
             ),
             (
-                "How often the other planner's step was shorter than ours by more than 0.1%, and how often it found no plan.",
+                "How often the other planner's step was shorter than ours by more than 0.1%, and how often it found no plan: none in its "
+                "time, on a machine that other programs shared, or none that fits the memory by our account.",
                 ("planner", "shorter than ours", "no plan", "median s", "longest s"),
                 [[name, *_counts(rows, name)] for name in (OURS, *names)],
             ),
