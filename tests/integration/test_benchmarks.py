@@ -507,3 +507,56 @@ def test_curves_settle(program):
     settled = program("learned_curves_page").settled
     assert settled(np.array([3.0, 1.0, 1.2, 1.005, 1.0])) == 4
     assert settled(np.array([1.0, 1.0])) == 1
+
+
+def test_every_planner_on_the_same_tasks(program, tmp_path, monkeypatch):
+    """Steps of strategies that need no packages on one small task, and a page of rows in which a rival fails."""
+    rivals = program("rivals")
+    monkeypatch.setattr(rivals, "RIVALS", ("hugectr", "greedy", "row_wise"))
+    monkeypatch.setattr(rivals, "SECONDS", {"certified": 0.5})
+    task = sw.Task(
+        [Table(f"t{i}", 1000, 64, 5.0) for i in range(6)], Topology.preset("h100-8", devices_per_host=4), 4096
+    )
+    row = rivals.outcome(task)
+    assert row["bound"] <= row["steps"]["certified"] * (1 + 1e-9)
+    assert all(step >= row["bound"] * (1 - 1e-9) for name, step in row["steps"].items())
+    rows = [
+        {"task": "made-up 0", "devices": 4, "tables": 6, **row},
+        {"task": "a model", "devices": 4, "tables": 6, **row, "steps": {**row["steps"], "greedy": None}},
+    ]
+    rivals.write(rows, "python -m benchmarks.rivals")
+    page = (tmp_path / "rivals.md").read_text()
+    (made,) = [each for each in rows_of(page, "devices") if each["devices"] == "all"]
+    assert float(made["row_wise"]) == pytest.approx(row["steps"]["certified"] / row["steps"]["row_wise"], abs=0.01)
+    failed = {each["planner"]: each["no plan"] for each in rows_of(page, "planner")}
+    assert failed == {"certified": "0", "hugectr": "0", "greedy": "1", "row_wise": "0"}
+
+
+@pytest.mark.slow
+def test_public_models_beside_published_steps(program, tmp_path, monkeypatch):
+    public = program("public_models")
+    monkeypatch.setattr(public, "SECONDS", 1.0)
+    public.main(["--only", "nvidia-tiny", "--journal", str(tmp_path / "journal.jsonl")])
+    rows = rows_of((tmp_path / "public_models.md").read_text(), "model")
+    assert [row["published, ms"] for row in rows] == ["24.433", "5.537", "4.867"]
+    for row in rows:
+        assert 0 < float(row["kernels of it"]) <= float(row["embedding part, ms"]) < float(row["published, ms"])
+
+
+def test_which_of_the_plans_is_fastest(program, tmp_path):
+    fastest = program("fastest_of")
+    right, wrong = {"a": (1.0, 2.0), "b": (2.0, 3.0)}, {"a": (1.0, 1.1), "b": (2.0, 1.0), "c": (3.0, 9.0)}
+    assert fastest.judged([right, wrong], lambda name: True) == [
+        "2",
+        "2 to 3",
+        "50%",
+        "5.0%",
+        "10.0%",
+        "50%",
+        "75.0% of 4",
+    ]
+    assert fastest.judged([right, wrong], lambda name: name != "b")[:3] == ["1", "2 to 2", "100%"]
+    pytest.importorskip("pyarrow")
+    fastest.main()
+    rows = rows_of((tmp_path / "fastest_of.md").read_text(), "hardware")
+    assert [row["hardware"] for row in rows] == ["H100", "H100", "CPU", "CPU"]
