@@ -23,7 +23,7 @@ from shardwright.task.links import links_to_dict
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
 from shardwright.task.topology import Exchange, Topology
-from shardwright.task.units import LEAST_BARE, check_unit
+from shardwright.task.units import LEAST_BARE, check_unit, parse_count, parse_number
 
 FORMAT = 1
 
@@ -32,9 +32,9 @@ _ACCESS_FORMS = "uniform, {zipf: <exponent>} or {rows: [0, …], share: [0, …,
 
 class _TableFile(Struct, forbid_unknown_fields=True):
     name: str
-    rows: int
-    dim: int
-    pooling: float | list[float] = 1.0
+    rows: int | float | str
+    dim: int | float | str
+    pooling: float | str | list[float | str] = 1.0
     pooled: bool = True
     access: str | dict[str, Any] = "uniform"
     dtype: str = "fp32"
@@ -58,9 +58,9 @@ def table_from_dict(document: object, place: Place) -> Table:
     with place.naming():
         table = Table(
             content.name,
-            content.rows,
-            content.dim,
-            content.pooling,
+            parse_count(content.rows, "rows"),
+            parse_count(content.dim, "dim"),
+            _pooling(content.pooling),
             content.pooled,
             dtype=cast(Dtype, content.dtype),
             weighted=content.weighted,
@@ -73,6 +73,12 @@ def table_from_dict(document: object, place: Place) -> Table:
     access = convert(content.access, _AccessFile, place.at("access"))
     with place.naming():
         return replace(table, access=_profile(access, table.rows))
+
+
+def _pooling(given: float | str | list[float | str]) -> float | list[float]:
+    if isinstance(given, list):
+        return [parse_number(each, f"pooling[{index}]") for index, each in enumerate(given)]
+    return parse_number(given, "pooling")
 
 
 def table_to_dict(table: Table) -> dict[str, Any]:
@@ -121,8 +127,8 @@ def _plain_list(numbers: Floats | Sequence[float]) -> list[int | float]:
 
 class _TopologyFile(Struct, forbid_unknown_fields=True):
     preset: str | UnsetType = UNSET
-    hosts: int | UnsetType = UNSET
-    devices_per_host: int | UnsetType = UNSET
+    hosts: int | float | str | UnsetType = UNSET
+    devices_per_host: int | float | str | UnsetType = UNSET
     device: str | UnsetType = UNSET
     memory: int | float | str | list[int | float | str] | UnsetType = UNSET
     intra_bandwidth: int | float | str | UnsetType = UNSET
@@ -145,6 +151,11 @@ def _topology_from_dict(content: str | dict[str, Any], place: Place, folder: Pat
         )
     with Place(place.file).naming():
         _check_units(fields)
+        fields |= {
+            name: parse_count(fields[name], f"topology: {name}")
+            for name in ("hosts", "devices_per_host")
+            if name in fields
+        }
         file = folder / links if isinstance(links, str) and folder is not None else None
         measured = None if file is None else load_links(file)
         fields["links"] = links if measured is None else measured.links
@@ -234,7 +245,7 @@ def _constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
 
 
 class _TaskFile(Struct, forbid_unknown_fields=True):
-    batch_size: int
+    batch_size: int | float | str
     topology: str | dict[str, Any]
     tables: list[Any] | dict[str, Any]
     optimizer: str = "rowwise_adagrad"
@@ -307,7 +318,7 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
         return Task(
             tables,
             topology,
-            content.batch_size,
+            parse_count(content.batch_size, "batch_size"),
             cast(Optimizer, content.optimizer),
             constraints,
             content.exchange,

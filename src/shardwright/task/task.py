@@ -13,10 +13,12 @@ from shardwright.task.constraints import Constraints
 from shardwright.task.groups import ShardingGroups
 from shardwright.task.table import MAX_ELEMENTS, Table
 from shardwright.task.topology import Exchange, Topology
-from shardwright.task.units import checked_whole
+from shardwright.task.units import checked_name, checked_whole
 
 Optimizer: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+_ALSO = {"row_wise_adagrad": "rowwise_adagrad", "exact_rowwise_adagrad": "rowwise_adagrad", "exact_adagrad": "adagrad"}
+_ALSO |= {"exact_sgd": "sgd"}  # as FBGEMM names them
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,7 @@ class Task:
             raise InvalidInput("tables: a task needs at least one table")
         size = checked_whole(self.batch_size, "batch_size", MAX_ELEMENTS)
         object.__setattr__(self, "batch_size", size)
-        if self.optimizer not in OPTIMIZERS:
-            raise InvalidInput(f"optimizer is {self.optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
+        object.__setattr__(self, "optimizer", checked_name(self.optimizer, "optimizer", OPTIMIZERS, _ALSO))
         seen: set[str] = set()
         for table in self.tables:
             if table.name in seen:
