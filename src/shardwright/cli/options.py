@@ -32,8 +32,8 @@ ModelFile = Annotated[
     Path | None,
     option(
         "--model",
-        metavar="FILE",
-        text="Cost model, or a plug-in's name; by default the one calibrated here, or the bundled one.",
+        metavar="FILE|NAME",
+        text="Cost model, by its file or the name that 'shardwright models' lists; by default the one calibrated here, or the bundled one.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]
@@ -109,6 +109,24 @@ Columns = Annotated[
 ]
 
 _RANGE = re.compile(r"(.*?)([0-9]{1,6})\.\.(.*?)([0-9]{1,6})")
+
+Devices = Annotated[
+    str | None,
+    option("--devices", metavar="PRESET", text="Type of hosts, such as h100-8, in place of the task's."),
+]
+Hosts = Annotated[str | None, option("--hosts", metavar="N", text="Number of hosts, in place of the task's.")]
+Reserve = Annotated[
+    str | None,
+    option(
+        "--reserve",
+        metavar="20%|16 GB",
+        text="Memory of each device to leave to dense layers and activations: of the whole card with --devices (which leave 15% by "
+        "default), else of the memory that the task gives.",
+    ),
+]
+Batch = Annotated[
+    str | None, option("--batch", metavar="N", text="Samples of a step over all devices, in place of the task's.")
+]
 
 
 def column_names(columns: str | None) -> list[str]:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.console import RenderableType
 from rich.table import Table
 
 from shardwright.cli.checks import check_target, given_parameters
+from shardwright.cli.clusters import Cluster
 from shardwright.cli.errors import about
-from shardwright.cli.options import AsJson, Gap, ModelFile, OnRuntime, Seed, TaskFile, TimeLimit, cost_model_for, option
-from shardwright.cli.output import MISSING, emit, ms, note, percent, progress, saved, table
+from shardwright.cli.export import export_to_torchrec, exported_files
+from shardwright.cli.options import (
+    AsJson,
+    Batch,
+    Devices,
+    Gap,
+    Hosts,
+    ModelFile,
+    OnRuntime,
+    Reserve,
+    Seed,
+    TaskFile,
+    TimeLimit,
+    cost_model_for,
+    option,
+)
+from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.units import format_bytes
 
@@ -106,6 +121,18 @@ def run(
     time_limit: TimeLimit = None,
     gap: Gap = None,
     runs_on: OnRuntime = "auto",
+    devices: Devices = None,
+    hosts: Hosts = None,
+    reserve: Reserve = None,
+    batch: Batch = None,
+    export: Annotated[
+        Literal["torchrec"] | None,
+        option(
+            "--export",
+            metavar="torchrec",
+            text="Save the plan for TorchRec beside -o: a sharding plan and the Python lines that load it, or constraints of its planner.",
+        ),
+    ] = None,
     start: Start = None,
     move_cost: MoveCost = 0.0,
     cross_replicas: CrossReplicas = False,
@@ -123,6 +150,8 @@ def run(
 
     Example:
         shardwright plan task.yaml -o plan.json
+        shardwright plan task.yaml --devices h100-8 --hosts 2 --reserve 20% -o plan.json
+        shardwright plan task.yaml -o plan.json --export torchrec
         shardwright plan task.yaml --from plan.json --move-cost 0.5 -o next.json
         shardwright plan task.yaml --runs-on torchrec --sharding-group-size auto --sync-interval 10 -o group.json
         shardwright plan --check plan.json
@@ -135,16 +164,14 @@ def run(
     from shardwright.search import strategy_named
     from shardwright.search.groups import plan_groups
     from shardwright.search.registry import with_policy
-    from shardwright.sharding.files import ENDING, plan_to_dict
+    from shardwright.sharding.files import plan_to_dict
 
     if check:
         if {str(one.name) for one in given_parameters(context)} - {"task", "check", "model", "as_json"}:
             raise InvalidInput("--check searches nothing; leave all options but --model and --json out")
         _check(task, model, as_json)
         return
-    check_target(output, inputs=[task, model, policy, rank_maps])  # but the plan of --from may be overwritten
-    if output is not None and rank_maps is not None:
-        check_target(output.with_name(output.stem + ENDING), inputs=[rank_maps])  # they hold more than the plan's own
+    _check_targets(output, rank_maps, [task, model, policy, rank_maps], export is not None)
     of_groups = {
         "--sync-interval": sync_interval != 1,
         "--inter-host-allreduce": inter_host_allreduce,
@@ -153,7 +180,9 @@ def run(
     }
     size = _size_of(sharding_group_size, runs_on, of_groups)
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
-    placed = _loaded(task)
+    if export is not None:
+        runs_on = _checked_export(output, runs_on, sharding_group_size)
+    placed = Cluster(devices, hosts, reserve, batch).load(task)
     maps = _rank_maps(rank_maps, placed) if rank_maps is not None else {}
     older = sw.Plan.load(start) if start is not None else None
     cost_model = cost_model_for(model, placed, task)
@@ -208,27 +237,42 @@ def run(
     if sizes is not None:
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
         views.insert(0, _sizes_view(sizes))
-    emit(document, *views, saved(output), as_json=as_json)
+    emit(document, *views, saved(output), *(_exported(found, output) if export else ()), as_json=as_json)
 
 
-def _loaded(file: Path) -> Task:
-    """The task in a file; if its topology states no links, with those that were measured on such a cluster."""
-    from shardwright.cli.calibrate import with_known_links
-    from shardwright.task import Task
-    from shardwright.task.topology import ASSUMED
+def _exported(found: Plan, output: Path | None) -> list[str]:
+    """Save the plan for TorchRec, and say so."""
+    assert output is not None
+    file, script = export_to_torchrec(found, output)
+    return [f"saved {file}", f"saved {script}: it has the lines that load the plan into TorchRec"]
 
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always", UserWarning)
-        task = Task.load(file)
-    topology, text = with_known_links(task.topology)
-    for one in warned:
-        known = text is not None and ASSUMED in str(one.message)  # nothing is assumed then
-        if issubclass(one.category, UserWarning) and not known:
-            warnings.warn(str(one.message), stacklevel=1)
-    if text is None:
-        return task
-    note(text)
-    return replace(task, topology=topology)
+
+def _check_targets(output: Path | None, rank_maps: Path | None, inputs: list[Path | None], export: bool) -> None:
+    """Check every file that will be saved; but the plan of --from may be overwritten."""
+    from shardwright.sharding.files import ENDING
+
+    check_target(output, inputs=inputs)
+    if output is None:
+        return
+    if rank_maps is not None:
+        check_target(output.with_name(output.stem + ENDING), inputs=[rank_maps])  # they hold more than the plan's own
+    for file in exported_files(output) if export else ():
+        check_target(file, inputs=inputs, outputs=[output])
+
+
+def _checked_export(output: Path | None, runs_on: str, groups: str | None) -> str:
+    """The runtime of a plan for TorchRec.
+
+    Raises:
+        InvalidInput: an option does not go with --export.
+    """
+    if output is None:
+        raise InvalidInput("--export torchrec saves its files beside the plan; name it with -o plan.json")
+    if groups is not None:
+        raise InvalidInput("--export torchrec is for DistributedModelParallel; leave --sharding-group-size out")
+    if runs_on not in ("auto", "torchrec"):
+        raise InvalidInput(f"--export torchrec needs a plan that TorchRec runs; leave --runs-on {runs_on} out")
+    return "torchrec"
 
 
 def _check(file: Path, model: Path | None, as_json: bool) -> None:
@@ -241,7 +285,7 @@ def _check(file: Path, model: Path | None, as_json: bool) -> None:
 
     plan = Plan.load(file)
     with Place(str(model or file)).naming():
-        cost_model = model_behind(plan) if model is None else given_cost_model(model)
+        cost_model = model_behind(plan) if model is None else given_cost_model(model, plan.task.optimizer)
     stated = plan.cost
     cost = score(plan.task, plan.shards, cost_model)
     found, priced = cost.step_ms, replace(plan, cost=cost, cost_model=cost_model.name)

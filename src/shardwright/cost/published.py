@@ -79,6 +79,9 @@ FACTORS = ((3.515, 17.17, 1.0, 1.0, 1.085), (26.89, 1.455, 1.748))
 """For each of `PARTS`, its time over the time at the nominal rates, forward and backward."""
 CALL_MS = (0.01904, 0.1192)
 """Ms of a call's launches, forward and backward."""
+_ORIGIN = "from figures that others have published"
+HALF_WITHIN = "0.15"
+"""Relative error that half of the rows stay within if their source is left out (`benchmarks/results/published_costs.md`)."""
 STATE_ROWS = {"sgd": 0, "rowwise_adagrad": 0, "adagrad": 1, "adam": 2}
 """Rows of optimizer state per row of weights; row-wise Adagrad keeps one number per row, in its own sector."""
 
@@ -119,6 +122,11 @@ class PublishedModel:
     def name(self) -> str:
         """Device and kind, as in "h200/published"."""
         return f"{self.device}/published"
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Name, device, origin and error, as learned models keep them."""
+        return {"name": self.name, "device": self.device, "origin": _ORIGIN, "half_within": HALF_WITHIN}
 
     @property
     def superadditive(self) -> PublishedModel:

@@ -91,6 +91,18 @@ def sharding_plan_from_plan(plan: Plan, document: dict[str, Any], where: str) ->
     return result
 
 
+def sharding_plan_to_export(plan: Plan) -> dict[str, Any]:
+    """Return a plan as a sharding plan whose module has no name, since tasks do not know where in a model their tables lie.
+
+    Raises:
+        InvalidPlan: TorchRec cannot run the plan.
+    """
+    tables = {}
+    for table in plan.task.tables:
+        tables[table.name] = _blocks(pattern_of(plan.by_table[table.name], table, plan.task.topology, _TYPES), plan, [])
+    return {"format": FORMAT, "sharding_plan": {"": tables}}
+
+
 def _tables(document: dict[str, Any], task: Task, where: str) -> list[tuple[str, dict[str, Any], Place]]:
     """Name in the task, content and place of each table; a name used in several modules gets its module's path as a prefix."""
     modules = document["sharding_plan"]

@@ -245,9 +245,9 @@ def _constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
 
 
 class _TaskFile(Struct, forbid_unknown_fields=True):
-    batch_size: int | float | str
-    topology: str | dict[str, Any]
     tables: list[Any] | dict[str, Any]
+    batch_size: int | float | str | UnsetType = UNSET
+    topology: str | dict[str, Any] | UnsetType = UNSET
     optimizer: str = "rowwise_adagrad"
     constraints: list[Any] = []
     exchange: Exchange = Exchange()
@@ -264,13 +264,19 @@ class _TablesElsewhere(Struct, forbid_unknown_fields=True):
     file: str
 
 
-def load_task(path: str | Path) -> Task:
-    """Read a task file.
+def load_task(path: str | Path, *, topology: Topology | None = None, batch_size: int | None = None) -> Task:
+    """Read a task file; or a tables file, with the cluster and the batch size from elsewhere.
+
+    Args:
+        path: the file.
+        topology: the cluster, in place of the file's.
+        batch_size: samples of a step, in place of the file's.
 
     Raises:
         InvalidInput: the file cannot be read or breaks a rule; the message names file, field, value and rule.
     """
-    return task_from_dict(parse_document(path, "task file"), str(path), Path(path).parent)
+    document = parse_document(path, "task file")
+    return task_from_dict(document, str(path), Path(path).parent, topology=topology, batch_size=batch_size)
 
 
 def save_task(task: Task, path: str | Path) -> None:
@@ -296,13 +302,22 @@ def save_tables(tables: Iterable[Table], path: str | Path) -> None:
     write_atomically(path, dump_document(document, path))
 
 
-def task_from_dict(document: object, where: str = "task", folder: Path | None = None) -> Task:
+def task_from_dict(
+    document: object,
+    where: str = "task",
+    folder: Path | None = None,
+    *,
+    topology: Topology | None = None,
+    batch_size: int | None = None,
+) -> Task:
     """Return the task in the content of a task file.
 
     Args:
         document: the content.
         where: the file's path, for messages.
         folder: the folder to which `tables: {file: …}` and `links: FILE` are relative; None if the document itself must hold them.
+        topology: the cluster, in place of the document's.
+        batch_size: samples of a step, in place of the document's.
 
     Raises:
         InvalidInput: a rule is broken.
@@ -310,7 +325,17 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
     place = Place(where)
     check_format(document, place, "task file", FORMAT)
     content = convert(document, _TaskFile, place)
-    topology = _topology_from_dict(content.topology, place.at("topology"), folder)
+    for field, own, other, option in (
+        ("batch_size", content.batch_size, batch_size, "--batch 64Ki"),
+        ("topology", content.topology, topology, "--devices h100-8"),
+    ):
+        if own is UNSET and other is None:
+            raise InvalidInput(
+                f"{place}: the field '{field}' is missing; add it, or give {option} to 'shardwright plan'"
+            )
+    if topology is None:
+        assert not isinstance(content.topology, UnsetType)
+        topology = _topology_from_dict(content.topology, place.at("topology"), folder)
     tables = _tables_or_file(content.tables, place.at("tables"), folder)
     constraints = _constraints_from_list(content.constraints, place.at("constraints"))
     groups = content.sharding_groups if isinstance(content.sharding_groups, ShardingGroups) else None
@@ -318,7 +343,7 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
         return Task(
             tables,
             topology,
-            parse_count(content.batch_size, "batch_size"),
+            parse_count(content.batch_size if batch_size is None else batch_size, "batch_size"),
             cast(Optimizer, content.optimizer),
             constraints,
             content.exchange,

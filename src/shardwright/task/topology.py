@@ -24,6 +24,8 @@ from shardwright.task.units import (
 )
 
 MAX_DEVICES = 65_536
+EMBEDDING_SHARE = 0.85
+"""Part of a card's memory that presets give to embeddings; the rest is for dense layers, activations and the allocator."""
 ASSUMED = "10 GB/s are assumed"
 """What a warning says where nobody states a bandwidth."""
 
@@ -191,9 +193,9 @@ _UNKNOWN_LINKS: dict[str, float] = dict(zip(_LINK_FIELDS, (10e9, 10e9, 0.02, 0.0
 
 
 def _preset(count: int, device: str, memory: float, *links: float) -> Topology:
-    """One host of `count` devices. Memory is 85% of the card's."""
+    """One host of `count` devices."""
     intra, inter, intra_ms, inter_ms = links
-    return Topology(1, count, device, round(0.85 * memory), intra, inter, intra_ms, inter_ms)
+    return Topology(1, count, device, round(EMBEDDING_SHARE * memory), intra, inter, intra_ms, inter_ms)
 
 
 # Bandwidths are per device and direction. Published collectives (`benchmarks/published_links.py`) give all latencies, NVLink from A100s on,

@@ -276,7 +276,7 @@ def test_a_task_inside_of_another_document_lists_its_tables() -> None:
         ("hosts: 2", "host: 2", "topology: unknown field 'host'; did you mean 'hosts'?"),
         ("hosts: 2", "hosts: 1000000000000", "must be at most 65536 devices"),
         ("450 GB/s", "450 GB", "topology: intra_bandwidth: '450 GB' should end in '/s'"),
-        ("row_wise, ", "rowwise, ", "constraints[0]: unknown sharding type 'rowwise'; known types are table_wise"),
+        ("row_wise, ", "by_row, ", "constraints[0]: unknown sharding type 'by_row'; known types are table_wise"),
         (
             "devices: [0, 1]",
             "devices: [16]",
