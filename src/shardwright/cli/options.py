@@ -36,9 +36,19 @@ ModelFile = Annotated[
         text="Cost model, by its file or the name that 'shardwright models' lists; by default the one calibrated here, or the bundled one.",
     ),
 ]
+STRATEGIES = (
+    "Strategy. 'auto' keeps the best plan of all that the time allows. By name: certified, greedy, neuroshard, autoshard, dreamshard, "
+    "dreamshard+, flexshard, random, size, dim, lookup, size_lookup; exact for a handful of tables, rnn, recshard, mip, and torchrec "
+    "(its own planner)."
+)
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]
 TimeLimit = Annotated[
-    float | None, option("--time-limit", metavar="SECONDS", text="A search returns its best plan after this time.")
+    float | None,
+    option(
+        "--time-limit",
+        metavar="SECONDS",
+        text="A search returns its best plan after this time; by default once nothing better is found for a while.",
+    ),
 ]
 Gap = Annotated[
     float | None,

@@ -16,6 +16,7 @@ from shardwright.cli.clusters import Cluster
 from shardwright.cli.errors import about
 from shardwright.cli.export import export_to_torchrec, exported_files
 from shardwright.cli.options import (
+    STRATEGIES,
     AsJson,
     Batch,
     Devices,
@@ -30,11 +31,12 @@ from shardwright.cli.options import (
     cost_model_for,
     option,
 )
-from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
+from shardwright.cli.output import MISSING, SearchProgress, emit, ms, percent, progress, saved, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
+    from shardwright.cost import CostModel
     from shardwright.search.groups import GroupSizes
     from shardwright.sharding import Plan, RankMap
     from shardwright.sharding.runtimes import RunsOn
@@ -101,9 +103,7 @@ def run(
     output: Annotated[
         Path | None, option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON.")
     ] = None,
-    strategy: Annotated[
-        str, typer.Option("--strategy", metavar="NAME", help="Strategy; 'auto' keeps the best of all.")
-    ] = "auto",
+    strategy: Annotated[str, typer.Option("--strategy", metavar="NAME", help=STRATEGIES)] = "auto",
     model: ModelFile = None,
     policy: Annotated[
         Path | None,
@@ -197,10 +197,11 @@ def run(
     }
 
     def search(price: float) -> sw.Plan:
-        with progress("searching"), about(task):
+        with progress("searching") as report, about(task):
             return sw.plan(
                 placed,
                 **options,
+                progress=SearchProgress(report),
                 runs_on=cast("RunsOn", runs_on),
                 start=older,
                 move_cost=price,
@@ -227,6 +228,7 @@ def run(
     views: list[RenderableType] = [
         device_table(found),
         headline(found),
+        *_idle_line(found, cost_model),
         *_runtime_note(found, runs_on),
         *_rank_map_notes(found, rank_maps, older),
     ]
@@ -244,7 +246,7 @@ def _exported(found: Plan, output: Path | None) -> list[str]:
     """Save the plan for TorchRec, and say so."""
     assert output is not None
     file, script = export_to_torchrec(found, output)
-    return [f"saved {file}", f"saved {script}: it has the lines that load the plan into TorchRec"]
+    return [saved(file), f"{saved(script)}: it has the lines that load the plan into TorchRec"]
 
 
 def _check_targets(output: Path | None, rank_maps: Path | None, inputs: list[Path | None], export: bool) -> None:
@@ -318,6 +320,14 @@ def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
         for name in sorted(maps.keys() & task.table_by_name.keys()):
             check_rows(maps[name], task.table_by_name[name])
     return maps
+
+
+def _idle_line(found: Plan, cost_model: CostModel) -> list[str]:
+    """Why devices hold no table; no line if all hold one."""
+    from shardwright.report import idle_sentence
+
+    text = idle_sentence(found, cost_model)
+    return [text] if text else []
 
 
 def _runtime_note(found: Plan, runs_on: str) -> list[str]:

@@ -146,7 +146,7 @@ def run(
         )
     _check_numbered(found, rows, rank_maps)
     tables = found.tables(dim=dim, rows=rule)
-    document, notes = _document(found, tables, output), found.notes()
+    document, notes = _document(found, tables), found.notes()
     if rank_maps is not None:
         document["rank_maps"], more = _save_rank_maps(found, rank_maps, rank_map_rows)
         notes += more
@@ -245,10 +245,10 @@ def _save_rank_maps(found: ProfileResult, path: Path, limit: int | None) -> tupl
         if name not in maps
     ]
     sizes = {name: {"rows": one.rows, "ids": one.hottest.size} for name, one in maps.items()}
-    return {"output": str(path), "tables": sizes}, [*notes, f"saved {path}"]
+    return sizes, [*notes, saved(path)]
 
 
-def _document(found: ProfileResult, tables: list[Table], output: Path | None) -> dict[str, Any]:
+def _document(found: ProfileResult, tables: list[Table]) -> dict[str, Any]:
     columns = [
         {
             "name": one.name,
@@ -266,7 +266,6 @@ def _document(found: ProfileResult, tables: list[Table], output: Path | None) ->
         for one, column in zip(tables, found.columns.values(), strict=True)
     ]
     return {
-        "output": str(output) if output is not None else None,
         "files": found.files,
         "log_rows": found.log_rows,
         "samples": found.samples,

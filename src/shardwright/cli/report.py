@@ -75,7 +75,6 @@ def run(
         for text in entry.notes:
             note(f"note: {entry.name}: {text}")
     document = {
-        "report": str(output),
         "bytes": size,
         "plans": [_summary(path, entry) for path, entry in zip(plans, entries, strict=True)],
     }

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from shardwright.cli.checks import make_folder
 from shardwright.cli.clusters import clusters_of
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, option
-from shardwright.cli.output import MISSING, emit, ms, percent, progress, table
+from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.task.units import format_bytes, parse_count
 
@@ -123,10 +123,9 @@ def run(
             "task": str(task),
             "sizes": [_document(found, size) for size in found.sizes],
             **_settled(found),
-            "saved": files,
         },
         *_views(found, str(task)),
-        *(f"saved {file}" for file in files),
+        *(saved(file) for file in files),
         as_json=as_json,
     )
     if not found.planned:
@@ -162,11 +161,11 @@ def _file_name(topology: Topology) -> str:
     return f"{topology.hosts}x{topology.devices_per_host}-{topology.device}.json"
 
 
-def _save(size: ClusterSize, folder: Path) -> str:
+def _save(size: ClusterSize, folder: Path) -> Path:
     assert size.plan is not None
     file = folder / _file_name(size.topology)
     size.plan.save(file)
-    return str(file)
+    return file
 
 
 def cluster_name(topology: Topology) -> str:

@@ -21,7 +21,7 @@ from shardwright.search.flexshard.bound import plans_bound
 from shardwright.search.flexshard.strategy import FlexShard, tiered_tables
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.registry import strategy_named
-from shardwright.search.strategy import ROUNDING, Strategy, WarmStrategy
+from shardwright.search.strategy import ROUNDING, Strategy, Told, WarmStrategy, watched
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import RunsOn, Runtime, on_their_sides, preferred_runtimes, task_for
@@ -52,6 +52,7 @@ def plan(
     start: Plan | None = None,
     move_cost: float = 0.0,
     cross_replicas: bool = False,
+    progress: Told | None = None,
 ) -> Plan:
     """Find, check and score a plan.
 
@@ -73,6 +74,7 @@ def plan(
             ms that moving a GB takes, divided by the steps that the job still runs. 0 lets all move, infinity only what must move.
         cross_replicas: for TorchRec, whether tables that are replicated in `start` may be cut or moved whole, and others replicated.
             TorchRec loads no optimizer state for such tables.
+        progress: called in a search with the ms of the best step so far, and the bound as far as it is proven, or None.
 
     Raises:
         InfeasibleTask: no plan keeps memory and constraints; the message says which rule binds and what would help.
@@ -88,7 +90,10 @@ def plan(
     runtimes = preferred_runtimes(task, runs_on, start, tiers=isinstance(chosen, FlexShard))
     for runtime in runtimes:
         try:
-            found, limited = _planned(task, runtime, chosen, model, seed, deadline, start, move_cost, cross_replicas)
+            with watched(progress):
+                found, limited = _planned(
+                    task, runtime, chosen, model, seed, deadline, start, move_cost, cross_replicas
+                )
             break
         except _SidesKept:
             raise

@@ -263,3 +263,9 @@ def test_a_check_searches_nothing(cli, task_file, option):
     outcome = cli("plan", "--check", task_file, *option)
     assert outcome.code == 2
     assert "--check searches nothing; leave all options but --model and --json out" in outcome.err
+
+
+def test_the_help_names_every_listed_strategy(cli):
+    from shardwright.cli.options import STRATEGIES
+
+    assert all(name in STRATEGIES.replace(".", ",") for name in sw.strategy_names())
