@@ -14,7 +14,7 @@ _SCRIPT = '''\
 """Made by `shardwright plan --export torchrec`: loads the plan of {plan}.
 
     model = sharded(model, device)                        # trains on this plan; call it on every rank, as you call DistributedModelParallel
-    EmbeddingShardingPlanner(constraints=constraints())   # or: keep TorchRec's planner, and give it the plan's sharding types
+    EmbeddingShardingPlanner(constraints=CONSTRAINTS)      # or: keep TorchRec's planner, and give it the plan's sharding types
 """
 
 from pathlib import Path
@@ -32,23 +32,7 @@ def sharded(model: torch.nn.Module, device: torch.device) -> DistributedModelPar
     return DistributedModelParallel(model, device=device, plan=load_sharding_plan(PLAN, model))
 
 
-def constraints() -> dict[str, ParameterConstraints]:
-    plan = load_sharding_plan(PLAN)
-    tables = {{name: table for module in plan.plan.values() for name, table in module.items()}}
-    return {{
-        name: ParameterConstraints(
-            sharding_types=[table.sharding_type],
-            compute_kernels=[table.compute_kernel],
-            min_partition=min((shard.shard_sizes[1] for shard in table.sharding_spec.shards), default=None)
-            if table.sharding_type in ("column_wise", "table_column_wise", "grid_shard")
-            else None,
-            pooling_factors=POOLING[name],
-        )
-        for name, table in tables.items()
-    }}
-
-
-POOLING = {pooling}
+{constraints}
 '''
 
 
@@ -80,5 +64,6 @@ def script_of(plan: Plan, name: str, file: str) -> str:
         name: name of its file.
         file: name of the sharding plan's file, which lies beside the lines.
     """
-    pooling = "".join(f"    {table.name!r}: {list(table.poolings)},\n" for table in plan.task.tables)
-    return _SCRIPT.format(plan=name, file=file, pooling=f"{{\n{pooling}}}")
+    from shardwright.sharding.torchrec_files import constraints_code
+
+    return _SCRIPT.format(plan=name, file=file, constraints=constraints_code(plan))

@@ -146,7 +146,7 @@ def run(
 
     If the plan of --from no longer applies, a second search finds the step time of moving only what must move. With --json the document
     is the plan file itself. The option --from adds the field 'change', and --sharding-group-size the field 'sharding_group_sizes'.
-    --check takes any plan file, also one that was changed by hand in a report; the only other options it takes are --model and --json.
+    --check takes any plan file, also one that was changed by hand in a report; beside it go --model, --export and --json.
 
     Example:
         shardwright plan task.yaml -o plan.json
@@ -167,9 +167,9 @@ def run(
     from shardwright.sharding.files import plan_to_dict
 
     if check:
-        if {str(one.name) for one in given_parameters(context)} - {"task", "check", "model", "as_json"}:
-            raise InvalidInput("--check searches nothing; leave all options but --model and --json out")
-        _check(task, model, as_json)
+        if {str(one.name) for one in given_parameters(context)} - {"task", "check", "model", "export", "as_json"}:
+            raise InvalidInput("--check searches nothing; leave all options but --model, --export and --json out")
+        _check(task, model, as_json, export is not None)
         return
     _check_targets(output, rank_maps, [task, model, policy, rank_maps], export is not None)
     of_groups = {
@@ -277,7 +277,7 @@ def _checked_export(output: Path | None, runs_on: str, groups: str | None) -> st
     return "torchrec"
 
 
-def _check(file: Path, model: Path | None, as_json: bool) -> None:
+def _check(file: Path, model: Path | None, as_json: bool, export: bool) -> None:
     """Check a plan file against every rule, price the plan, and compare the price with the cost that the file states."""
     from shardwright.cli.show import device_table, headline
     from shardwright.cost.choice import given_cost_model, model_behind
@@ -306,7 +306,8 @@ def _check(file: Path, model: Path | None, as_json: bool) -> None:
         "devices": [asdict(device) for device in cost.devices],
     }
     line = f"every rule is kept; the step takes {ms(found)} ms by {cost_model.name}, the file says {says}{by}"
-    emit(document, device_table(priced), headline(priced), line, as_json=as_json)
+    lines = _exported(plan, file) if export else ()
+    emit(document, device_table(priced), headline(priced), line, *lines, as_json=as_json)
 
 
 def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:

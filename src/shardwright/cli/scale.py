@@ -32,7 +32,7 @@ _COLUMNS = (
     "at most",
     "efficiency",
     "memory",
-    "$/million",
+    "$/billion",
     "at least",
 )
 
@@ -193,7 +193,7 @@ def _row(found: Scaling, size: ClusterSize) -> list[str]:
     if size.plan is None:
         return [name, batch, *[MISSING] * (len(_COLUMNS) - 2)]
     most = MISSING if size.bound_ms is None else f"{size.most_throughput:,.0f}"
-    costs = [MISSING if cost is None else f"{cost:.4g}" for cost in (size.cost, size.least_cost)]
+    costs = [MISSING if cost is None else f"{1e3 * cost:.4g}" for cost in (size.cost, size.least_cost)]
     return [
         name,
         batch,

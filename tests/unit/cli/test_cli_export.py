@@ -57,7 +57,7 @@ def test_the_lines_load_it_into_a_model(exported):
     shapes = {"user": (10_000, 64), "item": (4_000, 32), "shop": (100, 16)}
     plan = lines.load_sharding_plan(lines.PLAN, model(**shapes)).plan
     assert {path: list(module) for path, module in plan.items()} == {"rest": ["item", "shop"], "users": ["user"]}
-    constraints = lines.constraints()
+    constraints = lines.CONSTRAINTS
     assert constraints["user"].sharding_types == ["row_wise"]
     assert constraints["item"].pooling_factors == [20.0]
     assert constraints["item"].min_partition == 32 // len(plan["rest"]["item"].ranks)
@@ -65,6 +65,15 @@ def test_the_lines_load_it_into_a_model(exported):
         lines.load_sharding_plan(lines.PLAN, model(user=(10_000, 64), item=(4_000, 32)))
     with pytest.raises(InvalidPlan, match=r"table 'rest\.more' is not in this plan"):
         lines.load_sharding_plan(lines.PLAN, model(**shapes, more=(10, 16)))
+
+
+def test_a_plan_that_there_is_can_be_exported(cli, exported):
+    script = exported / "plan_torchrec.py"
+    before = script.read_text()
+    script.unlink()
+    outcome = cli("plan", "--check", exported / "plan.json", "--export", "torchrec", "--json")
+    assert outcome.document["saved"] == [str(exported / "plan.torchrec.json"), str(script)]
+    assert script.read_text() == before
 
 
 @pytest.mark.parametrize(
