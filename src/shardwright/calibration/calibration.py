@@ -19,7 +19,7 @@ from shardwright.calibration.sets import Group, Set, fitted_task
 from shardwright.calibration.visits import Observed, Visitor, calibration_lock, check_minutes, earlier_samples
 from shardwright.cost.accuracy import Accuracy
 from shardwright.cost.adapting import FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
-from shardwright.cost.choice import cache_folder, keep_model, path_for, task_digest
+from shardwright.cost.choice import cache_folder, keep_model, path_for, samples_folder, task_digest
 from shardwright.cost.dataset import Samples
 from shardwright.cost.files import accuracy_metadata, bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
@@ -164,7 +164,7 @@ def _calibrated(
     controls = control_works(kind, optimizer)
     start = _model_at(bundled_models().get(device))
     began = monotonic()
-    with SampleStore(cache_folder() / "samples", machine) as store:
+    with SampleStore(samples_folder(), machine) as store:
         earlier = earlier_samples(store, optimizer, batch_size)
         curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(earlier) if earlier else 0)
         if start is None and device in GPUS:

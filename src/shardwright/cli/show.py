@@ -15,6 +15,7 @@ from rich.text import Text
 
 from shardwright.cli.options import AsJson, ModelFile
 from shardwright.cli.output import MISSING, emit, ms, note, percent, seconds, table
+from shardwright.errors import counted
 from shardwright.sharding import BOUND_SCOPES, PHASES, SEARCH_ENDS, Plan
 from shardwright.task.units import format_bytes
 
@@ -82,6 +83,7 @@ def device_table(plan: Plan) -> Table:
 
 def headline(plan: Plan) -> str:
     """Lines with predicted step, bound, gap, search time, and how the tables are sharded."""
+    tables = counted(len(plan.task.tables), "table")
     kinds = Counter(plan.sharding_type(one.name) for one in plan.task.tables)
     sharded = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     cost = plan.cost
@@ -92,7 +94,7 @@ def headline(plan: Plan) -> str:
     return (
         f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
         f"search {seconds(plan.search_s)} s{ended}\n"
-        f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {len(plan.task.tables)} tables: {sharded}"
+        f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {tables}: {sharded}"
         f"\n{memory_line(plan)}"
         f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}{_of_group(plan)}"
     )

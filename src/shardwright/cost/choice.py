@@ -3,7 +3,7 @@
 Calibrated models are in the user's cache folder:
 
     $SHARDWRIGHT_CACHE, or the system's folder for caches
-      samples/                 measurements of calibrations
+      samples/                 measurements of calibrations; without $SHARDWRIGHT_CACHE, in the system's folder for data
       models/NAME.safetensors  one model for each combination of machine, libraries and coverage
 
 This folder never makes planning fail: an unreadable folder counts as empty, and a damaged model is moved aside with one warning.
@@ -78,6 +78,16 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("shardwright")
+
+
+def samples_folder() -> Path:
+    """The folder of samples: in the cache folder if `SHARDWRIGHT_CACHE` names it or samples lie there, else in the user's data folder."""
+    cached = cache_folder() / "samples"
+    if os.environ.get("SHARDWRIGHT_CACHE") or cached.is_dir():
+        return cached
+    from platformdirs import user_data_path
+
+    return user_data_path("shardwright") / "samples"
 
 
 def machine_with(device: str) -> Fingerprint | None:

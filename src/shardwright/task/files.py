@@ -323,6 +323,11 @@ def task_from_dict(
         InvalidInput: a rule is broken.
     """
     place = Place(where)
+    if isinstance(document, dict) and "shards" in document:
+        raise InvalidInput(
+            f"{place}: is a plan, not a task; price it with 'shardwright plan --check {where}', or start from it with "
+            f"'shardwright plan TASK --from {where}'"
+        )
     check_format(document, place, "task file", FORMAT)
     content = convert(document, _TaskFile, place)
     for field, own, other, option in (

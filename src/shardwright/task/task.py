@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, counted
 from shardwright.task.constraints import Constraints
 from shardwright.task.groups import ShardingGroups
 from shardwright.task.table import MAX_ELEMENTS, Table
@@ -70,7 +70,7 @@ class Task:
 
     def __repr__(self) -> str:
         of_group = f", one of {self.groups.count} sharding groups" if self.groups else ""
-        return f"<Task: {len(self.tables)} tables, batch_size {self.batch_size}, {self.optimizer}, {self.topology!r}{of_group}>"
+        return f"<Task: {counted(len(self.tables), 'table')}, batch_size {self.batch_size}, {self.optimizer}, {self.topology!r}{of_group}>"
 
     @cached_property
     def table_by_name(self) -> dict[str, Table]:
