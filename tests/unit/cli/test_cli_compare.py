@@ -113,8 +113,8 @@ def test_measured_times_of_another_device_are_not_compared(cli, task_file, model
     assert outcome.code == 0
     assert note in outcome.out
     assert "against prediction" not in outcome.out
-    assert cli(*arguments, "--json").document["notes"][-1:] == ([note] if note else [])
-    assert cli(*arguments[:-1], "--json").document["notes"] == []
+    assert note in cli(*arguments, "--json").document["notes"]
+    assert note not in cli(*arguments[:-1], "--json").document["notes"]
 
 
 def test_a_strategy_that_fails_is_listed_with_its_reason(cli, task_file, model_file, monkeypatch, fake_measuring):

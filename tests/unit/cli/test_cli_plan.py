@@ -262,7 +262,7 @@ def test_a_file_that_breaks_a_rule_fails_the_check_in_one_line(cli, task_file, m
 def test_a_check_searches_nothing(cli, task_file, option):
     outcome = cli("plan", "--check", task_file, *option)
     assert outcome.code == 2
-    assert "--check searches nothing; leave all options but --model and --json out" in outcome.err
+    assert "--check searches nothing; leave all options but --model, --export and --json out" in outcome.err
 
 
 def test_the_help_names_every_listed_strategy(cli):

@@ -34,10 +34,8 @@ def test_rank_maps_are_saved_with_the_tables_they_belong_to(cli, log, tmp_path):
 def test_the_document_names_the_rank_maps(cli, log, tmp_path):
     ranks = tmp_path / "ranks.safetensors"
     document = cli("profile", log, "--rank-maps", ranks, "--rank-map-rows", 2, "--json").document
-    assert document["rank_maps"] == {
-        "output": str(ranks),
-        "tables": {"user": {"rows": 8, "ids": 2}, "item": {"rows": 4, "ids": 2}},
-    }
+    assert document["rank_maps"] == {"user": {"rows": 8, "ids": 2}, "item": {"rows": 4, "ids": 2}}
+    assert document["saved"] == [str(ranks)]
     assert "rank_maps" not in cli("profile", log, "--json").document
 
 
