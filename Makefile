@@ -28,7 +28,7 @@ test-slow: setup
 	$(call tests_marked,slow)
 
 # The inner loop: unit tests that measure no kernels, train no models and start no clusters, but for those marked slow.
-PARTS_LEFT_OUT := calibration cluster experiments integrations measure cost/neuroshard $(addprefix search/,autoshard dreamshard learned rnn)
+PARTS_LEFT_OUT := calibration cluster experiments integrations measure cost/neuroshard learned
 test-fast: setup
 	$(SAME) $(BIN)/python -m pytest -q -n 2 -m "not slow" $(PARTS_LEFT_OUT:%=--ignore=tests/unit/%) tests/unit tests/golden
 

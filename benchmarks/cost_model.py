@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.results_table import write_results
-from shardwright.cost.accuracy import Accuracy, accuracy, predict, repeat_noise
-from shardwright.cost.dataset import Floats, Samples, join, rates_of, samples_of
 from shardwright.cost.features import scales
 from shardwright.cost.model import ComputeModel
-from shardwright.cost.training import TrainingOptions, split, train
 from shardwright.measure.samples import read_samples
+from shardwright.modelling.accuracy import Accuracy, accuracy, predict, repeat_noise
+from shardwright.modelling.dataset import Floats, Samples, join, rates_of, samples_of
+from shardwright.modelling.training import TrainingOptions, split, train
 
 SIZES = (1000, 2000, 4000, 8000)
 FEWEST = 10  # fewest sets for which an error is stated

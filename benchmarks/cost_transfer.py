@@ -22,15 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.results_table import command_of, write_results
-from shardwright.cost.accuracy import accuracy, predict
-from shardwright.cost.adapting import recipes
-from shardwright.cost.dataset import Floats, Samples, join, pairs_of, samples_of
 from shardwright.cost.files import device_type
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.published import GPUS, PublishedModel
-from shardwright.cost.training import Width, train
-from shardwright.measure.hardware import COMMON_CACHES, cache_bytes
+from shardwright.hardware import COMMON_CACHES, cache_bytes
 from shardwright.measure.samples import read_parquet
+from shardwright.modelling.accuracy import accuracy, predict
+from shardwright.modelling.adapting import recipes
+from shardwright.modelling.dataset import Floats, Samples, join, pairs_of, samples_of
+from shardwright.modelling.training import Width, train
 from shardwright.threads import one_thread
 
 FOLDER = Path(__file__).parent.parent / "data" / "costs"

@@ -14,9 +14,9 @@ from itertools import pairwise
 import numpy as np
 
 from benchmarks import results_table
+from shardwright.hardware import cache_bytes
 from shardwright.measure import fused
 from shardwright.measure.device_work import Visit
-from shardwright.measure.hardware import cache_bytes
 from shardwright.measure.sampling import SampleSpace, TableSet
 from shardwright.measure.stock import work_of
 from shardwright.measure.worker import ReservedCore, Session, WorkerOptions

@@ -156,7 +156,7 @@ def with_sequences(task: Task) -> Task:
 
 def check_policies(entrants: dict[str, Strategy], device: str) -> None:
     """Exit before any search if a strategy needs a policy and has none."""
-    from shardwright.search.learned.policy_files import bundled_policy
+    from shardwright.learned.policy_files import bundled_policy
     from shardwright.search.registry import takes_policy
 
     without = [

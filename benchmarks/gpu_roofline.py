@@ -18,12 +18,12 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from benchmarks import plots, results_table
-from shardwright.cost.dataset import Samples, samples_of
 from shardwright.cost.features import WorkArrays
 from shardwright.errors import InvalidInput
 from shardwright.files import parse_document
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.samples import fingerprints, read_samples
+from shardwright.modelling.dataset import Samples, samples_of
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,7 +5,7 @@
 # that is stopped goes on when the script is started again.
 set -eu
 cd "$(dirname "$0")/.."
-target="${1:-src/shardwright/search/learned/policies}"
+target="${1:-src/shardwright/learned/policies}"
 logs=out/learned/logs
 mkdir -p "$target" "$logs"
 export OMP_NUM_THREADS=1

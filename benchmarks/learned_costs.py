@@ -33,8 +33,8 @@ from benchmarks.learned_predictors import (
     true_outputs,
 )
 from shardwright.cost import cost_model_for
-from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.worlds import MeasuredWorld, Placed, SimulatedWorld, World
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.worlds import MeasuredWorld, Placed, SimulatedWorld, World
 
 NAME = "learned_costs"
 Rows = list[tuple[str, ...]]

@@ -25,8 +25,8 @@ from benchmarks.learned_curves_page import COLUMNS, VALIDATION, plot, tables
 from benchmarks.learned_journal import Journal, Row
 from benchmarks.learned_training import add_training_options, options_of
 from shardwright.cost import cost_model_for
-from shardwright.search.learned.policy_files import SavedPolicy, save_policy
-from shardwright.search.learned.worlds import SimulatedWorld
+from shardwright.learned.policy_files import SavedPolicy, save_policy
+from shardwright.learned.worlds import SimulatedWorld
 from shardwright.task import Task
 from shardwright.workload.training_tasks import TrainingTasks, load_training_tasks
 
@@ -111,7 +111,7 @@ def train(
 
 def rounds_of(tasks: Sequence[Task], options: Any) -> Iterator[Round]:
     """Yield figures and policy after each round."""
-    from shardwright.search.learned.trainer import trainer
+    from shardwright.learned.trainer import trainer
 
     training = trainer(tasks, SimulatedWorld(cost_model_for("cpu")), options)
     for _ in range(options.rounds):

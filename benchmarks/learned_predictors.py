@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost import CostModel
-from shardwright.search.autoshard.policy import AutoShardWeights
-from shardwright.search.baselines import HEURISTICS
-from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.policy_files import bundled_policy, load_policy
-from shardwright.search.learned.worlds import (
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.autoshard.policy import AutoShardWeights
+from shardwright.learned.policy_files import bundled_policy, load_policy
+from shardwright.learned.worlds import (
     BACKWARD,
     BACKWARD_COMMUNICATION,
     FORWARD,
@@ -22,6 +21,7 @@ from shardwright.search.learned.worlds import (
     embedding_cost_ms,
     step_ms,
 )
+from shardwright.search.baselines import HEURISTICS
 from shardwright.task import Task
 
 Floats = npt.NDArray[np.float64]
@@ -57,9 +57,9 @@ def dreamshard_predictor(path: Path | None) -> Predictor:
     """Return the cost network of a DreamShard policy."""
     import torch
 
-    from shardwright.search.dreamshard.mdp import encode
-    from shardwright.search.dreamshard.network import DreamShardNetwork
-    from shardwright.search.learned.environment import PlacementBatch
+    from shardwright.learned.dreamshard.mdp import encode
+    from shardwright.learned.dreamshard.network import DreamShardNetwork
+    from shardwright.learned.environment import PlacementBatch
 
     policy = load_policy(_file(path, "dreamshard"), "dreamshard")
     network = DreamShardNetwork.of(policy)

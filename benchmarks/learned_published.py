@@ -20,7 +20,7 @@ from benchmarks import results_table
 from benchmarks.learned_training import add_training_options, costs, heuristic_ms, options_of
 from shardwright.cli.learn import PRESET
 from shardwright.cost import cost_model_for
-from shardwright.search.learned.policy_files import bundled_policy
+from shardwright.learned.policy_files import bundled_policy
 from shardwright.task import Task
 from shardwright.workload.training_tasks import load_training_tasks
 

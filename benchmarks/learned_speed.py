@@ -57,7 +57,7 @@ def drawn(setting: Setting, number: int) -> Task:
 
 def row(entrant: Entrant, setting: Setting, repeats: int, model: CostModel) -> tuple[str, ...]:
     """Return the times of one size."""
-    from shardwright.search.learned.arrays import PlacementArrays
+    from shardwright.learned.arrays import PlacementArrays
 
     tasks = [drawn(setting, number) for number in range(repeats)]
     call, cpu = median_times(lambda task: entrant.strategy.search(task, model, seed=0, deadline=None), tasks)

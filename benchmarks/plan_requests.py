@@ -18,9 +18,8 @@ import numpy as np
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.files import write_atomically
-from shardwright.measure.backend import default_backend
+from shardwright.hardware import Fingerprint, default_backend, fingerprint
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, decode_work, device_works, encode_work
-from shardwright.measure.hardware import Fingerprint, fingerprint
 from shardwright.measure.measuring import Measurer, Progress, Times, time_of, usual_state
 from shardwright.measure.timing import TimingPolicy
 from shardwright.sharding.plan import Plan

@@ -24,8 +24,7 @@ from shardwright.cost.features import Floats, WorkArrays
 from shardwright.cost.model import Pricing
 from shardwright.cost.published import GPUS
 from shardwright.errors import InfeasibleTask
-from shardwright.search.torchrec import TorchRec
-from shardwright.sharding.work import ShardWork
+from shardwright.integrations.torchrec.rival import TorchRec
 from shardwright.workload import paper_tasks, public_task
 
 HEADS = (
@@ -40,21 +39,17 @@ HEADS = (
 
 
 @dataclass(frozen=True)
-class StatedModel:
+class StatedModel(CostModel):
     """A linear cost model: bytes over 60% of the stated bandwidth, plus a launch of 0.02 ms."""
 
     device: str = "h100"
     name: str = "h100/stated bandwidth"
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
+    def encode_arrays(self, works: WorkArrays) -> Floats:
         """`(n, 2)` forward and backward ms."""
-        return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, 2))
-
-    def encode_arrays(self, w: WorkArrays) -> Floats:
-        """`(n, 2)` forward and backward ms, of shards given as arrays."""
-        outputs = w.outputs * w.dim
-        forward = w.lookups * (8 + w.row_bytes) + 4 * outputs
-        backward = w.lookups * (8 + 4 * w.dim) + w.distinct * (2 * w.row_bytes + 8)
+        outputs = works.outputs * works.dim
+        forward = works.lookups * (8 + works.row_bytes) + 4 * outputs
+        backward = works.lookups * (8 + 4 * works.dim) + works.distinct * (2 * works.row_bytes + 8)
         return np.stack([forward, backward], axis=1) / (GPUS[self.device].bandwidth * 0.6) * 1e3
 
     @property

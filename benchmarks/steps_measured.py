@@ -30,8 +30,8 @@ from benchmarks.steps_page import write_page
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import InfeasibleTask, InvalidPlan, MeasurementFailed
 from shardwright.files import write_atomically
+from shardwright.integrations.torchrec.rival import TorchRec
 from shardwright.integrations.torchrec.steps.sharded import planned
-from shardwright.search.torchrec import TorchRec
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.files import plan_to_dict
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology

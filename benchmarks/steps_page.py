@@ -19,9 +19,9 @@ from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.score import score
 from shardwright.files import write_atomically
+from shardwright.hardware import fingerprint
 from shardwright.integrations.torchrec.steps.rank import RankReport
 from shardwright.integrations.torchrec.steps.run import PHASES, STEP, Steps
-from shardwright.measure.hardware import fingerprint
 from shardwright.sharding import Plan
 from shardwright.task.links import links_to_dict
 

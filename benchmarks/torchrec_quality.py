@@ -29,8 +29,8 @@ from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask
 from shardwright.integrations.torchrec.models import local_batch_size, modules_for, sharders_for, torchrec_topology
 from shardwright.integrations.torchrec.problem import problem_of
+from shardwright.integrations.torchrec.rival import TorchRec
 from shardwright.measure.measuring import MeasuredPlan, measure_plans
-from shardwright.search.torchrec import TorchRec
 from shardwright.sharding import Plan
 from shardwright.task import Task
 from shardwright.task.files import task_to_dict

@@ -19,7 +19,7 @@ import numpy as np
 
 import shardwright as sw
 from benchmarks import results_table
-from shardwright.cost.accuracy import Accuracy
+from shardwright.modelling.accuracy import Accuracy
 from shardwright.workload import paper_tasks
 
 HEADS = (

@@ -11,8 +11,8 @@ from sb3_contrib import MaskablePPO
 
 import shardwright as sw
 from shardwright.cost import cost_model_for
-from shardwright.search.learned.gym_env import PlacementEnv
-from shardwright.search.learned.worlds import SimulatedWorld
+from shardwright.learned.gym_env import PlacementEnv
+from shardwright.learned.worlds import SimulatedWorld
 from shardwright.workload import random_task, split_pool
 
 STEPS = 4096

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from shardwright.cost.files import bundled_models
 from shardwright.cost.published import CALL_MS, FACTORS
+from shardwright.learned.policy_files import bundled_policy
 from shardwright.search.baselines import HEURISTICS
-from shardwright.search.learned.policy_files import bundled_policy
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.registry import strategy_named, takes_policy, with_policy
 from shardwright.search.strategy import Strategy

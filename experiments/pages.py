@@ -16,7 +16,7 @@ from experiments.rows import COMMIT, DATE, HARDWARE
 from shardwright import __version__
 from shardwright.errors import MissingDependency
 from shardwright.files import write_atomically
-from shardwright.measure.hardware import fingerprint
+from shardwright.hardware import fingerprint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -65,4 +65,31 @@ inline void sort_by_place(Ints codes, int bits, std::span<std::int64_t> counts, 
     }
 }
 
+// Sort the codes of lookups in bags by place, with the lookups of one bag at one place next to each other: each such run gets one answer. Bags
+// are ascending. `counts` and `answers` (places,), zeros before: lookups and runs of each place; `questions` (n,): the lowest bits of each code,
+// then one bit that marks the first of a run; `heads` (n,): bag of each run; `order` (n,), or empty: which lookup comes first, second, ...
+inline void runs_by_place(Ints codes, Ints bags, int bits, std::span<std::int64_t> counts, std::span<std::int64_t> answers,
+                          std::span<std::int64_t> questions, std::span<std::int64_t> heads, std::span<std::int64_t> order) {
+    std::vector<std::int64_t> last(counts.size(), -1), next(counts.size()), answer(counts.size());
+    for (std::size_t index = 0; index < codes.size(); ++index) {
+        const auto place = codes[index] >> bits;
+        ++counts[place];
+        answers[place] += std::exchange(last[place], bags[index]) != bags[index];
+    }
+    for (std::size_t place = 1; place < next.size(); ++place) {
+        next[place] = next[place - 1] + counts[place - 1];
+        answer[place] = answer[place - 1] + answers[place - 1];
+    }
+    std::fill(last.begin(), last.end(), -1);
+    const auto mask = (std::int64_t{1} << bits) - 1;
+    for (std::size_t index = 0; index < codes.size(); ++index) {
+        const auto place = codes[index] >> bits;
+        const auto position = next[place]++;
+        const bool first = std::exchange(last[place], bags[index]) != bags[index];
+        questions[position] = (codes[index] & mask) << 1 | static_cast<std::int64_t>(first);
+        if (first) heads[answer[place]++] = bags[index];
+        if (!order.empty()) order[position] = static_cast<std::int64_t>(index);
+    }
+}
+
 }  // namespace shardwright

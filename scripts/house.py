@@ -2,8 +2,9 @@
 
     python scripts/house.py [--since COMMIT]
 
-Prints a Markdown table: lines and files of the package, the median file, files that only one other file imports, files under 60 lines,
-the files of `search/` that `certified` loads, core dependencies, and lines by folder. --since adds a column for an earlier commit.
+Prints a Markdown table: lines and files of the package and of its core, what `sw.plan` loads, the median file, files that only one other
+file imports, files under 60 lines, dependencies, and lines by folder; then lines beside the package. --since adds a column for an earlier
+commit.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import statistics
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "src/shardwright"
+ENDINGS = (".py", ".cpp", ".hpp")
 SMALL = 60
-START = "search/certified.py"
+CORE = ("task", "sharding", "cost", "search", "questions")
+BESIDE = ("tests", "benchmarks", "experiments", "native")
+PLANNING = "search/solve.py"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -39,8 +43,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 def read_files() -> dict[str, str]:
     """Return the text of the package's files now, by path."""
-    found = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / PACKAGE).rglob("*.py")}
-    return found | {"pyproject.toml": (ROOT / "pyproject.toml").read_text()}
+    paths = [
+        path for folder in (PACKAGE, *BESIDE) for ending in ENDINGS for path in (ROOT / folder).rglob(f"*{ending}")
+    ]
+    return {path.relative_to(ROOT).as_posix(): path.read_text() for path in (*paths, ROOT / "pyproject.toml")}
 
 
 def read_commit(commit: str) -> dict[str, str]:
@@ -49,33 +55,42 @@ def read_commit(commit: str) -> dict[str, str]:
     def git(*command: str) -> str:
         return subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
-    paths = git("ls-tree", "-r", "--name-only", commit, PACKAGE).splitlines()
-    wanted = [*(path for path in paths if path.endswith(".py")), "pyproject.toml"]
+    paths = git("ls-tree", "-r", "--name-only", commit, PACKAGE, *BESIDE).splitlines()
+    wanted = [*(path for path in paths if path.endswith(ENDINGS)), "pyproject.toml"]
     return {path: git("show", f"{commit}:{path}") for path in wanted}
 
 
 def measured(texts: dict[str, str]) -> dict[str, object]:
     """Return the figures of the table, by name."""
     project = tomllib.loads(texts.pop("pyproject.toml"))["project"]
-    files = {path.removeprefix(f"{PACKAGE}/"): text for path, text in texts.items()}
+    files = {path.removeprefix(f"{PACKAGE}/"): text for path, text in texts.items() if path.startswith(PACKAGE)}
     lines = {path: len(text.splitlines()) for path, text in files.items()}
     imports = {path: set(imported(text, files)) for path, text in files.items()}
     importers = Counter(target for path, targets in imports.items() for target in targets - {path})
-    opened = closure(START, imports, within=lambda path: path.startswith("search/"))
+    loaded = closure(PLANNING, imports)
+    core = [path for path in files if path.startswith(tuple(f"{folder}/" for folder in CORE))]
     folders = Counter[str]()
     for path, count in lines.items():
         folders[path.split("/")[0] + "/" if "/" in path else "(top)"] += count
     return {
         "lines": sum(lines.values()),
         "files": len(lines),
+        f"lines of the core ({', '.join(CORE)})": sum(lines[path] for path in core),
+        "files of the core": len(core),
+        "lines that `sw.plan` may load": sum(lines[path] for path in loaded),
+        "files that `sw.plan` may load": len(loaded),
         "median file": round(statistics.median(lines.values())),
         f"files under {SMALL} lines": sum(count < SMALL for count in lines.values()),
         "longest file": max(lines.values()),
         "files with one importer": sum(count == 1 for count in importers.values()),
-        f"files of search/ behind {START}": len([path for path in opened if not path.endswith("__init__.py")]),
-        "core dependencies": len(project["dependencies"]),
+        "dependencies": len(project["dependencies"]),
         **{f"lines of {name}": count for name, count in sorted(folders.items(), key=lambda item: -item[1])},
+        **{f"lines of {folder}/, beside the package": _lines_in(folder, texts) for folder in BESIDE},
     }
+
+
+def _lines_in(folder: str, texts: dict[str, str]) -> int:
+    return sum(len(text.splitlines()) for path, text in texts.items() if path.startswith(f"{folder}/"))
 
 
 def imported(text: str, files: Iterable[str]) -> Iterable[str]:
@@ -98,12 +113,12 @@ def imported(text: str, files: Iterable[str]) -> Iterable[str]:
                     break
 
 
-def closure(start: str, imports: dict[str, set[str]], within: Callable[[str], bool]) -> set[str]:
+def closure(start: str, imports: dict[str, set[str]]) -> set[str]:
     """Return all files that a file imports, directly or through others."""
     found, new = set(), {start}
     while new:
         found |= new
-        new = {target for path in new for target in imports.get(path, ()) if within(target)} - found
+        new = {target for path in new for target in imports.get(path, ())} - found
     return found
 
 

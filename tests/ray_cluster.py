@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from shardwright.cluster import Cluster, Pool, open_cluster
-from shardwright.measure.hardware import Fingerprint, fingerprint
+from shardwright.hardware import Fingerprint, fingerprint
 from shardwright.measure.remote import MeasuringNode
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'shardwright[ray]'")

@@ -1,6 +1,5 @@
 """Cost models of a GPU: a call's widest table sets the price of all its lookups."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ from shardwright.cost import load_model
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.files import bundled_models
 from shardwright.cost.model import WIDE, WIDE_SHAPE, ComputeModel, Pricing
-from shardwright.sharding.work import ShardWork
 from shardwright.testing.model import SimpleCostModel
 
 
@@ -24,10 +22,9 @@ def wide_model(ms: float = 100.0) -> ComputeModel:
 class GatedModel(SimpleCostModel):
     """The simple model with one gate: if a call has a table of more than 64 columns, each lookup of the others pays 10 µs and 20 µs."""
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
-        arrays = WorkArrays.of(works)
-        wide = arrays.dim > 64
-        return np.hstack([super().encode(works), np.stack([wide, ~wide * arrays.lookups], axis=1)])
+    def encode_arrays(self, works: WorkArrays) -> Floats:
+        wide = works.dim > 64
+        return np.hstack([super().encode_arrays(works), np.stack([wide, ~wide * works.lookups], axis=1)])
 
     @property
     def pricing(self) -> Pricing:

@@ -1,7 +1,7 @@
 """Latency and bandwidth of a bed's links, fitted to all-to-alls on the bed, as a topology for planning and predicting.
 
-Latency is the time of a nearly empty all-to-all. Bandwidth is fitted as in `shardwright.cost.links`: every device takes the maximum over
-link classes of latency + bytes / bandwidth. It is the bandwidth of one device while all devices of its host send over the shared link.
+Latency is the time of a nearly empty all-to-all. Bandwidth is fitted as in `shardwright.modelling.links`: every device takes the maximum
+over link classes of latency + bytes / bandwidth. It is the bandwidth of one device while all devices of its host send over the shared link.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from benchmarks.hosts.bed import HostBed
 from benchmarks.hosts.collectives import PATTERNS
 from benchmarks.hosts.network import bits_per_second
 from shardwright.arrays import Floats
-from shardwright.cost.links import Speeds, fit_speeds, predicted_ms
 from shardwright.errors import MeasurementFailed
+from shardwright.modelling.links import Speeds, fit_speeds, predicted_ms
 from shardwright.task import Topology
 
 _SIZES = 7

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 
 from benchmarks.hosts.network import LINK, address
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.processes import worker_environment
+from shardwright.processes import worker_environment
 
 _LOOK_S = 0.05
 _LEAVE_S = 3.0  # time for the other ranks to notice and report that the first one failed

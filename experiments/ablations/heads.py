@@ -27,8 +27,8 @@ from shardwright.sharding.plan import Plan
 from shardwright.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.cost.dataset import Samples
     from shardwright.measure.measuring import MeasuredPlan
+    from shardwright.modelling.dataset import Samples
 
 HEADS: tuple[Head, ...] = ("convex", "mlp")
 BATCH_SIZE = 1024
@@ -63,7 +63,7 @@ class HeadBench:
 
     def train(self, head: Head, seed: int) -> Row:
         """Train and keep a model; return its errors on a held-out tenth of the samples, and the repeat noise of all samples."""
-        from shardwright.cost.training import TrainingOptions, train
+        from shardwright.modelling.training import TrainingOptions, train
         from shardwright.threads import one_thread
 
         begin, samples = time.monotonic(), self._samples()
@@ -113,8 +113,8 @@ class HeadBench:
 
     def _samples(self) -> Samples:
         """The samples in the store; if it holds fewer than `_FEWEST`, that number is collected first."""
-        from shardwright.cost.dataset import samples_of
         from shardwright.measure.samples import read_samples
+        from shardwright.modelling.dataset import samples_of
 
         if not self._store.exists() or read_samples(self._store).num_rows < _FEWEST:
             self._collect(_FEWEST, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -11,6 +11,7 @@ import numpy as np
 from shardwright._engine import greedy
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import Added
+from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InfeasibleTask
 from shardwright.search.certified import SIMPLER, Certified
@@ -21,7 +22,6 @@ from shardwright.search.strategy import BestPlan, Strategy
 from shardwright.search.units import Unit, take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork
 from shardwright.task import Constraints, TableConstraint, Task
 
 
@@ -86,7 +86,7 @@ TOLERANCE = 0.002
 _UNBOUNDED = 1e6  # bound in mean dims of a device: so wide that it never binds
 
 
-class SummedCosts:
+class SummedCosts(CostModel):
     """A cost model that sums the costs of a device's tables, each taken alone, as if no kernel were fused.
 
     Args:
@@ -95,18 +95,21 @@ class SummedCosts:
 
     def __init__(self, fused: CostModel) -> None:
         self._fused = fused
-        self.pricing = Pricing(
-            np.zeros((0, 2)), np.zeros(0), np.zeros((2, 0)), np.eye(2), np.zeros(2), fused.pricing.once
-        )
+
+    @property
+    def pricing(self) -> Pricing:
+        """The sums as they are."""
+        once = self._fused.pricing.once
+        return Pricing(np.zeros((0, 2)), np.zeros(0), np.zeros((2, 0)), np.eye(2), np.zeros(2), once)
 
     @property
     def name(self) -> str:
         """For example "cpu/convex, summed"."""
         return f"{self._fused.name}, summed"
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
+    def encode_arrays(self, works: WorkArrays) -> Floats:
         """`(n, 2)` forward and backward ms of n shards, each alone."""
-        return self._fused.pricing.price(self._fused.encode(works)) if works else np.zeros((0, 2))
+        return self._fused.pricing.price(self._fused.encode_arrays(works))
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class AblatedCertified(Certified):
                 if not self._done(session):
                     self._others(session, BestPlan(task, cost_model, seed, deadline))
                 self._kicks(session, seed)
-                session.simplify(SIMPLER, getattr(cost_model, "cut_error", 0.0))
+                session.simplify(SIMPLER, cost_model.cut_error)
         bound = self._proven(session, session.best_ms) if self.tightening else first_bound or None
         return Plan(task, prepared.shards(session.best), self.name, seed, bound_ms=bound)
 

@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 
 from experiments.learned.policy_training import LearningOptions
 from experiments.learned.tasks import Setting, draw_tasks
-from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
+from shardwright.learned.options import AutoShardOptions, DreamShardOptions
 from shardwright.task.task import Task
 
 

@@ -13,9 +13,9 @@ from typing import TypeAlias
 from experiments.entrants import model_version
 from shardwright.cost.choice import cost_model_for
 from shardwright.errors import InvalidInput
-from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
-from shardwright.search.learned.policy_files import load_policy, save_policy
-from shardwright.search.learned.worlds import SimulatedWorld
+from shardwright.learned.options import AutoShardOptions, DreamShardOptions
+from shardwright.learned.policy_files import load_policy, save_policy
+from shardwright.learned.worlds import SimulatedWorld
 from shardwright.sharding.costs import PlanCost
 from shardwright.task.task import Task
 from shardwright.threads import one_thread
@@ -82,7 +82,7 @@ def learned(strategy: str, what: str, tasks: Sequence[Task], options: LearningOp
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"{folder}: cannot keep policies there ({error}); name another folder") from None
-    from shardwright.search.learned.trainer import learn
+    from shardwright.learned.trainer import learn
 
     checkpoint = path.with_suffix(".checkpoint")
     begin = time.monotonic()

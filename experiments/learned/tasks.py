@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.entrants import LEARNED, SORTED, Entrant, Limits, entrant
+from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InvalidInput
-from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.rnn import Rnn, RnnOptions
-from shardwright.sharding.work import numbered_calls, shard_work
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.rnn import Rnn, RnnOptions
+from shardwright.sharding.work import shard_work
 from shardwright.task import Constraints, Table, TableConstraint, Task
 from shardwright.workload import random_task, split_pool
 
@@ -163,9 +164,9 @@ def compute_bound(task: Task, cost_model: CostModel) -> float:
             "table_wise alone"
         )
     works = [shard_work(task, block) for block in blocks]
-    call = np.array(numbered_calls(works), dtype=np.int64)
-    units = np.zeros((len(arrays), int(call.max()) + 1, cost_model.pricing.linear.shape[1]))
-    np.add.at(units, (arrays.unit_of, call), cost_model.encode(works))
+    ledger = EncodedBlocks.of(cost_model, works).ledger(len(arrays))
+    ledger.add(arrays.unit_of, np.arange(len(works)))
+    units = ledger.sums
     return max(_shared(units, arrays.devices, cost_model.pricing), _alone(units, cost_model.pricing))
 
 

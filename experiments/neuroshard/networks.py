@@ -23,8 +23,8 @@ from shardwright.task.task import Task
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shardwright.cost.accuracy import Accuracy
-    from shardwright.cost.neuroshard.collectives import PassErrors
+    from shardwright.modelling.accuracy import Accuracy
+    from shardwright.modelling.neuroshard_collectives import PassErrors
 
 KERNELS = Path(__file__).parents[2] / "data" / "costs" / "amd-epyc-25-17" / "fbgemm.parquet"
 COLLECTIVES, EPOCHS = 600, 200
@@ -71,11 +71,11 @@ def judged(plan: Plan, networks: NeuroShardModel) -> Row:
 
 def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
     """Measure collectives, train the three networks, and return them with a row of errors for each."""
-    from shardwright.cost.dataset import samples_of
-    from shardwright.cost.neuroshard.collectives import collectives_of
-    from shardwright.cost.neuroshard.training import NeuroShardOptions, train_communication, train_compute
     from shardwright.measure.collectives.collect import collect_collectives, new_collection, read_collectives
     from shardwright.measure.samples import read_parquet
+    from shardwright.modelling.dataset import samples_of
+    from shardwright.modelling.neuroshard_collectives import collectives_of
+    from shardwright.modelling.neuroshard_training import NeuroShardOptions, train_communication, train_compute
 
     options = NeuroShardOptions(epochs=EPOCHS)
     kernels = samples_of(of_batch(read_parquet(KERNELS)[1], batch_size))

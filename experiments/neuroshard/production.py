@@ -25,7 +25,7 @@ from experiments.entrants import (
 from experiments.experiment import Page, Piece, Row
 from experiments.outcomes import planned
 from shardwright.cost.choice import cost_model_for
-from shardwright.search.learned.policy_files import bundled_policy
+from shardwright.learned.policy_files import bundled_policy
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work

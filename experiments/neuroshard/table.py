@@ -88,7 +88,7 @@ class NeuroShardTable:
         return self.measure and find_spec("torch") is not None
 
     def _measured_version(self) -> str:
-        from shardwright.measure.backend import default_backend
+        from shardwright.hardware import default_backend
 
         versions = [entrant(name, LIMITS).version for name in self._strategies(TASKS, 0)]
         return "; ".join([default_backend(), f"{ROUNDS} rounds", model_version("cpu"), *filter(None, versions)])

@@ -13,10 +13,11 @@ TYPE_CHECKING = False  # type checkers know this name; importing `typing` would 
 if TYPE_CHECKING:
     from shardwright.calibration import Calibration, Tuned, calibrate, tune
     from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
-    from shardwright.search import plan, plan_groups, register, strategy_names
-    from shardwright.search.drift import Drift, drift
-    from shardwright.search.review import Review, review
-    from shardwright.search.scale import Scaling, scale
+    from shardwright.questions.drift import Drift, drift
+    from shardwright.questions.group_sizes import plan_groups
+    from shardwright.questions.review import Review, review
+    from shardwright.questions.scale import Scaling, scale
+    from shardwright.search import plan, register, strategy_names
     from shardwright.sharding import Plan, PlanCost, Shard
     from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 
@@ -55,10 +56,11 @@ __all__ = [
 _HOMES = {
     "calibration": ("Calibration", "Tuned", "calibrate", "tune"),
     "errors": ("InfeasibleTask", "InvalidInput", "InvalidPlan", "ShardwrightError"),
-    "search": ("plan", "plan_groups", "register", "strategy_names"),
-    "search.drift": ("Drift", "drift"),
-    "search.review": ("Review", "review"),
-    "search.scale": ("Scaling", "scale"),
+    "questions.group_sizes": ("plan_groups",),
+    "questions.drift": ("Drift", "drift"),
+    "questions.review": ("Review", "review"),
+    "questions.scale": ("Scaling", "scale"),
+    "search": ("plan", "register", "strategy_names"),
     "sharding": ("Plan", "PlanCost", "Shard"),
     "task": ("AccessProfile", "Constraints", "Table", "TableConstraint", "Task", "Topology"),
 }

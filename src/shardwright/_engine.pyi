@@ -149,5 +149,10 @@ def find_codes(
 ) -> bool:
     """Write the codes of ids; whether one is out of range."""
 
+def runs_by_place(
+    codes: Ints, bags: Ints, bits: int, counts: Ints, answers: Ints, questions: Ints, heads: Ints, order: Ints, /
+) -> None:
+    """Sort codes of lookups in bags by place, and mark the first of each bag at a place; `order` may be empty."""
+
 def sort_by_place(codes: Ints, bits: int, counts: Ints, order: Ints, inverse: Ints, questions: Ints, /) -> None:
     """Sort codes by what stands above their lowest bits; the last four are written."""

@@ -12,15 +12,27 @@ if TYPE_CHECKING:
 
 
 def plugins(kind: Literal["strategies", "cost_models", "backends"]) -> dict[str, EntryPoint]:
-    """The entry points of group `shardwright.KIND` by name. If two have the same name, the first on the path counts."""
+    """Other packages' entry points of group `shardwright.KIND` by name. If two have the same name, the first on the path counts."""
     from importlib.metadata import distributions
 
     found: dict[str, EntryPoint] = {}
     for distribution in distributions():
         with suppress(Exception):  # a damaged package must not hide the others
             for point in distribution.entry_points.select(group=f"shardwright.{kind}"):
-                found.setdefault(point.name, point)
+                if not point.value.startswith("shardwright."):
+                    found.setdefault(point.name, point)
     return found
+
+
+def own_plugins(kind: Literal["strategies", "cost_models", "backends"]) -> dict[str, EntryPoint]:
+    """The entry points of this kind that this package itself has; none if it is not installed but read from its sources."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        points = distribution("shardwright").entry_points
+    except PackageNotFoundError:
+        return {}
+    return {point.name: point for point in points.select(group=f"shardwright.{kind}")}
 
 
 def load_plugin(point: EntryPoint, members: tuple[str, ...]) -> Any:

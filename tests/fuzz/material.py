@@ -115,11 +115,11 @@ def _logs(folder: Path) -> None:
 
 
 def _stores(folder: Path) -> None:
-    from shardwright.measure.hardware import MACHINE
+    from shardwright.hardware import MACHINE
     from shardwright.measure.samples import export_parquet
     from shardwright.measure.store import SampleStore
     from tests.unit.cli.stores import HARDWARE, write_store
-    from tests.unit.cost.neuroshard.made_collectives import rows
+    from tests.unit.modelling.made_collectives import rows
 
     write_store(folder / "samples", samples=60)
     export_parquet([folder / "samples"], folder / "samples.parquet")

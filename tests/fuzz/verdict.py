@@ -162,8 +162,8 @@ def _kind(case: Case, path: str) -> str | None:
 def _broken(case: Case, path: Path, kind: str) -> str | None:
     """Why a file that was written does not load again; None if it does."""
     from shardwright.cost import load_model
-    from shardwright.search.learned.checkpoints import load_checkpoint
-    from shardwright.search.learned.policy_files import load_policy
+    from shardwright.learned.checkpoints import load_checkpoint
+    from shardwright.learned.policy_files import load_policy
     from shardwright.sharding import Plan
     from shardwright.sharding.rank_map_files import load_rank_maps
     from shardwright.task.files import load_tables

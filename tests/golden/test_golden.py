@@ -13,9 +13,9 @@ from tempfile import mkdtemp
 import pytest
 
 import shardwright as sw
-from shardwright.cost.training import TrainingOptions, train
+from shardwright.modelling.training import TrainingOptions, train
 from shardwright.workload import public_task, random_task
-from tests.unit.cost.conftest import make_samples
+from tests.unit.modelling.conftest import make_samples
 
 FILE = Path(__file__).parent / "golden.json"
 TOLERANCE = 1e-4  # arithmetic differs in the last digits between processors; a changed decision differs by far more

@@ -342,10 +342,10 @@ TINY_TRAINING = [
 def policies(tmp_path_factory):
     """Options that name two policies, learned for a moment."""
     pytest.importorskip("torch", reason="policies are learned with torch")
-    from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
-    from shardwright.search.learned.policy_files import save_policy
-    from shardwright.search.learned.trainer import learn
-    from shardwright.search.learned.worlds import SimulatedWorld
+    from shardwright.learned.options import AutoShardOptions, DreamShardOptions
+    from shardwright.learned.policy_files import save_policy
+    from shardwright.learned.trainer import learn
+    from shardwright.learned.worlds import SimulatedWorld
     from shardwright.testing.tasks import task_of
 
     folder, world = tmp_path_factory.mktemp("policies"), SimulatedWorld(cost_model_for("cpu"))
@@ -389,8 +389,8 @@ def test_curves_are_those_of_the_learners(program, tmp_path):
     from experiments.learned.policy_training import LEARNERS
     from experiments.learned.tasks import Setting, draw_tasks
 
-    from shardwright.search.learned.trainer import learn
-    from shardwright.search.learned.worlds import SimulatedWorld
+    from shardwright.learned.trainer import learn
+    from shardwright.learned.worlds import SimulatedWorld
 
     tasks = draw_tasks(Setting(5, 2), 2)
     options = curves.parsed(TINY_TRAINING)

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import shardwright as sw
-from shardwright.measure.backend import default_backend
-from shardwright.measure.hardware import fingerprint
+from shardwright.hardware import default_backend, fingerprint
 from shardwright.measure.store import SampleStore
 from shardwright.testing.tasks import BATCH, tables
 

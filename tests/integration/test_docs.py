@@ -53,6 +53,12 @@ def test_every_block_of_the_page_runs(page, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_pages_of_results_are_those_of_their_figures():
+    from scripts.results import pages
+
+    assert {path: path.read_text(encoding="utf-8") for path in pages()} == pages()
+
+
 def test_blocks_that_do_not_run_are_few_and_listed():
     skipped = Counter(name_of(page) for page in PAGES for block in read_page(page).blocks if block.skipped)
     assert skipped == NOT_RUN

@@ -292,7 +292,7 @@ def test_the_roofline_finds_bandwidth_and_launches(program: Callable[[str], Modu
 
 def test_the_roofline_counts_whole_sectors(program: Callable[[str], ModuleType]) -> None:
     roofline = program("gpu_roofline")
-    from shardwright.cost.dataset import samples_of
+    from shardwright.modelling.dataset import samples_of
 
     few = [10.0] + 16 * [0.0]
     one = {"dim": 4, "lookups": 10.0, "samples": 10, "reuse_rows": few, "reuse_lookups": few}
@@ -312,7 +312,7 @@ def test_the_roofline_counts_calls_and_ends_of_latency(program: Callable[[str], 
     assert roofline.bound_until([1.0, 0.9, 0.6, 0.4, 0.1, None, 0.0]) == "5 tables"
     assert roofline.bound_until([0.1, None, 0.2, 0.0, 0.0, 0.0, 0.0]) == "1 tables"
     assert roofline.bound_until([1.0, None, 0.6, 0.7, None, None, 0.8]) == "none"
-    from shardwright.cost.dataset import samples_of
+    from shardwright.modelling.dataset import samples_of
 
     mixed = [shard(), shard(dtype="fp16"), shard(samples=8), shard(dim=64)]
     sequences = [shard(pooled=False), shard(pooled=False, dim=64), shard(pooled=False)]

@@ -14,8 +14,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.hardware import fingerprint
 from shardwright.measure.collect import collect, main
-from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import measure_plans
 from shardwright.measure.remote import MeasuringNode
 from shardwright.measure.samples import fingerprints, read_samples

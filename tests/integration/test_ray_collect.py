@@ -31,8 +31,8 @@ from tests.ray_cluster import (
 from shardwright.cli.train import read_stores
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterFailed, InvalidInput, MeasurementFailed
+from shardwright.hardware import fingerprint
 from shardwright.measure.collect import collect
-from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import Progress
 from shardwright.measure.remote import open_fleet
 from shardwright.measure.samples import fingerprints, read_samples

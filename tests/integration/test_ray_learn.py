@@ -12,11 +12,11 @@ import pytest
 from tests.ray_cluster import alive, local_cluster, named, needs_ray, wait_until
 
 from shardwright.cluster import Cluster
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.options import AutoShardOptions
+from shardwright.learned.trainer import learn
+from shardwright.learned.worlds import MeasuredWorld
 from shardwright.measure.remote import Fleet, open_fleet
-from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.options import AutoShardOptions
-from shardwright.search.learned.trainer import learn
-from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.testing.tasks import task_of
 from shardwright.threads import one_thread
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from shardwright.cost import PublishedModel, load_model
 from shardwright.cost.files import bundled_models
-from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidInput
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 from shardwright.task.constraints import SHARDING_TYPES
-from shardwright.task.groups import ShardingGroups
+from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.testing.model import SimpleCostModel
 from tests.wide import GatedModel, wide_model
 
@@ -35,8 +35,8 @@ class Drawn(SimpleCostModel):
         object.__setattr__(self, "_head", head)
         object.__setattr__(self, "_power", power)
 
-    def encode(self, works):
-        return super().encode(works) ** self._power
+    def encode_arrays(self, works):
+        return super().encode_arrays(works) ** self._power
 
     @property
     def pricing(self) -> Pricing:

@@ -47,8 +47,8 @@ class Crooked(SimpleCostModel):
         )
         object.__setattr__(self, "_head", head)
 
-    def encode(self, works):
-        return super().encode(works) ** self._power
+    def encode_arrays(self, works):
+        return super().encode_arrays(works) ** self._power
 
     @property
     def pricing(self) -> Pricing:

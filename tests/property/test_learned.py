@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import shardwright as sw
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask
-from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.environment import UNPLACED, Environment, PlacementBatch
-from shardwright.search.learned.worlds import SimulatedWorld, embedding_cost_ms, step_ms
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.environment import UNPLACED, Environment, PlacementBatch
+from shardwright.learned.worlds import SimulatedWorld, embedding_cost_ms, step_ms
 from shardwright.search.units import PartialPlan
 from shardwright.sharding.memory import shard_bytes
 from shardwright.testing.model import SimpleCostModel

@@ -15,7 +15,7 @@ PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 def layers() -> list[str]:
     """The names in the map of the layers: those of folders end in a slash."""
     (block,) = re.findall(r"^    src/shardwright/\n((?:      .*\n)+)", PAGE, re.MULTILINE)
-    return [line.split()[0] for line in block.splitlines()]
+    return [line.split()[0] for line in block.splitlines() if not line.strip().startswith("#")]
 
 
 def test_the_map_names_every_file_and_folder_of_the_package_once():

@@ -138,7 +138,7 @@ def test_a_cost_model_is_named_like_a_file(module, tmp_path, monkeypatch):
     assert model_behind(plan).name == "priced"
     with pytest.raises(InvalidInput, match=r"shardwright\.cost_models: plug-in 'gone'"):
         given_cost_model("gone")
-    with pytest.raises(InvalidInput, match="has no pricing and no encode"):
+    with pytest.raises(InvalidInput, match="has no pricing and no encode_arrays"):
         given_cost_model("placed")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "priced").write_text("a file of this name comes first")

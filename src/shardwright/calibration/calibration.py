@@ -17,26 +17,26 @@ import numpy as np
 from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.sets import Group, Set, fitted_task
 from shardwright.calibration.visits import Observed, Visitor, calibration_lock, check_minutes, earlier_samples
-from shardwright.cost.accuracy import Accuracy
-from shardwright.cost.adapting import FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
 from shardwright.cost.choice import cache_folder, keep_model, path_for, samples_folder, task_digest
-from shardwright.cost.dataset import Samples
-from shardwright.cost.files import accuracy_metadata, bundled_models, device_type, load_model, telling_name
+from shardwright.cost.files import bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.published import GPUS, PublishedModel
-from shardwright.cost.training import width_of
 from shardwright.errors import InvalidInput
-from shardwright.measure.backend import default_backend
-from shardwright.measure.hardware import (
+from shardwright.hardware import (
     Fingerprint,
     available_memory,
     cache_bytes,
     check_device,
+    default_backend,
     device_memory,
     fingerprint,
 )
 from shardwright.measure.measuring import Measurer, control_works
 from shardwright.measure.store import SampleStore
+from shardwright.modelling.accuracy import Accuracy, accuracy_metadata
+from shardwright.modelling.adapting import FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
+from shardwright.modelling.dataset import Samples
+from shardwright.modelling.training import width_of
 from shardwright.search.strategy import Interruptible
 from shardwright.task import Task
 from shardwright.task.task import Optimizer

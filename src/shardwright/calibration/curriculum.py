@@ -14,15 +14,15 @@ from scipy.optimize import nnls
 
 from shardwright.arrays import Floats
 from shardwright.calibration.sets import Group, Set, cut_pair, heavy_sets, plan_sets, random_sets, task_sets
-from shardwright.cost.accuracy import predict
-from shardwright.cost.dataset import Samples, samples_of_works
 from shardwright.cost.files import kind_of_table
 from shardwright.cost.model import ComputeModel, CostModel
 from shardwright.cost.score import device_ms
+from shardwright.hardware import cache_bytes
 from shardwright.measure.fused import fresh_batches
-from shardwright.measure.hardware import cache_bytes
 from shardwright.measure.sampling import BREADTHS, SampleSpace
 from shardwright.measure.timing import TimingPolicy
+from shardwright.modelling.accuracy import predict
+from shardwright.modelling.dataset import Samples, samples_of_works
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
 from shardwright.workload.generators import random_task, table_pool

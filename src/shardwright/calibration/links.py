@@ -13,9 +13,9 @@ from typing import Any
 from shardwright.calibration.visits import calibration_lock
 from shardwright.cost.choice import cache_folder
 from shardwright.cost.files import device_type
-from shardwright.cost.links import links_path, measured_links
 from shardwright.errors import InvalidInput
 from shardwright.files import write_atomically
+from shardwright.hardware import fingerprint
 from shardwright.measure.collectives.group import (
     GroupOptions,
     RankGroup,
@@ -25,8 +25,8 @@ from shardwright.measure.collectives.group import (
 )
 from shardwright.measure.collectives.links import Rung, measure_ladders
 from shardwright.measure.collectives.rank import RunPolicy, group_backend
-from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import Progress
+from shardwright.modelling.links import links_path, measured_links
 from shardwright.task.link_files import FORMAT, Cluster, MeasuredLinks
 
 SECONDS = 150.0

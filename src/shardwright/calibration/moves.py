@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.cost.groups import with_groups
+from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import communication_ms, compute_ms
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidPlan
 from shardwright.sharding.checking import check_plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWorks, numbered_calls
+from shardwright.sharding.work import ShardWorks
 from shardwright.task.task import Task
 
 _POWER = 24.0  # of the power mean that replaces the maximum: a move then helps even if another device is equally slow
@@ -144,20 +145,14 @@ class Moves:
     ) -> Floats:
         """`(changes, devices, 2)` kernel times after each change."""
         works = [self._works.of(piece) for piece in pieces]
-        call, latents = np.array(numbered_calls(works)), self._model.encode(works)
-        kinds = int(call.max()) + 1
-        vectors = np.zeros((len(works) + 1, kinds, latents.shape[1]))  # the last row stands for no shard
-        held = np.zeros((len(works) + 1, kinds))
-        vectors[np.arange(len(works)), call] = latents
-        held[np.arange(len(works)), call] = 1.0
-        sums = np.zeros((self._task.topology.devices, *vectors.shape[1:]))
-        counts = np.zeros(sums.shape[:2])
+        encoded = EncodedBlocks.of(self._model, works)
+        alone, ledger = encoded.ledger(len(works) + 1), encoded.ledger(self._task.topology.devices)
+        alone.add(np.arange(len(works)), np.arange(len(works)))  # the last row stands for no shard
         for place, shard in enumerate(shards):
-            sums[list(shard.devices)] += vectors[place]
-            counts[list(shard.devices)] += held[place]
+            ledger.add(np.array(shard.devices), np.full(len(shard.devices), place))
         devices, lost, got = (np.array([getattr(one, name) for one in changes]) for name in ("devices", "lost", "got"))
-        after = sums[devices] + vectors[got] - vectors[lost]
-        present = counts[devices] + held[got] - held[lost] > 0.5
+        after = ledger.sums[devices] + alone.sums[got] - alone.sums[lost]
+        present = ledger.counts[devices] + alone.counts[got] - alone.counts[lost] > 0
         priced = self._model.pricing.devices(after, present) + self._error[devices]
         result = np.repeat(times[None], len(changes), axis=0)
         result[np.arange(len(changes))[:, None], devices] = np.maximum(priced, 0.0)

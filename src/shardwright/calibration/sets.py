@@ -2,7 +2,7 @@
 
 A search finds whatever the model believes to be cheap. So its plans differ from random sets: more shards, more cuts, similar devices. A
 model that prices such plans must have seen such devices. Plans also differ in what they cut, so some sets are measured in variants
-(see `shardwright.cost.dataset`).
+(see `shardwright.modelling.dataset`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from shardwright.cost.dataset import pair_label
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.measure.device_work import DeviceWork, device_works
 from shardwright.measure.sampling import SampleSpace
+from shardwright.modelling.dataset import pair_label
 from shardwright.search import plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
 from shardwright.task import Task
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 STRATEGIES = ("size_lookup", "greedy", "neuroshard", "certified")
 _SEARCH_S = 5.0
@@ -39,7 +39,7 @@ class Set:
     Attributes:
         work: the work of the device.
         kind: "random", "policy", "neighbour", "task" or "pair".
-        label: the pair and variant that the set belongs to; see `shardwright.cost.dataset`.
+        label: the pair and variant that the set belongs to; see `shardwright.modelling.dataset`.
     """
 
     work: DeviceWork

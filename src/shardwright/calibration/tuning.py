@@ -1,7 +1,7 @@
 """Tuning: find the best measured plan of a task in minutes. Plan, measure, correct the model, plan again.
 
 1. Several searches find plans with the uncorrected model. The devices of these plans are measured in turns.
-2. All measurements so far correct the model (`shardwright.cost.correction`).
+2. All measurements so far correct the model (`shardwright.modelling.correction`).
 3. Each round proposes new plans. Most are the best plan after a few moves, chosen by the corrected model or by another correction that
    the measurements allow; every other round also searches with the corrected model. Only new devices are measured.
 4. A plan becomes the best only if it was measured to be better by more than the noise. The number of moves at once grows while gains
@@ -25,16 +25,22 @@ from shardwright.calibration.moves import Moves
 from shardwright.calibration.sets import fitted_task
 from shardwright.calibration.visits import Candidate, Comparison, Visitor, calibration_lock, check_minutes
 from shardwright.cost.choice import cache_folder, resolve_cost_model, samples_folder
-from shardwright.cost.correction import CorrectedModel, corrected, with_cut_price
 from shardwright.cost.files import device_type
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score, scored
 from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed
-from shardwright.measure.backend import default_backend
+from shardwright.hardware import (
+    Fingerprint,
+    available_memory,
+    check_device,
+    default_backend,
+    device_memory,
+    fingerprint,
+)
 from shardwright.measure.device_work import arena_bytes
-from shardwright.measure.hardware import Fingerprint, available_memory, check_device, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, control_works
 from shardwright.measure.store import SampleStore
+from shardwright.modelling.correction import CorrectedModel, corrected, with_cut_price
 from shardwright.search.solve import plan
 from shardwright.search.strategy import Interruptible
 from shardwright.sharding.costs import Trial, Tuning

@@ -20,7 +20,6 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.calibration.sets import Set
-from shardwright.cost.dataset import Samples, join, samples_of, samples_of_works
 from shardwright.cost.score import communication_ms, synchronisation_ms
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
@@ -35,6 +34,7 @@ from shardwright.measure.measuring import (
 )
 from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore, reading, work_id
+from shardwright.modelling.dataset import Samples, join, samples_of, samples_of_works
 from shardwright.sharding.plan import Plan
 
 _MOST_FAILED = 10  # failures in a row that blame the backend rather than a work

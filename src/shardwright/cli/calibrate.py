@@ -205,7 +205,7 @@ def _links_table(links: MeasuredLinks) -> rich.table.Table:
 def with_known_links(topology: Topology) -> tuple[Topology, str | None]:
     """A topology that states no links, with those that were measured on such a cluster; and a note that says so, None if there are none."""
     from shardwright.cost.files import age
-    from shardwright.cost.links import cached_links
+    from shardwright.modelling.links import cached_links
 
     found = cached_links(topology) if topology.links is None else None
     if found is None:

@@ -17,7 +17,7 @@ from shardwright.errors import some_of
 from shardwright.sharding import Plan
 from shardwright.sharding.diff import PlanDiff, carry
 from shardwright.sharding.runtimes import crossing
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 _MOST_TABLES = 20
 _COLUMNS = ("table", "before", "after", "moves", "stays")

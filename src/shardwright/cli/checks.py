@@ -29,7 +29,7 @@ def measured_device(kind: str) -> str:
     if kind != "cuda":
         return "cpu"
     from shardwright.cost.files import device_type
-    from shardwright.measure.hardware import gpu_model
+    from shardwright.hardware import gpu_model
 
     return device_type({"device_kind": kind, "processor": gpu_model()})
 

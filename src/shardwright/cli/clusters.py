@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.cli.output import note
 from shardwright.errors import InvalidInput
-from shardwright.task.units import check_unit, format_bytes, parse_bytes, parse_count
+from shardwright.task.quantities import check_unit, format_bytes, parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from shardwright.task import Task, Topology

@@ -15,7 +15,7 @@ from shardwright.cli.output import emit, note, percent, progress
 from shardwright.errors import InvalidInput, require
 from shardwright.measure.backend import is_own
 from shardwright.measure.stock import seconds_or_default
-from shardwright.task.units import parse_bytes
+from shardwright.task.quantities import parse_bytes
 
 Output = Annotated[Path, option("--output", "-o", metavar="FOLDER", text="The sample store; an existing one goes on.")]
 SampleCount = Annotated[

@@ -29,8 +29,8 @@ from shardwright.cli.options import (
 from shardwright.cli.output import MISSING, Report, emit, ms, note, percent, progress, saved, seconds, signed, table
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency, require
+from shardwright.questions.review import elsewhere_line, plan_elsewhere
 from shardwright.search import plan, rival_names, strategy_named, strategy_names
-from shardwright.search.review import elsewhere_line, plan_elsewhere
 from shardwright.sharding import BOUND_SCOPES, Plan
 from shardwright.sharding.runtimes import other_runtime, preferred_runtimes, task_for
 from shardwright.task import Task

@@ -155,8 +155,7 @@ def affordable(attempts: Sequence[Attempt], seconds: float) -> list[Attempt]:
 
 def view(heading: str, attempts: Sequence[Attempt], cost_model: CostModel) -> Table:
     """The table of attempts; its caption says what was predicted and measured, and with which cost model and backend."""
-    from shardwright.measure.backend import default_backend
-    from shardwright.measure.hardware import cpu_model
+    from shardwright.hardware import cpu_model, default_backend
 
     caption = f"{CAPTION}\ncost model {cost_model.name} · measured with {default_backend()} on {cpu_model()}"
     return attempts_table(heading, attempts, caption)

@@ -27,10 +27,10 @@ from shardwright.cli.options import (
 )
 from shardwright.cli.output import emit, ms, percent, progress, saved, signed, table
 from shardwright.errors import InvalidInput, some_of
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.search.drift import Drift
+    from shardwright.questions.drift import Drift
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Table
 
@@ -79,7 +79,7 @@ def run(
         shardwright drift plan.json logs/today/*.parquet -o next.json || echo "a new plan is worth it"
     """
     import shardwright as sw
-    from shardwright.search.drift import drift
+    from shardwright.questions.drift import drift
 
     check_target(output, inputs=[plan, *logs, model])
     older = sw.Plan.load(plan)
@@ -140,7 +140,7 @@ def _views(plan: Path, found: Drift) -> list[RenderableType]:
 
 
 def _sentence(plan: Path, found: Drift) -> str:
-    from shardwright.search.drift import moves
+    from shardwright.questions.drift import moves
 
     if found.now_ms is None:
         return f"{plan} cannot run any more: {found.why_not}; a new plan takes {ms(found.better_ms)} ms"
@@ -154,7 +154,7 @@ def _sentence(plan: Path, found: Drift) -> str:
 
 
 def _document(plan: Path, found: Drift) -> dict[str, Any]:
-    from shardwright.search.drift import moves
+    from shardwright.questions.drift import moves
 
     return {
         "plan": str(plan),

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import rich.table
     from _typeshed import DataclassInstance
 
+    from shardwright.learned.options import AutoShardOptions, DreamShardOptions
+    from shardwright.learned.worlds import World
     from shardwright.measure.remote import Fleet
-    from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
-    from shardwright.search.learned.worlds import World
     from shardwright.task import Task
 
 Options = TypeVar("Options", bound="DataclassInstance")
@@ -162,10 +162,10 @@ def run(
         shardwright plan task.yaml --strategy dreamshard --policy dreamshard.safetensors
     """
     require("learn", "learning")
-    from shardwright.search.learned.policy_files import save_policy
-    from shardwright.search.learned.records import TrainingRecord
-    from shardwright.search.learned.trainer import learn
-    from shardwright.search.learned.worlds import MeasuredWorld
+    from shardwright.learned.policy_files import save_policy
+    from shardwright.learned.records import TrainingRecord
+    from shardwright.learned.trainer import learn
+    from shardwright.learned.worlds import MeasuredWorld
     from shardwright.workload.training_tasks import load_training_tasks
 
     check_target(output, inputs=[tasks, model], outputs=[checkpoint])
@@ -213,7 +213,7 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
         InvalidInput: no cost model serves all tasks, or options contradict each other.
     """
     from shardwright.cost import resolve_cost_model
-    from shardwright.search.learned.worlds import MeasuredWorld, SimulatedWorld
+    from shardwright.learned.worlds import MeasuredWorld, SimulatedWorld
 
     if not simulated:
         if model is not None:
@@ -233,7 +233,7 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
 
 def _options(strategy: Learner, chosen: dict[str, int], texts: Sequence[str]) -> AutoShardOptions | DreamShardOptions:
     """The options of the strategy's training; raises InvalidInput if a text is no option."""
-    from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
+    from shardwright.learned.options import AutoShardOptions, DreamShardOptions
 
     if strategy == "autoshard":
         return options_from_texts(AutoShardOptions, chosen, texts)

@@ -10,7 +10,7 @@ import typer
 from shardwright.cli.options import AsJson
 from shardwright.cli.output import MISSING, emit, percent, table
 from shardwright.errors import InvalidInput
-from shardwright.task.units import did_you_mean
+from shardwright.task.quantities import did_you_mean
 
 _COVERAGE = ("optimizer", "batch_sizes", "tables", "task")
 

@@ -33,11 +33,11 @@ from shardwright.cli.options import (
 )
 from shardwright.cli.output import MISSING, SearchProgress, emit, ms, percent, progress, saved, table
 from shardwright.errors import InvalidInput, some_of
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.cost import CostModel
-    from shardwright.search.groups import GroupSizes
+    from shardwright.questions.group_sizes import GroupSizes
     from shardwright.sharding import Plan, RankMap
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task
@@ -160,9 +160,9 @@ def run(
     from shardwright.cli.change import change_from, change_to_dict, change_views
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.show import device_table, headline
+    from shardwright.questions.group_sizes import plan_groups
     from shardwright.schema import Place
     from shardwright.search import strategy_named
-    from shardwright.search.groups import plan_groups
     from shardwright.search.registry import with_policy
     from shardwright.sharding.files import plan_to_dict
 

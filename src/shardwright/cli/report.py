@@ -12,7 +12,7 @@ from shardwright.cli.checks import check_target, measured_device
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, option
 from shardwright.cli.output import emit, note, progress, saved
 from shardwright.errors import InvalidInput, require
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.report import Entry, MeasuredTimes

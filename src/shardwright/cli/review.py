@@ -15,12 +15,12 @@ from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TimeLimit, cost_model_for, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
 from shardwright.errors import InvalidInput, require
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.measure.measuring import MeasuredPlan
+    from shardwright.questions.review import Review
     from shardwright.report import Entry
-    from shardwright.search.review import Review
     from shardwright.sharding import Plan
 
 _MOST_TABLES = 10
@@ -65,8 +65,8 @@ def run(
         shardwright review plan.json
         shardwright review torchrec_plan.json --task task.yaml --measure -o better.json
     """
+    from shardwright.questions.review import review
     from shardwright.report import entry_of
-    from shardwright.search.review import review
 
     check_target(output, inputs=[plan, task, model])
     if measure:
@@ -158,7 +158,7 @@ def _tables(found: Review, entry: Entry) -> list[dict[str, Any]]:
 
 
 def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
-    from shardwright.search.review import elsewhere_line
+    from shardwright.questions.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
 
     cells = [

@@ -15,10 +15,10 @@ from shardwright.cli.clusters import clusters_of
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.task.units import format_bytes, parse_count
+from shardwright.task.quantities import format_bytes, parse_count
 
 if TYPE_CHECKING:
-    from shardwright.search.scale import ClusterSize, Scaling
+    from shardwright.questions.scale import ClusterSize, Scaling
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task, Topology
 
@@ -90,8 +90,8 @@ def run(
     Example:
         shardwright scale task.yaml --hosts 1,2,4 --devices h100-8,h200-8 --price h100=2.5 --price h200=3.5
     """
+    from shardwright.questions.scale import DenseWork, scale
     from shardwright.schema import Place
-    from shardwright.search.scale import DenseWork, scale
     from shardwright.task import Task
 
     if batch is not None and batch_per_device is not None:

@@ -17,7 +17,7 @@ from shardwright.cli.options import AsJson, ModelFile
 from shardwright.cli.output import MISSING, emit, ms, note, percent, seconds, table
 from shardwright.errors import counted
 from shardwright.sharding import BOUND_SCOPES, PHASES, SEARCH_ENDS, Plan
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.report import Bottleneck, Entry

@@ -15,20 +15,21 @@ import typer
 from shardwright.cli.checks import check_target
 from shardwright.cli.options import AsJson, HardwareName, OtherHardware, SamplesFolders, Seed, option
 from shardwright.cli.output import MISSING, emit, percent, progress, saved, table
-from shardwright.cost.files import accuracy_metadata, device_type
+from shardwright.cost.files import device_type
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.neuroshard import NeuroShardModel
 from shardwright.errors import InvalidInput, ShardwrightError, require, some_of
+from shardwright.modelling.accuracy import accuracy_metadata
 from shardwright.schema import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import rich.table
 
-    from shardwright.cost.accuracy import Accuracy
-    from shardwright.cost.dataset import Samples
-    from shardwright.cost.neuroshard.collectives import Collectives, PassErrors
-    from shardwright.measure.hardware import Fingerprint
+    from shardwright.hardware import Fingerprint
+    from shardwright.modelling.accuracy import Accuracy
+    from shardwright.modelling.dataset import Samples
+    from shardwright.modelling.neuroshard_collectives import Collectives, PassErrors
 
 Network: TypeAlias = Literal["shardwright", "neuroshard"]
 _EPOCHS: dict[Network, int] = {"shardwright": 300, "neuroshard": 1000}
@@ -107,7 +108,7 @@ def run(
 
 
 def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:
-    from shardwright.cost.training import TrainingOptions, train, width_of
+    from shardwright.modelling.training import TrainingOptions, train, width_of
 
     width = width_of(stores.machines[0]["device_kind"])
     with progress("training", total=epochs) as report:
@@ -126,7 +127,7 @@ def _caches(machines: Sequence[Fingerprint]) -> tuple[int, int]:
     Otherwise they are common ones: a model must not depend on where it is trained.
     """
     from shardwright.cost.published import GPUS
-    from shardwright.measure.hardware import COMMON_CACHES, cache_bytes, cpu_model, gpu_model
+    from shardwright.hardware import COMMON_CACHES, cache_bytes, cpu_model, gpu_model
 
     kind = machines[0]["device_kind"]
     if (gpu := GPUS.get(device_type(machines[0]))) is not None and kind == "cuda":
@@ -139,7 +140,7 @@ def _caches(machines: Sequence[Fingerprint]) -> tuple[int, int]:
 
 
 def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
-    from shardwright.cost.neuroshard.training import NeuroShardOptions, train_communication, train_compute
+    from shardwright.modelling.neuroshard_training import NeuroShardOptions, train_communication, train_compute
 
     options = NeuroShardOptions(epochs=epochs, seed=seed)
     with progress("training", total=epochs) as report:
@@ -243,7 +244,7 @@ class Stores:
         Raises:
             InvalidInput: a store holds samples that cannot be trained on; the message names it.
         """
-        from shardwright.cost.dataset import join, samples_of
+        from shardwright.modelling.dataset import join, samples_of
 
         parts = []
         for folder, measured in zip(self.folders, self.kernels, strict=True):
@@ -265,11 +266,11 @@ def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hard
     Raises:
         InvalidInput: a path is named twice or has no samples, no path has kernel samples, or they were measured on different machines.
     """
-    from shardwright.cost.neuroshard.collectives import collectives_of
+    from shardwright.hardware import MACHINE
     from shardwright.measure.collectives.collect import read_collectives
-    from shardwright.measure.hardware import MACHINE
     from shardwright.measure.samples import fingerprints, read_samples
     from shardwright.measure.store import chosen_hardware
+    from shardwright.modelling.neuroshard_collectives import collectives_of
 
     _check_distinct(paths)
     measured = [path for path in paths if _has_collectives(path)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.cli.checks import check_same_task
 from shardwright.cli.output import emit, ms, percent, signed, table
 from shardwright.errors import InfeasibleTask
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     import rich.table

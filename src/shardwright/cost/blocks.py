@@ -19,8 +19,7 @@ from shardwright.cost.flows import GRADIENT_BYTES
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.sharding.memory import STATE_BYTES, gradient_size
-from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ID_BYTES, LENGTH_BYTES, WEIGHT_BYTES, shard_work
+from shardwright.sharding.work import ID_BYTES, LENGTH_BYTES, WEIGHT_BYTES
 from shardwright.task.access import reuse_of_many
 from shardwright.task.table import DTYPE_BYTES
 from shardwright.task.task import Task
@@ -144,7 +143,7 @@ class Tables:
             part = slice(start, start + _AT_ONCE)
             chunk = blocks.part(part)
             works = self._works(chunk)
-            np.matmul(self._encode(chunk, works), into, out=vectors[part])
+            np.matmul(self._model.encode_arrays(works), into, out=vectors[part])
             gradient, id_size = self._gradient[chunk.table] * (chunk.replicas > 1), self._id_size[chunk.table]
             memory[part] = _bytes(self._task, works, gradient, id_size)
             alone = chunk.replicas == 1
@@ -193,19 +192,6 @@ class Tables:
             lookups = self._pooling * self._task.batch_size / replicas
             self._reuse[replicas] = reuse_of_many([table.access for table in self._task.tables], lookups.tolist())
         return self._reuse[replicas]
-
-    def _encode(self, blocks: Blocks, works: WorkArrays) -> Floats:
-        """Encodings of blocks; a cost model that cannot take columns gets them one by one."""
-        columns = getattr(self._model, "encode_arrays", None)
-        if columns is not None:
-            found: Floats = columns(works)
-            return found
-        task = self._task
-        shards = [
-            Shard(task.tables[table].name, (0, int(rows)), (0, int(dim)), tuple(range(replicas)))
-            for table, rows, dim, replicas in zip(blocks.table, blocks.rows, blocks.dim, blocks.replicas, strict=True)
-        ]
-        return self._model.encode([shard_work(task, shard) for shard in shards])
 
 
 def _bytes(task: Task, works: WorkArrays, gradient: Floats, id_size: Ints) -> Ints:

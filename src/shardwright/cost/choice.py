@@ -19,19 +19,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
 
 from shardwright.cost.files import FORMAT, bundled_models, device_type, load_model, model_header, save_model, unlike
 from shardwright.cost.model import ComputeModel, CostModel
 from shardwright.cost.neuroshard.model import LearnedModel
 from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.errors import InvalidInput
-from shardwright.measure.backend import default_backend
-from shardwright.measure.hardware import DECISIVE, Fingerprint, fingerprint
+from shardwright.hardware import DECISIVE, Fingerprint, default_backend, fingerprint
 from shardwright.plugins import load_plugin, plugins
 from shardwright.sharding.plan import Plan
+from shardwright.task.quantities import did_you_mean
 from shardwright.task.task import Optimizer, Task
-from shardwright.task.units import did_you_mean
 
 _ENDING = ".safetensors"
 _NAME = re.compile(rf"(?!.*{re.escape(_ENDING)})[\w.-]{{1,60}}(/[\w., -]{{1,60}})?")
@@ -268,8 +266,12 @@ def given_cost_model(given: CostModel | str | Path, optimizer: Optimizer = "roww
     Raises:
         InvalidInput: the file cannot be read, the plug-in cannot be loaded, or there is neither file nor model.
     """
-    if not isinstance(given, (str, Path)):
+    if isinstance(given, CostModel):
         return given
+    if not isinstance(given, (str, Path)):
+        raise InvalidInput(
+            f"cost_model is {given!r}, must be a path, a name or a model whose class derives from cost.CostModel"
+        )
     named = None if os.path.lexists(given) else named_model(str(given), optimizer)
     if named is None and not os.path.lexists(given) and _NAME.fullmatch(str(given)):
         raise InvalidInput(
@@ -316,4 +318,4 @@ def model_behind(plan: Plan) -> CostModel:
 def _plugin(name: str) -> CostModel | None:
     """The plug-in of this name; None if there is none."""
     found = plugins("cost_models").get(name)
-    return None if found is None else cast(CostModel, load_plugin(found, ("pricing", "encode")))
+    return None if found is None else given_cost_model(load_plugin(found, ("pricing", "encode_arrays")))

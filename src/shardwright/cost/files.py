@@ -8,24 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 from shardwright.cost.features import FEATURES, SCALES
 from shardwright.cost.model import SHAPES, WIDE, ComputeModel, Head
 from shardwright.cost.neuroshard import model as neuroshard
 from shardwright.cost.neuroshard.model import LearnedModel, NeuroShardModel, Weights
 from shardwright.errors import InvalidInput
-from shardwright.measure.hardware import cpu_model, gpu_model
+from shardwright.hardware import cpu_model, gpu_model
 from shardwright.task import PRESETS, Task
 from shardwright.tensor_files import load_weights, save_weights
-
-if TYPE_CHECKING:
-    from shardwright.cost.accuracy import Accuracy
 
 _BEYOND = 2.0  # batch sizes outside the trained range by more than this factor count as extrapolation
 _UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60))
@@ -102,12 +98,6 @@ def provenance(metadata: Mapping[str, str]) -> str | None:
     if not error:
         return origin
     return f"{origin}, mean error {float(error):.1%} on {metadata.get('test_sets', 'some')} sets it had not seen"
-
-
-def accuracy_metadata(accuracy: Accuracy) -> dict[str, str]:
-    """The errors as entries for a model's metadata."""
-    figures: dict[str, Any] = {key: value for key, value in asdict(accuracy).items() if isinstance(value, float)}
-    return {"test_sets": str(accuracy.sets)} | {key: f"{value:.5f}" for key, value in figures.items()}
 
 
 def device_type(hardware: Mapping[str, str]) -> str:

@@ -20,10 +20,12 @@ convex: the first wide table raises the price of all others at once. It only add
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,9 @@ from shardwright.cost.features import CACHES, FEATURES, SCALES, WIDTHS, WorkArra
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 from shardwright.tensor_files import check_weights
+
+if TYPE_CHECKING:
+    from shardwright.cost.neuroshard.model import CommunicationNetworks
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,25 +161,57 @@ def shapes_of(names: Collection[str]) -> dict[str, tuple[int, ...]]:
     return SHAPES | ({WIDE: WIDE_SHAPE} if WIDE in names else {})
 
 
-class CostModel(Protocol):
-    """Predicts the kernel times of any set of shards, through sums of encodings."""
+class CostModel(ABC):
+    """Predicts the kernel times of any set of shards, through sums of encodings.
+
+    A model implements `name`, `pricing` and `encode_arrays`. All other members have defaults.
+
+    Attributes:
+        metadata: origin of the model, such as hardware, optimizer and accuracy; empty if it is unknown.
+    """
+
+    metadata: Mapping[str, str] = MappingProxyType({})
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Name that says what the model is and what it was made from; written into plans."""
-        ...
 
     @property
+    @abstractmethod
     def pricing(self) -> Pricing:
         """Turns the sums of a device's calls into times."""
-        ...
+
+    @abstractmethod
+    def encode_arrays(self, works: WorkArrays) -> Floats:
+        """`(n, latent)` encodings of n shards, given as arrays."""
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, latent)` encodings of n shards."""
-        ...
+        return self.encode_arrays(WorkArrays.of(works))
+
+    @property
+    def cut_error(self) -> float:
+        """Error of the price of a cut, as a share of the table's time: searches make no cut that gains less."""
+        return 0.0
+
+    @property
+    def narrowest(self) -> int | None:
+        """Fewest columns of a block that searches cut, unless nothing else fits; None for no limit."""
+        return None
+
+    @property
+    def superadditive(self) -> CostModel | None:
+        """A model that is never dearer, in which cutting or replicating a table never makes it cost less; bounds of tiers need it."""
+        return None
+
+    @property
+    def communication(self) -> CommunicationNetworks | None:
+        """NeuroShard's networks of the all-to-alls; None if the model has none."""
+        return None
 
 
-class AddedModel:
+class AddedModel(CostModel):
     """A cost model that adds forward and backward ms of its own to each shard, in two more columns of a base model's encodings.
 
     Attributes:
@@ -187,20 +224,9 @@ class AddedModel:
         """`(n, 2)` forward and backward ms to add to n shards, whose `(n, latent)` encodings by the base model are given."""
         raise NotImplementedError
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
+    def encode_arrays(self, works: WorkArrays) -> Floats:
         """`(n, latent + 2)` encodings of n shards."""
-        arrays = WorkArrays.of(works)
-        if self.encode_arrays is not None:
-            return self.encode_arrays(arrays)
-        return self._wider(arrays, self.base.encode(works))
-
-    @property
-    def encode_arrays(self) -> Callable[[WorkArrays], Floats] | None:
-        """Like `encode`, for shards given as arrays; None if the base model has no such method."""
-        base = getattr(self.base, "encode_arrays", None)
-        return None if base is None else lambda works: self._wider(works, base(works))
-
-    def _wider(self, works: WorkArrays, latents: Floats) -> Floats:
+        latents = self.base.encode_arrays(works)
         return np.hstack([latents, self.added(works, latents)])
 
     def priced(self, scale: Floats, once: Floats) -> Pricing:
@@ -218,7 +244,7 @@ class AddedModel:
 
 
 @dataclass(frozen=True, eq=False)
-class ComputeModel:
+class ComputeModel(CostModel):
     """The learned compute model, evaluated with numpy.
 
     Attributes:
@@ -247,12 +273,8 @@ class ComputeModel:
         """Name in the metadata, else device and head, as in "cpu/convex"."""
         return self.metadata.get("name", f"{self.metadata.get('device', 'unknown')}/{self.head}")
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, 34)` encodings of n shards, for a GPU `(n, 43)`."""
-        return self.encode_arrays(WorkArrays.of(works))
-
     def encode_arrays(self, works: WorkArrays) -> Floats:
-        """Like `encode`, for n shards given as arrays."""
+        """`(n, 34)` encodings of n shards, for a GPU `(n, 43)`."""
         w = self.weights
         x = (np.clip(features(works), w["feature_low"], w["feature_high"]) - w["feature_mean"]) / w["feature_std"]
         hidden = np.maximum(x @ w["encoder.0.weight"].T.astype(np.float64) + w["encoder.0.bias"], 0.0)

@@ -21,8 +21,8 @@ a call with a few small tables takes longer, because the host needs some 0.3 ms 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -30,9 +30,8 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import Pricing
+from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InvalidInput
-from shardwright.sharding.work import ShardWork
 
 SECTOR = 32  # fewest bytes that memory moves
 _CACHE_BYTES_A_CYCLE = 64
@@ -87,7 +86,7 @@ STATE_ROWS = {"sgd": 0, "rowwise_adagrad": 0, "adagrad": 1, "adam": 2}
 
 
 @dataclass(frozen=True)
-class PublishedModel:
+class PublishedModel(CostModel):
     """A cost model from published figures; linear, hence convex.
 
     Attributes:
@@ -102,6 +101,7 @@ class PublishedModel:
     device: str
     optimizer: str = "rowwise_adagrad"
     gpu: Gpu | None = None
+    metadata: Mapping[str, str] = field(init=False, repr=False, compare=False)
 
     cut_error: ClassVar[float] = 0.1
     """Error of the price of a cut, as a share of the table's time: twice the median in `benchmarks/published_costs.py`."""
@@ -111,6 +111,8 @@ class PublishedModel:
     def __post_init__(self) -> None:
         if self.gpu is None and self.device not in GPUS:
             raise InvalidInput(f"cost model: no figures of device {self.device!r}; known are {', '.join(GPUS)}")
+        metadata = {"name": self.name, "device": self.device, "origin": _ORIGIN, "half_within": HALF_WITHIN}
+        object.__setattr__(self, "metadata", metadata)
 
     @classmethod
     def of_bandwidth(cls, device: str, bandwidth: float, optimizer: str = "rowwise_adagrad") -> PublishedModel:
@@ -124,11 +126,6 @@ class PublishedModel:
         return f"{self.device}/published"
 
     @property
-    def metadata(self) -> dict[str, str]:
-        """Name, device, origin and error, as learned models keep them."""
-        return {"name": self.name, "device": self.device, "origin": _ORIGIN, "half_within": HALF_WITHIN}
-
-    @property
     def superadditive(self) -> PublishedModel:
         """A cheaper model in which cutting or replicating a table never makes it cost less: its cache holds everything."""
         return replace(self, gpu=replace(self._gpu, cache=np.inf))
@@ -137,12 +134,8 @@ class PublishedModel:
     def _gpu(self) -> Gpu:
         return self.gpu or GPUS[self.device]
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, 2)` forward and backward ms of each shard, without launches."""
-        return self.encode_arrays(WorkArrays.of(works))
-
     def encode_arrays(self, works: WorkArrays) -> Floats:
-        """Like `encode`, for n shards given as arrays."""
+        """`(n, 2)` forward and backward ms of each shard, without launches."""
         forward, backward = parts(works, self._gpu, self.optimizer)
         return np.stack([forward @ FACTORS[0], backward @ FACTORS[1]], axis=1)
 

@@ -28,14 +28,14 @@ from shardwright.cost.flows import (
     traffic_by_kind,
     value_bytes,
 )
-from shardwright.cost.groups import NoKernels, with_groups
+from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel
-from shardwright.errors import ShardwrightError
+from shardwright.cost.synchronisation import NoKernels, with_groups
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, ShardWorks, numbered_calls
+from shardwright.sharding.work import ShardWork, ShardWorks
 from shardwright.task.task import Task
 from shardwright.task.topology import VALUE_BYTES
 
@@ -145,12 +145,10 @@ def scored(plan: Plan, cost_model: CostModel) -> Plan:
 
 def device_ms(model: CostModel, works: Sequence[ShardWork]) -> tuple[float, float]:
     """Predicted forward and backward kernel ms of a device with these shards, in any order: the sum over its fused calls."""
-    call = numbered_calls(works)
-    latents = model.encode(works)
-    sums = np.zeros((max(call, default=-1) + 1, latents.shape[1]))
-    np.add.at(sums, call, latents)
-    forward, backward = model.pricing.devices(sums, np.ones(len(sums), dtype=bool))
-    return float(forward), float(backward)
+    ledger = EncodedBlocks.of(model, works).ledger(1)
+    ledger.add(np.zeros(len(works), dtype=np.int64), np.arange(len(works)))
+    forward, backward = ledger.times()[0].tolist()
+    return forward, backward
 
 
 def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Floats:
@@ -162,23 +160,15 @@ def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Fl
     of_shard = [works.of(shard) for shard in shards]  # equal blocks of a tier share one work, which is encoded once
     distinct = {id(work): work for work in of_shard}
     number = {key: index for index, key in enumerate(distinct)}
-    latents, call = cost_model.encode(list(distinct.values())), numbered_calls(distinct.values())
-    sums = np.zeros((task.topology.devices, max(call, default=-1) + 1, latents.shape[1]))
-    present = np.zeros(sums.shape[:2], dtype=bool)
-    for work, shard in zip(of_shard, shards, strict=True):
-        index = number[id(work)]
-        sums[list(shard.devices), call[index]] += latents[index]
-        present[list(shard.devices), call[index]] = True
-    times = cost_model.pricing.devices(sums, present)
-    if np.isnan(times).any():
-        raise ShardwrightError(
-            f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"
-        )
-    return times
+    ledger = EncodedBlocks.of(cost_model, list(distinct.values())).ledger(task.topology.devices)
+    devices = np.array([rank for shard in shards for rank in shard.devices], dtype=np.int64)
+    block = np.array([number[id(work)] for work in of_shard], dtype=np.int64)
+    ledger.add(devices, block.repeat([len(shard.devices) for shard in shards]))
+    return ledger.times()
 
 
 def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
-    """`(devices, 2)` forward and backward ms to synchronise sharding groups in a step; see `cost.groups`."""
+    """`(devices, 2)` forward and backward ms to synchronise sharding groups in a step; see `cost.synchronisation`."""
     return compute_ms(task, shards, NoKernels())
 
 

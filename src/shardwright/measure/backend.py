@@ -9,16 +9,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from shardwright.errors import InvalidInput, MeasurementFailed, MissingDependency, said
-from shardwright.measure.hardware import available_memory, import_torch
+from shardwright.hardware import available_memory, import_torch
 from shardwright.plugins import plugins
 from shardwright.sharding.work import Call, ShardWork, call_of
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -228,11 +227,6 @@ class Backend(Protocol):
 def is_own(name: str) -> bool:
     """Whether a name is that of a user's own backend class ("package.module:ClassName") or of a plug-in."""
     return name not in BACKENDS and (":" in name or name in plugins("backends"))
-
-
-def default_backend() -> str:
-    """`fbgemm` if it is installed, else `embedding_bag`."""
-    return "fbgemm" if find_spec("fbgemm_gpu") else "embedding_bag"
 
 
 def check_backend(name: str) -> None:

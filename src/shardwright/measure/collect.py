@@ -15,10 +15,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardwright.errors import MeasurementFailed, telling_errors
-from shardwright.measure.backend import BACKEND_HELP, check_backend, default_backend, is_own
+from shardwright.hardware import default_backend, fingerprint
+from shardwright.measure.backend import BACKEND_HELP, check_backend, is_own
 from shardwright.measure.checks import require_checked
 from shardwright.measure.device_work import Visit
-from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import Measurer, Printer, Progress
 from shardwright.measure.sampling import BREADTHS, TableSet
 from shardwright.measure.stock import (
@@ -31,8 +31,8 @@ from shardwright.measure.stock import (
     work_of,
 )
 from shardwright.measure.timing import TimingPolicy
+from shardwright.task.quantities import parse_bytes
 from shardwright.task.task import OPTIMIZERS
-from shardwright.task.units import parse_bytes
 
 if TYPE_CHECKING:
     from shardwright.measure.remote import Fleet

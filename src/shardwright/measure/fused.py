@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.hardware import cache_bytes
 from shardwright.measure.backend import Arena, Backend, FusedCall, FusedInput, KernelGroup, kernel_groups
-from shardwright.measure.hardware import cache_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.table import row_bytes
 from shardwright.workload.batches import Batch, Scatter, draw_batch

@@ -24,16 +24,16 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.backend import check_backend, default_backend
+from shardwright.hardware import available_memory, check_device, default_backend
+from shardwright.measure.backend import check_backend
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
-from shardwright.measure.hardware import available_memory, check_device
 from shardwright.measure.timing import TimingPolicy, at_state
 from shardwright.measure.worker import Worker, WorkerOptions
 from shardwright.sharding.costs import expected_slowest
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 Times: TypeAlias = tuple[float, float]
 

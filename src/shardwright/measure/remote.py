@@ -17,10 +17,10 @@ from pathlib import Path
 from shardwright.cluster import Cluster, Pool
 from shardwright.errors import MeasurementFailed, ShardwrightError
 from shardwright.files import write_atomically
-from shardwright.measure.backend import check_backend, default_backend, is_own
+from shardwright.hardware import DECISIVE, Fingerprint, default_backend, device_memory, fingerprint, import_torch
+from shardwright.measure.backend import check_backend, is_own
 from shardwright.measure.checks import CHECKS, check_machine
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes
-from shardwright.measure.hardware import DECISIVE, Fingerprint, device_memory, fingerprint, import_torch
 from shardwright.measure.measuring import Measurer, check_memory
 from shardwright.measure.sampling import TableSet
 from shardwright.measure.stock import work_of
@@ -197,7 +197,7 @@ def open_fleet(
 ) -> Iterator[Fleet]:
     """Start workers on the machines of the most common kind.
 
-    Machines are of one kind if they agree in everything that decides how long kernels take (`measure.hardware.DECISIVE`). If two kinds
+    Machines are of one kind if they agree in everything that decides how long kernels take (`hardware.DECISIVE`). If two kinds
     have equally many workers, the kind of the machine named first is chosen.
 
     Args:

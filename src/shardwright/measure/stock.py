@@ -23,8 +23,8 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
+from shardwright.hardware import Fingerprint, check_device, device_memory
 from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.hardware import Fingerprint, check_device, device_memory
 from shardwright.measure.measuring import settled, time_of
 from shardwright.measure.sampling import Breadth, SampleSpace, TableSet, breadth_named, pool_digest
 from shardwright.measure.store import SampleStore

@@ -26,8 +26,8 @@ import numpy as np
 
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.files import is_missing
+from shardwright.hardware import DECISIVE, Fingerprint, differences
 from shardwright.measure.device_work import ASSUMED_ELASTICITY, DeviceWork, Visit
-from shardwright.measure.hardware import DECISIVE, Fingerprint, differences
 from shardwright.sharding.work import columns_of
 
 NAME = "samples.sqlite"

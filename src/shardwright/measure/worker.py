@@ -19,12 +19,12 @@ from time import monotonic, time
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from shardwright.errors import MeasurementFailed, ShardwrightError
+from shardwright.hardware import import_torch, require_cuda
 from shardwright.measure.backend import Arena, load_backend
 from shardwright.measure.device_work import DeviceWork, Visit, decode_work, encode_work
 from shardwright.measure.fused import DeviceCalls, wait_for
-from shardwright.measure.hardware import import_torch, require_cuda
-from shardwright.measure.processes import Child, parsed, reply, take_over_stdout
 from shardwright.measure.timing import SENTINEL_BYTES, Elasticity, Sentinel, TimingPolicy, clock_of, time_parts
+from shardwright.processes import Child, parsed, reply, take_over_stdout
 
 if TYPE_CHECKING:
     import torch

@@ -16,18 +16,18 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.collectives import prices_of, sets_of, waits_of
 from shardwright.cost.flows import LinkTraffic
-from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import Traffic, communication_ms, score, traffic
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidPlan, ShardwrightError
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.costs import PHASES, PlanCost
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import COLUMN_UNIT, Shard
 from shardwright.sharding.work import numbered_calls, shard_work
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Table
 from shardwright.task.topology import Topology
-from shardwright.task.units import format_bytes
 
 _NOISE = 1e-9  # share of a device's bytes: a remainder below it is rounding, after all bytes have been subtracted
 _AT_ONCE = 16_384  # cells priced together: so few that their hidden units stay in the processor's caches
@@ -263,7 +263,7 @@ def _lacking(plan: Plan, cost: PlanCost) -> int:
 def _larger_batch(plan: Plan, cost_model: CostModel, base: float) -> Change | None:
     """Price the plan with twice the batch; None if it does not fit, or if the model did not learn from such batches."""
     size = 2 * plan.task.batch_size
-    trained = getattr(cost_model, "metadata", {}).get("batch_sizes", "")
+    trained = cost_model.metadata.get("batch_sizes", "")
     known = [int(one) for one in trained.split(", ") if one.isdigit()]
     if known and not min(known) <= plan.task.batch_size < size <= max(known):
         return None

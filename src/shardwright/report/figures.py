@@ -29,7 +29,7 @@ from shardwright.report.verdict import PHASE_NAMES
 from shardwright.sharding.costs import PlanCost
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.plan import Plan
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if find_spec("matplotlib") is None:
     raise MissingDependency(

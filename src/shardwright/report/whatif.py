@@ -24,9 +24,9 @@ import numpy.typing as npt
 from shardwright.arrays import Floats
 from shardwright.cost.collectives import prices_of
 from shardwright.cost.flows import asked_bytes, traffic_by_kind
-from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import passes_of
+from shardwright.cost.synchronisation import with_groups
 from shardwright.sharding.files import plan_to_dict
 from shardwright.sharding.memory import block_parts
 from shardwright.sharding.plan import Plan

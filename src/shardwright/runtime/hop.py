@@ -14,6 +14,7 @@ so that rows to send lie before rows that stay. The question is a slot of the de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -21,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from shardwright._engine import sort_by_place
+from shardwright._engine import runs_by_place, sort_by_place
 from shardwright.arrays import Ints
 from shardwright.runtime.placement import Group
 from shardwright.runtime.process_groups import Members
@@ -138,7 +139,7 @@ class Hop:
         by_rank = self.codes.destinations(np.arange(members.size))
         self._by_rank = torch.from_numpy(by_rank).to(device)
         self._member_at = torch.from_numpy(np.argsort(by_rank)).to(device)
-        self._buffers = Buffers(device)
+        self._buffers, self._numbers = Buffers(device), Buffers(device, torch.int64)
 
     def ask(
         self,
@@ -190,29 +191,38 @@ class Hop:
 
     def _runs(self, codes: torch.Tensor, bags: Bags) -> _Runs:
         """Put the lookups of one bag at one place next to each other: each such run gets one answer."""
-        bits, groups, members = self.codes.bits, len(self.groups), self.codes.members
-        counts, order, _, questions = self._sorted(codes)
-        place, bag = codes[order] >> bits, bags.of[order]
-        first = torch.ones_like(place, dtype=torch.bool)
-        first[1:] = (place[1:] != place[:-1]) | (bag[1:] != bag[:-1])
-        heads = first.nonzero().flatten()
-        place = place[heads]
-        answers = torch.bincount(place, minlength=groups * members)
-        questions = (questions << 1) + first
+        groups, members = len(self.groups), self.codes.members
+        counts, answers, questions, heads, order = self._in_runs(codes, bags)
+        places = torch.arange(groups * members, device=codes.device).repeat_interleave(
+            answers, output_size=heads.numel()
+        )
+        first = torch.tensor([0] * self.row_groups + bags.bounds[:-1], device=codes.device)
         if bags.weights is not None:
             questions = torch.stack([questions, bags.weights[order].view(torch.int32).to(torch.int64)], 1)
         return _Runs(
             counts.view(groups, members),
             answers.view(groups, members),
             questions,
-            self._in_group(bag[heads], place // members, bags.bounds),
-            self._member_at[place % members],
+            heads - first[places // members],
+            self._member_at[places % members],
         )
 
-    def _in_group(self, bags: torch.Tensor, groups: torch.Tensor, bounds: list[int]) -> torch.Tensor:
-        """Count bags inside their groups."""
-        first = torch.tensor([0] * self.row_groups + bounds[:-1], device=bags.device)
-        return bags - first[groups]
+    def _in_runs(self, codes: torch.Tensor, bags: Bags) -> tuple[torch.Tensor, ...]:
+        """Counts and runs of each place, questions with their marks, the bag of each run, and the order; that only if bags are weighted."""
+        places = len(self.groups) * self.codes.members
+        if codes.device.type == "cpu":
+            counts, answers = torch.zeros((2, places), dtype=torch.int64)
+            questions, heads = (self._numbers.take(name, codes.numel()) for name in ("questions", "heads"))
+            order = self._numbers.take("order", codes.numel() if bags.weights is not None else 0)
+            written = (one.numpy() for one in (counts, answers, questions, heads, order))
+            runs_by_place(codes.numpy(), bags.of.numpy(), self.codes.bits, *written)
+            return counts, answers, questions, heads[: int(answers.sum())], order
+        counts, order, _, questions = self._sorted(codes)
+        place, bag = codes[order] >> self.codes.bits, bags.of[order]
+        first = torch.ones_like(place, dtype=torch.bool)
+        first[1:] = (place[1:] != place[:-1]) | (bag[1:] != bag[:-1])
+        answers = torch.bincount(place[first], minlength=places)
+        return counts, answers, (questions << 1) + first, bag[first], order
 
     def _sorted(self, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Sort codes by place. Returns counts by group and destination, the order, its inverse, and the questions in that order."""
@@ -352,16 +362,17 @@ def sum_equal(numbers: Rows, rows: Rows, orders: Rows | None = None) -> tuple[Ro
 
 
 class Buffers:
-    """Matrices by name on one torch device. Every step reuses their memory, since fresh pages cost more than filling them."""
+    """Vectors and matrices by name on one torch device. Every step reuses their memory, since fresh pages cost more than filling them."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self._device, self._dtype = device, dtype
         self._spare: dict[Hashable, torch.Tensor] = {}
 
-    def take(self, name: Hashable, rows: int, width: int) -> torch.Tensor:
-        """Return a `(rows, width)` fp32 matrix of unknown content, valid until the name is taken again."""
+    def take(self, name: Hashable, *shape: int) -> torch.Tensor:
+        """Return a tensor of this shape and of unknown content, valid until the name is taken again."""
+        size = math.prod(shape)
         spare = self._spare.get(name)
-        if spare is None or spare.numel() < rows * width:
-            spare = torch.empty(rows * width + rows * width // 8, device=self._device)
+        if spare is None or spare.numel() < size:
+            spare = torch.empty(size + size // 8, device=self._device, dtype=self._dtype)
             self._spare[name] = spare
-        return spare[: rows * width].view(rows, width)
+        return spare[:size].view(shape)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.task.units import checked_number
+from shardwright.task.quantities import checked_number
 
 STATES: dict[str, tuple[str, ...]] = {
     "sgd": (),

@@ -1,8 +1,7 @@
 """Strategies: task + cost model → plan."""
 
-from shardwright.search.groups import plan_groups
 from shardwright.search.registry import register, rival_names, strategy_named, strategy_names
 from shardwright.search.solve import plan
 from shardwright.search.strategy import Strategy
 
-__all__ = ["Strategy", "plan", "plan_groups", "register", "rival_names", "strategy_named", "strategy_names"]
+__all__ = ["Strategy", "plan", "register", "rival_names", "strategy_named", "strategy_names"]

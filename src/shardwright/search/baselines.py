@@ -19,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.strategy import why_not_whole
@@ -28,11 +29,11 @@ from shardwright.sharding.memory import block_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import COLUMN_UNIT, Shard, even_cuts
 from shardwright.sharding.ways import allowed_devices, equal_blocks, unit_width
-from shardwright.sharding.work import ShardWork, ShardWorks, numbered_calls, shard_work
+from shardwright.sharding.work import ShardWork, ShardWorks, shard_work
 from shardwright.task.constraints import Constraints
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -132,23 +133,16 @@ class FusedGreedy:
         units = take_apart(task)
         blocks = [block for unit in units.free for block in unit.blocks]
         works = [shard_work(task, shard) for shard in (*blocks, *units.fixed)]
-        encoded, call = cost_model.encode(works), np.array(numbered_calls(works), dtype=np.int64)
-        calls = int(call.max(initial=-1)) + 1
+        encoded = EncodedBlocks.of(cost_model, works)
+        of_units, ledger = encoded.ledger(len(units.free)), encoded.ledger(task.topology.devices)
         owner = np.repeat(np.arange(len(units.free)), [len(unit.blocks) for unit in units.free])
-        latents = np.zeros((len(units.free), calls, encoded.shape[1]))
-        np.add.at(latents, (owner, call[: len(blocks)]), encoded[: len(blocks)])
-        within = np.zeros(latents.shape[:2], dtype=bool)
-        within[owner, call[: len(blocks)]] = True
-        sums, present = (
-            np.zeros((task.topology.devices, *latents.shape[1:])),
-            np.zeros((task.topology.devices, calls), bool),
-        )
-        for shard, kind, latent in zip(units.fixed, call[len(blocks) :], encoded[len(blocks) :], strict=True):
-            sums[list(shard.devices), kind] += latent
-            present[list(shard.devices), kind] = True
+        of_units.add(owner, np.arange(len(blocks)))
+        for index, shard in enumerate(units.fixed, start=len(blocks)):
+            ledger.add(np.array(shard.devices), np.full(len(shard.devices), index))
+        latents, within, sums = of_units.sums, of_units.present, ledger.sums
         # `pricing.once` is left out: a device pays it with any table on it, so it decides nothing.
         price = cost_model.pricing.price
-        times = np.where(present, price(sums).sum(axis=2), 0.0)
+        times = np.where(ledger.present, price(sums).sum(axis=2), 0.0)
 
         def choose(index: int, eligible: Eligible) -> int:
             some = np.flatnonzero(within[index])

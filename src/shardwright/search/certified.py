@@ -143,7 +143,7 @@ class Certified:
                         self._others(session, seen)
                 self._kicks(session, seen.seed)
                 if warm is None:
-                    session.simplify(SIMPLER, getattr(seen.cost_model, "cut_error", 0.0))
+                    session.simplify(SIMPLER, seen.cost_model.cut_error)
             except (KeyboardInterrupt, SystemError) as error:  # anytime: what was found so far is a plan
                 session.stop()
                 if session.best is None or not is_interrupt(error):

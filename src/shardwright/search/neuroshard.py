@@ -59,8 +59,8 @@ from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import Call, call_of, shard_work
+from shardwright.task.quantities import format_bytes
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +306,7 @@ class Score:
     @classmethod
     def of(cls, task: Task, cost_model: CostModel, *, embedding: bool) -> Score:
         """The score of a task's placements; by the cost model's networks if it has some and anything is communicated."""
-        networks = getattr(cost_model, "communication", None)
+        networks = cost_model.communication
         by_networks = embedding and task.topology.devices > 1 and networks is not None
         return cls(embedding, networks, task.batch_size) if by_networks else cls(embedding)
 

@@ -1,4 +1,8 @@
-"""Find and register strategies by name, and give a strategy a learned policy that a user names."""
+"""Find and register strategies by name, and give a strategy a learned policy that a user names.
+
+The learned strategies and TorchRec's planner lie in rooms of their own, `shardwright.learned` and `shardwright.integrations`. Nothing here
+imports these rooms: the registry finds their strategies as it finds plug-ins, by the entry points of this package.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +11,28 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwright.errors import InvalidInput
-from shardwright.plugins import load_plugin, plugins
+from shardwright.plugins import load_plugin, own_plugins, plugins
 from shardwright.search.auto import Auto
-from shardwright.search.autoshard.strategy import AutoShard
 from shardwright.search.baselines import HEURISTICS, UNIFORM, FusedGreedy, Random
 from shardwright.search.certified import Certified
-from shardwright.search.dreamshard.strategy import DreamShard, DreamShardPlus
 from shardwright.search.exact import Exact
 from shardwright.search.flexshard import FlexShard, RecShard
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.rnn import Rnn
 from shardwright.search.strategy import Strategy
-from shardwright.search.torchrec import TorchRec
 from shardwright.task.task import Task
 
 AUTO = Auto()
-_LEARNED: tuple[Strategy, ...] = (AutoShard(), DreamShard(), DreamShardPlus())
-_BUILT_IN: tuple[Strategy, ...] = (
-    Random(),
-    *HEURISTICS,
-    FusedGreedy(),
-    NeuroShard(),
-    *_LEARNED,
-    Certified(),
-    FlexShard(),
-)
+_LEARNED = ("autoshard", "dreamshard", "dreamshard+")
+"""Names of this package's own plug-ins that are listed, before `certified`; `rnn`, which trains anew on each task, is not."""
+_BASELINES: tuple[Strategy, ...] = (Random(), *HEURISTICS, FusedGreedy(), NeuroShard())
+_BUILT_IN: tuple[Strategy, ...] = (*_BASELINES, Certified(), FlexShard())
 _STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
 _MIP = Exact(units_per_table=4, any_size=True, name="mip")
-_APART: tuple[Strategy, ...] = (Exact(), _MIP, Rnn(), RecShard(), *UNIFORM)
+_APART: tuple[Strategy, ...] = (Exact(), _MIP, RecShard(), *UNIFORM)
 _UNLISTED: dict[str, Strategy] = {strategy.name: strategy for strategy in _APART}
-"""Known by name, but not listed: `exact` is for small tasks, `rnn` trains anew on each task, the others are for comparisons."""
-_RIVALS: dict[str, Strategy] = {strategy.name: strategy for strategy in (TorchRec(),)}
-"""Third-party planners for comparisons: they take seconds to minutes, and need their own packages."""
+"""Known by name, but not listed: `exact` is for small tasks, the others are for comparisons."""
+_RIVALS = ("torchrec",)
+"""Names of this package's own plug-ins that run third-party planners. They take seconds to minutes, and need packages of their own."""
 
 
 def register(strategy: Strategy) -> Strategy:
@@ -47,7 +41,7 @@ def register(strategy: Strategy) -> Strategy:
     Raises:
         InvalidInput: another strategy has this name.
     """
-    if {AUTO.name: AUTO, **_known()}.get(strategy.name, strategy) != strategy:
+    if strategy.name in own_plugins("strategies") or _known().get(strategy.name, strategy) != strategy:
         raise InvalidInput(f"strategy name {strategy.name!r} is taken; register yours under another name")
     _STRATEGIES[strategy.name] = strategy
     return strategy
@@ -59,27 +53,33 @@ def strategy_named(name: str) -> Strategy:
     Raises:
         InvalidInput: no strategy has this name, or it is that of a plug-in that cannot be loaded.
     """
-    known = {AUTO.name: AUTO, **_known()}
+    known = _known()
     if name in known:
         return known[name]
-    others = plugins("strategies")
-    if name not in others:
-        raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known | others)}")
-    return cast(Strategy, load_plugin(others[name], ("supports", "search")))
+    found = (
+        own_plugins("strategies") | plugins("strategies") | own_plugins("strategies")
+    )  # ours come first, and stay ours
+    if name not in found:
+        raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known | found)}")
+    return cast(Strategy, load_plugin(found[name], ("supports", "search")))
 
 
 def strategy_names(task: Task | None = None) -> tuple[str, ...]:
-    """Names of all listed strategies, in order of registration; with a task, only of those that can plan it."""
-    return tuple(name for name, strategy in _STRATEGIES.items() if task is None or strategy.supports(task) is None)
+    """Names of all listed strategies, registered ones last; with a task, only of those that can plan it."""
+    own = own_plugins("strategies")
+    names = list(_STRATEGIES)
+    names[len(_BASELINES) : len(_BASELINES)] = [name for name in _LEARNED if name in own]
+    return tuple(name for name in names if task is None or strategy_named(name).supports(task) is None)
 
 
 def rival_names(task: Task) -> tuple[str, ...]:
     """Names of third-party planners that are installed and can plan a task; comparisons add them to `strategy_names`."""
-    return tuple(name for name, strategy in _RIVALS.items() if strategy.supports(task) is None)
+    own = own_plugins("strategies")
+    return tuple(name for name in _RIVALS if name in own and strategy_named(name).supports(task) is None)
 
 
 def _known() -> dict[str, Strategy]:
-    return _STRATEGIES | _UNLISTED | _RIVALS
+    return {AUTO.name: AUTO} | _STRATEGIES | _UNLISTED
 
 
 def takes_policy(strategy: Strategy) -> bool:

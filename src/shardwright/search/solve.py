@@ -10,9 +10,9 @@ from numbers import Real
 from pathlib import Path
 
 from shardwright.cost.choice import resolve_cost_model
-from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
+from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.auto import Auto
 from shardwright.search.bound import lower_bound
@@ -149,7 +149,7 @@ def _searched(
 
     A start plan that has narrower ones may keep them.
     """
-    narrowest = getattr(model, "narrowest", None)
+    narrowest = model.narrowest
     if narrowest is not None and (start is None or not _cut_below(start, narrowest)):
         limits = {table.name: task.constraints.of(table.name) for table in task.tables}
         wide = {

@@ -18,8 +18,8 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.units import PLACEABLE
 from shardwright.sharding.costs import SearchEnd
 from shardwright.sharding.plan import Plan
+from shardwright.task.quantities import real, whole
 from shardwright.task.task import Task
-from shardwright.task.units import real, whole
 
 
 class Strategy(Protocol):

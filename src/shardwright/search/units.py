@@ -20,9 +20,9 @@ from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import COLUMN_UNIT, Shard
 from shardwright.sharding.ways import allowed_devices, dealt_ways, equal_blocks, unit_width
 from shardwright.task.constraints import TableConstraint
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 PLACEABLE = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel", "grid")
 

@@ -13,10 +13,10 @@ from shardwright.errors import InvalidPlan
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard, dealt_ranges, sharding_type_of
 from shardwright.task.constraints import TableConstraint
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
-from shardwright.task.units import format_bytes
 
 
 def check_tiling(table: Table, shards: Sequence[Shard]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.errors import counted
 from shardwright.sharding.memory import shard_bytes
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.sharding.plan import Plan

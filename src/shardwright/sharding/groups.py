@@ -20,7 +20,7 @@ from shardwright.arrays import Ints
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import COLUMN_UNIT
 from shardwright.sharding.work import ShardWorks
-from shardwright.task.groups import ShardingGroups
+from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.task import Task
 
 

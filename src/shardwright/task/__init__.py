@@ -2,8 +2,8 @@
 
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
-from shardwright.task.groups import ShardingGroups
 from shardwright.task.links import Links, LinkSpeed
+from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import DTYPE_BYTES, Table
 from shardwright.task.task import OPTIMIZERS, Task
 from shardwright.task.topology import PRESETS, Exchange, Topology

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
-from shardwright.task.units import checked_number, checked_whole, real
+from shardwright.task.quantities import checked_number, checked_whole, real
 
 _SUMMED = 16  # up to this count, probabilities are summed term by term
 _REACH = 9.0  # standard deviations from the count; beyond them the probability is 0 or 1 to 1e-15

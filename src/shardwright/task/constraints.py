@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from shardwright.errors import InvalidInput
-from shardwright.task.units import checked_flag, checked_whole, did_you_mean, known_name, list_of, text, whole
+from shardwright.task.quantities import checked_flag, checked_whole, did_you_mean, known_name, list_of, text, whole
 
 SHARDING_TYPES = (
     "table_wise",

@@ -6,10 +6,11 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
-from msgspec import UNSET, Struct, UnsetType, to_builtins
+from msgspec import UNSET, Struct, UnsetType, defstruct, to_builtins
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
@@ -17,13 +18,13 @@ from shardwright.files import dump_document, parse_document, write_atomically
 from shardwright.schema import Place, check_format, convert, given
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
-from shardwright.task.groups import ShardingGroups
 from shardwright.task.link_files import load_links
 from shardwright.task.links import links_to_dict
+from shardwright.task.quantities import LEAST_BARE, check_unit, parse_count, parse_number
+from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
 from shardwright.task.topology import Exchange, Topology
-from shardwright.task.units import LEAST_BARE, check_unit, parse_count, parse_number
 
 FORMAT = 1
 
@@ -190,18 +191,23 @@ def _topology_to_dict(topology: Topology) -> dict[str, Any]:
     }
 
 
-class _ConstraintFile(Struct, forbid_unknown_fields=True):
-    table: str | UnsetType = UNSET
-    sharding_types: list[str] | UnsetType = UNSET
-    devices: list[int] | UnsetType = UNSET
-    max_shards: int | UnsetType = UNSET
-    min_columns: int | UnsetType = UNSET
-    column_multiple: int | UnsetType = UNSET
-    equal_rows: bool | UnsetType = UNSET
-    equal_columns: bool | UnsetType = UNSET
-    max_columns: int | UnsetType = UNSET
-    colocate: list[str] | UnsetType = UNSET
-    apart: list[str] | UnsetType = UNSET
+def _limits() -> Iterable[tuple[str, Any, Any]]:
+    """Name, type and default of each limit of a table, as a constraint in a file states it."""
+    for name, kind in get_type_hints(TableConstraint).items():
+        stated = [one for one in get_args(kind) if one is not type(None)] if isinstance(kind, UnionType) else [kind]
+        yield name, stated[0] | UnsetType, UNSET
+
+
+_ConstraintFile: Any = defstruct(
+    "_ConstraintFile",
+    [
+        ("table", str | UnsetType, UNSET),
+        *_limits(),
+        ("colocate", list[str] | UnsetType, UNSET),
+        ("apart", list[str] | UnsetType, UNSET),
+    ],
+    forbid_unknown_fields=True,
+)
 
 
 def _constraints_from_list(items: list[Any], place: Place) -> Constraints:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
-from shardwright.task.units import checked_number, parse_bandwidth
+from shardwright.task.quantities import checked_number, parse_bandwidth
 
 Collective: TypeAlias = Literal["all_to_all", "reduce_scatter", "all_gather", "all_reduce"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.errors import InvalidInput
 from shardwright.task.access import AccessProfile
-from shardwright.task.units import checked_flag, checked_name, checked_number, checked_whole, listed
+from shardwright.task.quantities import checked_flag, checked_name, checked_number, checked_whole, listed
 
 Dtype: TypeAlias = Literal["fp32", "fp16", "int8"]
 MAX_ELEMENTS = 2**50

@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput, counted
 from shardwright.task.constraints import Constraints
-from shardwright.task.groups import ShardingGroups
+from shardwright.task.quantities import checked_name, checked_whole
+from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import MAX_ELEMENTS, Table
 from shardwright.task.topology import Exchange, Topology
-from shardwright.task.units import checked_name, checked_whole
 
 Optimizer: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)

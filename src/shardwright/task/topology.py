@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
 from shardwright.task.links import Collective, Links, links_from_dict
-from shardwright.task.units import (
+from shardwright.task.quantities import (
     checked_name,
     checked_number,
     checked_whole,

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import Pricing
-from shardwright.sharding.work import ShardWork
+from shardwright.cost.model import CostModel, Pricing
 
 
 @dataclass(frozen=True)
-class SimpleCostModel:
+class SimpleCostModel(CostModel):
     """Time grows with values looked up, distinct values and outputs. It grows faster once the distinct values overflow a cache."""
 
     name: str = "testing/simple"
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
+    def encode_arrays(self, works: WorkArrays) -> Floats:
         """`(n, 3)` sizes in units like ms: values looked up, distinct values, outputs."""
-        w = WorkArrays.of(works)
+        w = works
         return np.stack([w.lookups * w.dim, w.distinct * w.dim, w.outputs * w.dim], axis=1) * 1e-5
 
     @property

@@ -25,7 +25,7 @@ from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput, MissingDependency
 from shardwright.files import input_size
 from shardwright.task import AccessProfile, Table
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 from shardwright.workload.batches import Batch
 from shardwright.workload.generators import POOL_DIM
 

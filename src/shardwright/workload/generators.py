@@ -25,10 +25,10 @@ import numpy as np
 
 from shardwright.errors import InvalidInput
 from shardwright.task import PRESETS, AccessProfile, Table, Task, Topology
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Dtype, row_bytes
 from shardwright.task.task import Optimizer
 from shardwright.task.topology import Memory
-from shardwright.task.units import format_bytes
 
 POOLS: dict[str, int] = {"dlrm-2021": 65_536, "dlrm-2022": 131_072}
 """Batch size at which each pool has the published statistics."""

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from shardwright.cost import adapting, device_ms
+from shardwright.cost import device_ms
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import Visit
+from shardwright.modelling import adapting
 from shardwright.testing.model import SimpleCostModel
 
 

@@ -14,11 +14,11 @@ from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.sets import random_sets
 from shardwright.calibration.visits import Observed
 from shardwright.cost import PublishedModel, cost_model_for, device_ms, resolve_cost_model
-from shardwright.cost.adapting import error_of
 from shardwright.cost.choice import user_models
-from shardwright.cost.dataset import samples_of_works
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.sampling import Breadth, SampleSpace
+from shardwright.modelling.adapting import error_of
+from shardwright.modelling.dataset import samples_of_works
 from shardwright.task import Topology
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of

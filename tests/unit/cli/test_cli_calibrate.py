@@ -7,8 +7,8 @@ import pytest
 import shardwright as sw
 from shardwright.calibration import calibration
 from shardwright.cost import cost_model_for
-from shardwright.cost.links import links_path
 from shardwright.errors import InvalidInput
+from shardwright.modelling.links import links_path
 from shardwright.task import Links, LinkSpeed
 from shardwright.task.link_files import Cluster, LinkErrors, MeasuredLinks
 from tests.unit.calibration.conftest import FakeVisitor

@@ -203,7 +203,7 @@ def test_every_cpu_is_a_cpu():
 
 
 def test_the_device_that_is_measured(monkeypatch):
-    monkeypatch.setattr("shardwright.measure.hardware.gpu_model", lambda: "NVIDIA H200")
+    monkeypatch.setattr("shardwright.hardware.gpu_model", lambda: "NVIDIA H200")
     assert measured_device("cpu") == "cpu"
     assert measured_device("cuda") == "h200"
 

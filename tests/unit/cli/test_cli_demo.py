@@ -11,8 +11,8 @@ from shardwright.calibration.calibration import Calibration
 from shardwright.cli.compare import Attempt
 from shardwright.cli.demo import affordable, demo_task, next_steps, title
 from shardwright.cost import cost_model_for
-from shardwright.cost.accuracy import Accuracy
 from shardwright.measure.measuring import MeasuredPlan
+from shardwright.modelling.accuracy import Accuracy
 from shardwright.sharding import PlanCost
 from tests.unit.report.plans import mixed_plan
 

@@ -3,8 +3,8 @@ import json
 import pytest
 
 import shardwright as sw
-from shardwright.search.learned.policy_files import load_policy
-from shardwright.search.learned.records import TrainingRecord, read_figures
+from shardwright.learned.policy_files import load_policy
+from shardwright.learned.records import TrainingRecord, read_figures
 from shardwright.testing.tasks import task_of
 from tests.unit.cli.stores import write_store
 
@@ -160,7 +160,7 @@ def test_a_checkpoint_does_not_go_on_under_another_trained_model(cli, train_file
 
 
 def test_measured_costs_are_asked_of_this_machine(learn, cli, train_file, tmp_path, monkeypatch):
-    from shardwright.search.learned.worlds import MeasuredWorld, SimulatedWorld
+    from shardwright.learned.worlds import MeasuredWorld, SimulatedWorld
     from shardwright.testing.model import SimpleCostModel
 
     devices = []

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.search.learned.policy_files import SavedPolicy, save_policy
+from shardwright.learned.policy_files import SavedPolicy, save_policy
 from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.rank_map_files import save_rank_maps
 

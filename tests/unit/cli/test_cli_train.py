@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from shardwright.cost import cost_model_for, load_model
-from shardwright.cost.accuracy import predict
-from shardwright.cost.dataset import samples_of
 from shardwright.cost.neuroshard import NeuroShardModel
-from shardwright.measure.hardware import MACHINE
+from shardwright.hardware import MACHINE
 from shardwright.measure.samples import export_parquet, read_parquet
 from shardwright.measure.store import NAME, SampleStore
+from shardwright.modelling.accuracy import predict
+from shardwright.modelling.dataset import samples_of
 from tests.unit.cli.stores import HARDWARE, write_store
-from tests.unit.cost.neuroshard.made_collectives import rows
+from tests.unit.modelling.made_collectives import rows
 
 
 def write_collectives(folder, samples=120, hardware=HARDWARE, **options):

@@ -16,7 +16,7 @@ from shardwright.cost.choice import (
 )
 from shardwright.cost.files import provenance, unlike
 from shardwright.errors import InvalidInput
-from shardwright.measure.hardware import DECISIVE
+from shardwright.hardware import DECISIVE
 from shardwright.task import Topology
 from shardwright.testing.tasks import task_of
 from tests.unit.cli.models import linear_model

@@ -10,7 +10,7 @@ from shardwright.cost import load_model, save_model
 from shardwright.cost.files import bundled_models, learned_elsewhere, provenance, telling_name
 from shardwright.cost.model import MONOTONE
 from shardwright.errors import InvalidInput
-from shardwright.measure.hardware import cpu_model
+from shardwright.hardware import cpu_model
 
 
 @pytest.fixture

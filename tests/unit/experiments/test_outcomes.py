@@ -4,7 +4,7 @@ import pytest
 from experiments.entrants import Entrant, Limits, digest, entrant, model_version, torchrec_version
 from experiments.outcomes import NO_PLAN, NO_ROOM, NO_TIME, UNSUPPORTED, planned
 
-from shardwright.search.torchrec import TorchRec
+from shardwright.integrations.torchrec.rival import TorchRec
 from shardwright.task import Table, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 

@@ -13,9 +13,9 @@ from benchmarks.plan_requests import measure_requests, read_results, requests_of
 import shardwright
 from shardwright.calibration.sets import Set
 from shardwright.calibration.visits import Observed
+from shardwright.learned.worlds import MeasuredWorld
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
 from shardwright.measure.measuring import Measurer, measure_plans
-from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Task
 from tests.unit.measure.workers import FakeWorker
@@ -29,7 +29,6 @@ ALLOWED = {
     "Worker": {
         "measure/worker.py",
         "measure/measuring.py",
-        "search/learned/fleet.py",
         "measure/collect.py",
         "measure/remote.py",
     },

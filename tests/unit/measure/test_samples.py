@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardwright.cost.dataset import samples_of
 from shardwright.errors import InvalidInput
 from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.samples import columns, export_parquet, fingerprints, main, read_parquet, read_samples
 from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.measure.store import SampleStore
+from shardwright.modelling.dataset import samples_of
 from shardwright.workload.generators import table_pool
 from tests.unit.measure.rows import HERE, THERE, visit, work
 

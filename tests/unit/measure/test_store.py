@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.cost.dataset import samples_of
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.measure import store as module
 from shardwright.measure.samples import export_parquet, read_samples
 from shardwright.measure.store import NAME, SampleStore, reading, work_id
+from shardwright.modelling.dataset import samples_of
 from shardwright.sharding.work import COLUMNS, columns_of
 from tests.unit.measure.rows import HERE, THERE, visit, work
 from tests.unit.measure.test_samples import read_or_refused

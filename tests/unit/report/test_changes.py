@@ -9,7 +9,7 @@ from shardwright.report import bottlenecks, entry_of
 from shardwright.report.changes import marginals, priced_changes
 from shardwright.sharding import PHASES, Plan, Shard
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 from shardwright.workload import random_task
 from tests.unit.report.plans import mixed_plan
 

@@ -7,7 +7,7 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 
 import torch
 
-from shardwright._engine import sort_by_place
+from shardwright._engine import runs_by_place, sort_by_place
 from shardwright.runtime.hop import Codes
 from shardwright.runtime.lookup import Router
 from shardwright.runtime.placement import ALONE, Placement
@@ -155,6 +155,27 @@ def test_sorting_by_place_is_a_stable_sort(values, bits):
     assert inverse[order].tolist() == list(range(codes.size))
     assert questions.tolist() == (codes[wanted] % 2**bits).tolist()
     assert counts.tolist() == np.bincount(codes >> bits, minlength=201).tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 2)), max_size=50), st.integers(0, 6), st.booleans())
+def test_lookups_of_a_bag_at_one_place_are_neighbours(lookups, bits, with_order):
+    codes = np.array([code for code, _ in lookups], dtype=np.int64)
+    bags = np.cumsum([step for _, step in lookups], dtype=np.int64)
+    counts, answers = np.zeros((2, 201), dtype=np.int64)
+    questions, heads = np.empty_like(codes), np.empty_like(codes)
+    order = np.empty_like(codes)[: codes.size * with_order]
+    runs_by_place(codes, bags, bits, counts, answers, questions, heads, order)
+    wanted = np.argsort(codes >> bits, kind="stable")
+    runs = list(zip((codes[wanted] >> bits).tolist(), bags[wanted].tolist(), strict=True))
+    first = [index == 0 or runs[index - 1] != run for index, run in enumerate(runs)]
+    assert questions.tolist() == [
+        int(code % 2**bits) * 2 + mark for code, mark in zip(codes[wanted], first, strict=True)
+    ]
+    assert heads[: sum(first)].tolist() == [bag for (_, bag), mark in zip(runs, first, strict=True) if mark]
+    assert counts.tolist() == np.bincount(codes >> bits, minlength=201).tolist()
+    of_runs = [place for (place, _), mark in zip(runs, first, strict=True) if mark]
+    assert answers.tolist() == np.bincount(np.array(of_runs, dtype=np.int64), minlength=201).tolist()
+    assert not with_order or order.tolist() == wanted.tolist()
 
 
 def test_ids_out_of_range_are_found_and_taken_for_row_0():

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.learned.dreamshard.strategy import DreamShardPlus
 from shardwright.search import certified
 from shardwright.search.certified import Certified
-from shardwright.search.dreamshard.strategy import DreamShardPlus
 from shardwright.search.engine import session
 from shardwright.search.registry import strategy_named
 from shardwright.sharding import memory_account

@@ -77,8 +77,8 @@ def test_a_head_that_is_not_convex_gives_a_plan_without_a_bound():
 
 def test_nan_predictions_are_refused():
     class Broken(SimpleCostModel):
-        def encode(self, works):
-            return np.full((len(works), 3), np.nan)
+        def encode_arrays(self, works):
+            return np.full((len(works.dim), 3), np.nan)
 
     with pytest.raises(ShardwrightError, match="predicted NaN"):
         search(task_of(4, 2), Broken())

@@ -351,8 +351,8 @@ def test_a_model_that_is_not_convex_is_refused():
 
 def test_a_model_that_gives_nan_is_refused():
     class Lost(SimpleCostModel):
-        def encode(self, works):
-            return super().encode(works) * np.nan
+        def encode_arrays(self, works):
+            return super().encode_arrays(works) * np.nan
 
     with pytest.raises(ShardwrightError, match="NaN"):
         exact(task_of(2, 2), Lost())

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.questions.review import elsewhere_line, plan_elsewhere
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.search.review import elsewhere_line, plan_elsewhere
 from shardwright.sharding.runtimes import preferred_runtimes, task_for
 from shardwright.task import Exchange
 from shardwright.testing.model import SimpleCostModel

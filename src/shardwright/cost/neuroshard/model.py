@@ -32,9 +32,8 @@ import numpy.typing as npt
 
 from shardwright.arrays import Floats
 from shardwright.cost.features import BINS, WorkArrays
-from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, ComputeModel, Pricing
+from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, ComputeModel, CostModel, Pricing
 from shardwright.errors import InvalidInput
-from shardwright.sharding.work import ShardWork
 from shardwright.task.topology import MAX_DEVICES
 from shardwright.tensor_files import check_weights
 
@@ -231,7 +230,7 @@ SHAPES: Shapes = {
 
 
 @dataclass(frozen=True, eq=False)
-class NeuroShardModel:
+class NeuroShardModel(CostModel):
     """The three networks, evaluated with numpy.
 
     Attributes:
@@ -253,10 +252,6 @@ class NeuroShardModel:
     def name(self) -> str:
         """Name in the metadata, else device and kind, as in "cpu/neuroshard"."""
         return self.metadata.get("name", f"{self.metadata.get('device', 'unknown')}/neuroshard")
-
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, 32)` encodings of n shards."""
-        return self.encode_arrays(WorkArrays.of(works))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
         """`(n, 32)` encodings of n shards given as arrays."""

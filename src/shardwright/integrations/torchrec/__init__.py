@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shardwright.integrations.torchrec.conversion import plan_of, sharding_plan_of
-    from shardwright.integrations.torchrec.groups import dmp_arguments
     from shardwright.integrations.torchrec.loader import SavedPlanLoader
     from shardwright.integrations.torchrec.plan_files import load_sharding_plan, save_sharding_plan
     from shardwright.integrations.torchrec.planner import ShardwrightPlanner
     from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem, problem_of
     from shardwright.integrations.torchrec.profiles import with_profiles
+    from shardwright.integrations.torchrec.sharding_groups import dmp_arguments
 
 _HOMES = {
     "SavedPlanLoader": "loader",
     "ShardwrightPlanner": "planner",
     "TablePlace": "problem",
     "TorchRecProblem": "problem",
-    "dmp_arguments": "groups",
+    "dmp_arguments": "sharding_groups",
     "load_sharding_plan": "plan_files",
     "plan_of": "conversion",
     "problem_of": "problem",

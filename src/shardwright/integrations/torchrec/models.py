@@ -31,7 +31,12 @@ from torchrec.modules.embedding_configs import DataType
 
 from shardwright.cost.published import GPUS
 from shardwright.errors import InvalidInput
-from shardwright.search.torchrec import SHARDING_TYPES, compute_device, expressible_types, why_not_expressible
+from shardwright.integrations.torchrec.rival import (
+    SHARDING_TYPES,
+    compute_device,
+    expressible_types,
+    why_not_expressible,
+)
 from shardwright.sharding.work import ShardWork
 from shardwright.task.table import Table
 from shardwright.task.task import Task

@@ -21,8 +21,8 @@ from shardwright.integrations.torchrec.off_device import (
 )
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.memory import optimizer_bytes
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import row_bytes
-from shardwright.task.units import format_bytes
 
 
 @dataclass(frozen=True)

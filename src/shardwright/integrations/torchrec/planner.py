@@ -53,14 +53,6 @@ from shardwright.integrations.torchrec.events import (
     logged,
     reservation_line,
 )
-from shardwright.integrations.torchrec.groups import (
-    GroupSizeChoice,
-    Planned,
-    best_size,
-    group_candidates,
-    group_topology,
-    of_first_rank,
-)
 from shardwright.integrations.torchrec.loader import loaded_plan
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables, unsharded
 from shardwright.integrations.torchrec.moved import Moved, moved
@@ -74,14 +66,22 @@ from shardwright.integrations.torchrec.problem import (
 )
 from shardwright.integrations.torchrec.profiles import Profiles, check_numbers, profiles_by_name
 from shardwright.integrations.torchrec.searching import Search
+from shardwright.integrations.torchrec.sharding_groups import (
+    GroupSizeChoice,
+    Planned,
+    best_size,
+    group_candidates,
+    group_topology,
+    of_first_rank,
+)
 from shardwright.integrations.torchrec.topology import KnownLinks, default_cost_model, warn_of_multipliers
-from shardwright.search.groups import GroupSizes
-from shardwright.search.review import Review, compared
+from shardwright.questions.group_sizes import GroupSizes
+from shardwright.questions.review import Review, compared
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.groups import in_group
 from shardwright.sharding.plan import Plan
-from shardwright.task.groups import ShardingGroups
 from shardwright.task.links import Links
+from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import Table
 
 Callback = Callable[[List[ShardingOption]], List[ShardingOption]]

@@ -19,8 +19,8 @@ from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
 from shardwright.task.access import AccessProfile
 from shardwright.task.files import load_tables
+from shardwright.task.quantities import checked_number
 from shardwright.task.table import MAX_FEATURES, Table, shares_of_more_ids
-from shardwright.task.units import checked_number
 
 Profiles: TypeAlias = Mapping[str, Table] | Iterable[Table] | str | Path | None
 _LEAST = 1e-6  # lookups per sample: a feature that is always empty still has its bags

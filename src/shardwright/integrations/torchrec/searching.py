@@ -15,8 +15,8 @@ from itertools import pairwise
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.types import ShardingPlan
 
-from shardwright.cost.groups import all_reduce_ms_per_byte
 from shardwright.cost.model import CostModel
+from shardwright.cost.synchronisation import all_reduce_ms_per_byte
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.integrations.torchrec.caching import (
     cached_share,
@@ -41,9 +41,9 @@ from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.sharding.work import shard_work
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 _MOST_SLOWER = 64.0
 

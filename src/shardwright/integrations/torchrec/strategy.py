@@ -1,4 +1,4 @@
-"""Run TorchRec's own planner on our tasks. As a program, plan the task on standard input: see `shardwright.search.torchrec`."""
+"""Run TorchRec's own planner on our tasks. As a program, plan the task on standard input: see `shardwright.integrations.torchrec.rival`."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.errors import InvalidInput
+from shardwright.hardware import MACHINE, Fingerprint, fingerprint
 from shardwright.measure.collectives.group import GroupOptions, RankGroup, telling_what_is_kept
 from shardwright.measure.collectives.rank import RunPolicy, group_backend
 from shardwright.measure.collectives.sampling import CollectiveSample, CollectiveSpace
-from shardwright.measure.hardware import MACHINE, Fingerprint, fingerprint
 from shardwright.measure.measuring import Progress
 from shardwright.measure.sampling import pool_digest
 from shardwright.measure.stock import REPEAT_EVERY, noise_of

@@ -20,9 +20,9 @@ from time import monotonic, sleep
 from typing import Any
 
 from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.hardware import MACHINE, fingerprint
 from shardwright.measure.collectives.rank import Member, RunPolicy, answer, group_backend, joined_group
-from shardwright.measure.hardware import MACHINE, fingerprint
-from shardwright.measure.processes import Child, parsed
+from shardwright.processes import Child, parsed
 
 _LOOK_S = 0.2  # interval of checks of the ranks during a wait
 _LAST_WORDS_S = 5.0  # after rank 0 fell silent: time for it to end, which shows why

@@ -23,9 +23,9 @@ from time import monotonic_ns, perf_counter, sleep
 from typing import IO, TYPE_CHECKING, Any
 
 from shardwright.errors import InvalidInput, MeasurementFailed, ShardwrightError
+from shardwright.hardware import check_device, import_torch, require_cuda
 from shardwright.measure.collectives.sampling import CollectiveSample, samples_of
-from shardwright.measure.hardware import check_device, import_torch, require_cuda
-from shardwright.measure.processes import reply, take_over_stdout
+from shardwright.processes import reply, take_over_stdout
 
 if TYPE_CHECKING:
     import torch

@@ -343,7 +343,7 @@ def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
     device takes at least an even share of what all tables take whole.
     """
     links = communication_bound(task)[0]
-    least = getattr(cost_model, "superadditive", None)
+    least = cost_model.superadditive
     if least is None or least.pricing.hidden.size or (least.pricing.linear < 0).any():
         return links, "links"
     pricing = least.pricing

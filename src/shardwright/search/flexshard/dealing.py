@@ -20,9 +20,9 @@ from shardwright.search.flexshard.bound import Limits, Mixture, Rates, TierRelax
 from shardwright.sharding.memory import buffer_bytes, memory_account
 from shardwright.sharding.shard import Shard, dealt_ranges
 from shardwright.sharding.work import ShardWork
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,9 @@ from shardwright.sharding.memory import block_bytes, gradient_size, optimizer_by
 from shardwright.sharding.ways import allowed_devices
 from shardwright.sharding.work import ShardWork
 from shardwright.task.constraints import SHARDING_TYPES, TableConstraint
+from shardwright.task.quantities import format_bytes
 from shardwright.task.table import DTYPE_BYTES, Table
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,8 +31,8 @@ from shardwright.arrays import Bools, Floats, Ints
 from shardwright.errors import InfeasibleTask, some_of
 from shardwright.linear_programs import Program
 from shardwright.search.infeasible.needs import Group, Places, Where, compared, groups_of, inside
+from shardwright.task.quantities import format_bytes
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 _MOST_STARTS = 500
 

@@ -20,7 +20,7 @@ from shardwright.files import dump_document, write_atomically
 from shardwright.sharding.rank_map import RankMap
 from shardwright.task import DTYPE_BYTES, Table
 from shardwright.task.files import FORMAT, table_to_dict
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 from shardwright.workload.profile.counting import ColumnProfile
 from shardwright.workload.profile.sketch import (
     ID_RANGES,

@@ -8,7 +8,6 @@ from safetensors.numpy import load_file, save_file
 
 from shardwright.cost import load_model, resolve_cost_model, save_model
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.fitting import Stack
 from shardwright.cost.neuroshard import CommunicationNetworks, NeuroShardModel
 from shardwright.cost.neuroshard.model import (
     SHAPES,
@@ -19,9 +18,10 @@ from shardwright.cost.neuroshard.model import (
     megabytes,
     table_features,
 )
-from shardwright.cost.neuroshard.training import SetNetwork
 from shardwright.cost.score import score
 from shardwright.errors import InvalidInput
+from shardwright.modelling.fitting import Stack
+from shardwright.modelling.neuroshard_training import SetNetwork
 from shardwright.sharding import Shard, shard_work
 from shardwright.testing.tasks import task_of
 

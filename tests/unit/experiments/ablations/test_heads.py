@@ -4,7 +4,7 @@ import pytest
 from experiments.ablations.heads import HeadBench
 
 from shardwright.workload import random_task
-from tests.unit.cost.conftest import make_samples
+from tests.unit.modelling.conftest import make_samples
 
 pytest.importorskip("torch", reason="models are trained with torch")
 

@@ -9,7 +9,7 @@ from experiments.autoshard.transfer import Transfer
 from experiments.entrants import SORTED, Limits
 from experiments.learned.tasks import Setting
 
-from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
+from shardwright.learned.options import AutoShardOptions, DreamShardOptions
 
 TINY = replace(
     QUICK,

@@ -2,7 +2,7 @@ import pytest
 from experiments.entrants import Limits
 from experiments.learned.tasks import NAMES, UPDATES, learned_entrant
 
-from shardwright.search.rnn import RnnOptions
+from shardwright.learned.rnn import RnnOptions
 
 
 @pytest.mark.parametrize("name", NAMES)

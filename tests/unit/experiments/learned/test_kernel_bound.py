@@ -6,8 +6,8 @@ from experiments.learned.tasks import Setting, compute_bound, draw_task, whole
 
 from shardwright.cost import cost_model_for
 from shardwright.errors import InvalidInput
-from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.worlds import SimulatedWorld, compute_ms
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.worlds import SimulatedWorld, compute_ms
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 
@@ -15,8 +15,8 @@ from shardwright.testing.model import SimpleCostModel
 class Signed(SimpleCostModel):
     """Latents may be negative."""
 
-    def encode(self, works):
-        return super().encode(works) * np.array([1.0, -0.4, 1.0])
+    def encode_arrays(self, works):
+        return super().encode_arrays(works) * np.array([1.0, -0.4, 1.0])
 
 
 @pytest.mark.parametrize("setting", [Setting(6, 2), Setting(5, 3)])
@@ -44,8 +44,8 @@ def test_it_is_reached_by_equal_tables_and_by_one_that_dominates(last, placement
 class Helpful(SimpleCostModel):
     """Outputs take negative time: a table that is hardly looked up makes its device cheaper."""
 
-    def encode(self, works):
-        return super().encode(works) * np.array([1.0, 1.0, -1.0])
+    def encode_arrays(self, works):
+        return super().encode_arrays(works) * np.array([1.0, 1.0, -1.0])
 
 
 def test_it_holds_where_tables_make_a_device_cheaper():

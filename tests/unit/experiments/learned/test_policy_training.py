@@ -6,7 +6,7 @@ import torch
 from experiments.learned.policy_training import LEARNERS, learned, options_digest, training_seconds
 
 from shardwright.errors import InvalidInput
-from shardwright.search.learned.options import DreamShardOptions
+from shardwright.learned.options import DreamShardOptions
 from shardwright.testing.tasks import task_of
 
 SHORT = DreamShardOptions(iterations=1, cost_updates=2, policy_updates=1, collected=4, explored=8, variants=0)

@@ -8,7 +8,7 @@ from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.types import ShardingStrategy
 
 from shardwright.integrations.torchrec import SavedPlanLoader, dmp_arguments, save_sharding_plan
-from shardwright.integrations.torchrec.groups import group_topology
+from shardwright.integrations.torchrec.sharding_groups import group_topology
 from shardwright.task import ShardingGroups
 from tests.unit.integrations.torchrec.made import SHARDERS, Model, bags, planner, ranks_of, tables_of, topology
 

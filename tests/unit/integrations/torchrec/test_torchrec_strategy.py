@@ -10,10 +10,10 @@ pytest.importorskip("torchrec", reason="needs TorchRec")
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
+from shardwright.integrations.torchrec import rival as torchrec
+from shardwright.integrations.torchrec.rival import TorchRec, expressible_types, why_not_expressible
 from shardwright.integrations.torchrec.strategy import torchrec_plan
-from shardwright.search import torchrec
 from shardwright.search.registry import rival_names, strategy_named, strategy_names
-from shardwright.search.torchrec import TorchRec, expressible_types, why_not_expressible
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing import check_strategy
 from shardwright.testing.model import SimpleCostModel

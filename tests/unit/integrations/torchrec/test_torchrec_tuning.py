@@ -18,7 +18,7 @@ from shardwright.integrations.torchrec.steps.run import Steps
 from shardwright.integrations.torchrec.steps.tuning import Difference, next_round, taken, tune_steps
 from shardwright.measure.collectives.group import PlaceInGroup
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
-from shardwright.task.groups import ShardingGroups
+from shardwright.task.sharding_groups import ShardingGroups
 
 pytestmark = pytest.mark.torchrec
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.hardware import MACHINE
 from shardwright.measure.collectives.collect import (
     CollectiveCollection,
     _collected,
@@ -21,7 +22,6 @@ from shardwright.measure.collectives.collect import (
 )
 from shardwright.measure.collectives.rank import RunPolicy
 from shardwright.measure.collectives.sampling import CollectiveSample
-from shardwright.measure.hardware import MACHINE
 from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore
 from shardwright.task import AccessProfile, Table

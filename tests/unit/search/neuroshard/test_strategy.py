@@ -177,8 +177,8 @@ def test_a_deadline_in_the_past_still_gives_a_plan():
 
 @dataclass(frozen=True)
 class BrokenEncoder(SimpleCostModel):
-    def encode(self, works):
-        codes = super().encode(works)
+    def encode_arrays(self, works):
+        codes = super().encode_arrays(works)
         codes[-1] = np.nan
         return codes
 

@@ -15,15 +15,15 @@ from statistics import median
 import msgspec
 
 from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.hardware import available_memory
 from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, gathered, run_rounds
 from shardwright.integrations.torchrec.steps.sharded import planned
 from shardwright.measure.collectives.group import GroupFailed, GroupOptions, PlaceInGroup, RankGroup
 from shardwright.measure.collectives.rank import Member, group_backend, joined_group
-from shardwright.measure.hardware import available_memory
 from shardwright.sharding.costs import PlanCost
 from shardwright.sharding.files import plan_to_dict
 from shardwright.sharding.plan import Plan
-from shardwright.task.units import format_bytes
+from shardwright.task.quantities import format_bytes
 
 STEP = "step"
 PHASES: dict[str, tuple[tuple[str, ...], Callable[[PlanCost], float]]] = {

@@ -29,8 +29,8 @@ from shardwright.integrations.torchrec.models import (
     torchrec_topology,
 )
 from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of
+from shardwright.integrations.torchrec.rival import SHARDING_TYPES
 from shardwright.measure.collectives.rank import Member
-from shardwright.search.torchrec import SHARDING_TYPES
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 

@@ -1,0 +1,160 @@
+"""`torchrec`: TorchRec's planner, for comparisons.
+
+It runs in a process of its own, so that planning here loads no torch and the planner can be ended: TorchRec looks at its timeout only
+between two proposals, and one proposal can take minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import InfeasibleTask
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.task.constraints import TableConstraint
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+PROGRAM = "shardwright.integrations.torchrec.strategy"
+_START_S = 30.0  # to import torch and TorchRec on a busy machine
+_INSTALL = "install it as the README says ('Installing': TorchRec goes without its own dependencies)"
+
+SHARDING_TYPES = {
+    "data_parallel": "data_parallel",
+    "table_wise": "table_wise",
+    "column_wise": "column_wise",
+    "row_wise": "row_wise",
+    "table_row_wise": "table_row_wise",
+    "grid": "grid_shard",
+}
+"""TorchRec's names for our sharding types."""
+
+_ON_CPU = {
+    "pooled": ("data_parallel", "table_wise", "column_wise"),
+    "sequence": ("table_wise", "column_wise", "row_wise"),
+}
+_ON_GPU = {"pooled": tuple(SHARDING_TYPES), "sequence": ("data_parallel", "table_wise", "column_wise", "row_wise")}
+"""What TorchRec's sharders offer its planner; sequence tables on CPUs lack data_parallel, since FBGEMM would sum their rows."""
+
+
+@dataclass(frozen=True)
+class TorchRec:
+    """TorchRec's `EmbeddingShardingPlanner` with its default proposers; it is given pooling factors, memory and bandwidths.
+
+    Attributes:
+        statistics: whether the planner is given the pooling factors; without them it takes 1 for each, as most users run it.
+        time_limit_s: seconds after which the planner ends if the search has no deadline; the best plan so far counts. From some 200
+            tables on 16 devices on, the planner takes minutes.
+        name: name of the strategy.
+    """
+
+    statistics: bool = True
+    time_limit_s: float = 60.0
+    name: str = "torchrec"
+
+    def supports(self, task: Task) -> str | None:
+        """Tasks whose constraints TorchRec's planner can be told, if TorchRec is installed."""
+        missing = [name for name in ("torch", "fbgemm_gpu", "torchrec") if find_spec(name) is None]
+        if missing:
+            return f"{' and '.join(missing)} is not installed; {_INSTALL}"
+        return why_not_expressible(task)
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Ask TorchRec's planner, which uses neither the cost model nor the seed.
+
+        Raises:
+            InfeasibleTask: the planner finds no plan, or none in time, or fails.
+        """
+        from shardwright.task.files import task_to_dict
+
+        left = self.time_limit_s if deadline is None else deadline - time.monotonic()
+        request = {
+            "task": task_to_dict(task),
+            "statistics": self.statistics,
+            "timeout_s": max(1, math.floor(left)),
+            "seed": seed,
+        }
+        reply = self._ask(request, max(left, 1.0) + _START_S)
+        if "error" in reply:
+            raise InfeasibleTask(reply["error"])
+        return Plan(task, [_shard(fields) for fields in reply["shards"]], self.name, seed)
+
+    def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        from shardwright.processes import worker_environment
+
+        with tempfile.TemporaryFile() as log:
+            try:
+                run = subprocess.run(
+                    [sys.executable, "-m", PROGRAM],
+                    input=json.dumps(request).encode(),
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=worker_environment(),
+                    timeout=timeout_s,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise InfeasibleTask(
+                    f"TorchRec's planner had not made its first proposal after {timeout_s:.0f} s and was ended; allow more time with "
+                    "a time limit, or leave this strategy out"
+                ) from None
+            if run.returncode:
+                log.seek(0)
+                last = log.read().decode(errors="replace").strip().splitlines()[-3:]
+                raise InfeasibleTask(
+                    f"TorchRec's planner exited with {run.returncode}. Its last lines: {' | '.join(last) or '(none)'}; "
+                    "leave this strategy out, or reinstall TorchRec"
+                )
+        reply: dict[str, Any] = json.loads(run.stdout)
+        return reply
+
+
+def compute_device(topology: Topology) -> str:
+    """TorchRec's kind of device: "cpu" or "cuda"."""
+    return "cpu" if topology.device == "cpu" else "cuda"
+
+
+def why_not_expressible(task: Task) -> str | None:
+    """What TorchRec's planner cannot be told of a task; None if it can be told all."""
+    if task.constraints.colocate or task.constraints.apart:
+        return "TorchRec's planner cannot be told to colocate tables or keep them apart; drop the constraint, or use strategy certified"
+    for table in task.tables:
+        limits = task.constraints.of(table.name)
+        if "." in table.name:
+            return f"table '{table.name}' has a dot in its name, which no module of torch can have; rename it"
+        if table.dtype == "int8":
+            return f"table '{table.name}' has int8 weights, and TorchRec's planner counts those of a training module as fp16"
+        if limits.devices is not None:
+            return (
+                f"table '{table.name}' is pinned, and TorchRec's planner cannot be told on which devices a table may lie; "
+                "drop the constraint, or use strategy certified"
+            )
+        if not expressible_types(table, limits, task.topology):
+            allowed = ", ".join(limits.sharding_types or ("any type",))
+            shards = f" in at most {limits.max_shards} shards" if limits.max_shards is not None else ""
+            kind, device = "pooled" if table.pooled else "sequence", compute_device(task.topology)
+            return f"table '{table.name}' allows {allowed}{shards}; TorchRec's planner offers none of it for a {kind} table on {device}"
+    return None
+
+
+def expressible_types(table: Table, limits: TableConstraint, topology: Topology) -> list[str]:
+    """The allowed sharding types that TorchRec's planner offers, without those that make too many shards."""
+    offered = (_ON_CPU if compute_device(topology) == "cpu" else _ON_GPU)["pooled" if table.pooled else "sequence"]
+    shards = {"data_parallel": 1, "table_wise": 1, "column_wise": 1, "row_wise": topology.devices}
+    most = limits.max_shards or topology.devices
+    return [kind for kind in offered if limits.allows(kind) and shards.get(kind, topology.devices_per_host) <= most]
+
+
+def _shard(fields: dict[str, Any]) -> Shard:
+    rows, columns, devices = (tuple(fields[key]) for key in ("rows", "columns", "devices"))
+    return Shard(fields["table"], rows, columns, devices)

@@ -1,0 +1,79 @@
+"""The strategy `autoshard`: a learned policy places units greedily, one after another, with numpy alone."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import InfeasibleTask
+from shardwright.learned.arrays import Ints, PlacementArrays
+from shardwright.learned.autoshard.policy import NAME, AutoShardWeights, Setting, decode
+from shardwright.learned.policy_files import ByPolicy
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
+
+TRIES = 64
+"""Most orders tried when memory is so tight that the policy's own order leaves a unit without a device."""
+
+
+@dataclass(frozen=True)
+class AutoShard(ByPolicy):
+    """Placement by the learned policy of [autoshard] (see `policy`). It regards no communication and makes no column splits.
+
+    The policy is a redesign; it places as published only if learned with `preset=published`.
+
+    Attributes:
+        policy: as in `ByPolicy`.
+        name: name of the strategy.
+    """
+
+    learner: ClassVar[str] = NAME
+
+    name: str = NAME
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Place by the policy with its own cost model; `cost_model` is not used.
+
+        If a unit finds no device, the search tries other orders and random draws, until one fits or the deadline has passed.
+
+        Raises:
+            InfeasibleTask: every try left a unit without a device, or there is no policy.
+            InvalidInput: the policy file cannot be read.
+        """
+        arrays, weights = PlacementArrays.of(task), self.read_policy(task, AutoShardWeights)
+        return arrays.plan(placed(arrays, weights, seed, deadline), self.name, seed)
+
+
+def placed(arrays: PlacementArrays, weights: AutoShardWeights, seed: int, deadline: float | None) -> Ints:
+    """`(n,)` device of each unit.
+
+    The first try places the costliest unit first, as in the paper. The second places units with the fewest possible devices first, larger
+    ones before smaller. Later tries draw from the policy and begin with the unit that found no device in the previous try.
+
+    Raises:
+        InfeasibleTask: no try fits.
+    """
+    setting = Setting.of(arrays, weights)
+    unit, assignment = decode(setting, weights, setting.order)
+    order = _hardest_first(arrays)
+    rng = np.random.default_rng(seed)
+    tries = 1
+    while unit >= 0 and tries < TRIES and (deadline is None or time.monotonic() < deadline):
+        if tries > 1:
+            order = np.concatenate([[unit], order[order != unit]])
+        noise = rng.gumbel(size=arrays.allowed.shape) if tries > 2 else None
+        unit, assignment = decode(setting, weights, order, noise)
+        tries += 1
+    if unit >= 0:
+        raise InfeasibleTask(arrays.left_over(unit, assignment, f"in the last of {tries} tries"))
+    return assignment
+
+
+def _hardest_first(arrays: PlacementArrays) -> Ints:
+    """`(n,)` units by their number of devices that are allowed and large enough, fewest first; ties by memory, largest first."""
+    choices = (arrays.allowed & (arrays.used + arrays.bytes[:, None] <= arrays.memory)).sum(axis=1)
+    return np.lexsort((-arrays.bytes, choices))

@@ -1,0 +1,150 @@
+"""Learned policies as safetensors files, whose versioned header says what they learned from, and strategies that place by them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.learned.arrays import TABLE_FEATURES
+from shardwright.schema import Place
+from shardwright.search.strategy import why_not_counted
+from shardwright.task.task import Task
+from shardwright.tensor_files import Weights, load_weights, save_weights
+
+FORMAT = "1"
+KIND = "policy"
+_FEATURES = json.dumps(TABLE_FEATURES)
+_OWN = ("format", "kind", "strategy")
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, eq=False)
+class SavedPolicy:
+    """A learned policy.
+
+    Attributes:
+        strategy: name of the strategy that learned it.
+        weights: float32 arrays by name.
+        metadata: what the policy learned from: "world", "features" (set on saving), "options" (JSON), "tasks", "seed", "date".
+    """
+
+    strategy: str
+    weights: Weights
+    metadata: dict[str, str]
+
+
+def save_policy(policy: SavedPolicy, path: Path) -> None:
+    """Write a policy as a safetensors file, atomically.
+
+    Raises:
+        InvalidInput: a weight is NaN or infinite, or the path cannot be written to.
+    """
+    _check_finite(path, policy.weights)
+    header = {"format": FORMAT, "kind": KIND, "strategy": policy.strategy, "features": _FEATURES}
+    save_weights(path, policy.weights, policy.metadata | header)
+
+
+def load_policy(path: Path, strategy: str) -> SavedPolicy:
+    """Read a policy.
+
+    Args:
+        path: the file.
+        strategy: name of the strategy whose policy it must be.
+
+    Raises:
+        InvalidInput: the file cannot be read, is damaged or too large, has another format version, feature set or strategy, or holds a
+            weight that is NaN or infinite.
+    """
+    learn = f"learn one with 'shardwright learn {strategy}'"
+    check = partial(_check_header, strategy=strategy, learn=learn)
+    header, weights = load_weights(path, check, "policy", f"name a policy file, or {learn}")
+    _check_finite(path, weights)
+    return SavedPolicy(strategy, weights, {name: value for name, value in header.items() if name not in _OWN})
+
+
+def bundled_policy(strategy: str, device: str) -> Path | None:
+    """Path of the policy that the package bundles for a strategy and a device type; None if it bundles none."""
+    folder = Path(str(resources.files("shardwright.learned") / "policies"))
+    known = {path.stem: path for path in folder.glob("*.safetensors")}
+    return known.get(f"{strategy}-{device}")
+
+
+@dataclass(frozen=True)
+class ByPolicy:
+    """Base of the strategies that place by a learned policy.
+
+    Attributes:
+        learner: name of the strategy that learns such policies.
+        policy: file of the policy; None for the policy that is bundled for the task's device type.
+    """
+
+    learner: ClassVar[str]
+
+    policy: Path | None = None
+
+    def supports(self, task: Task) -> str | None:
+        """Why the task is not supported; None if a policy exists and tables may be whole, cut into columns or rows, or replicated."""
+        if self._file(task) is None:
+            return (
+                f"no policy is bundled for device '{task.topology.device}'; learn one with 'shardwright learn {self.learner}' and pass "
+                "it with --policy"
+            )
+        return why_not_counted(task)
+
+    def read_policy(self, task: Task, make: Callable[[SavedPolicy], Made]) -> Made:
+        """What `make` makes of the policy; it is made anew only if the file has changed.
+
+        Raises:
+            InfeasibleTask: no policy is bundled for the task's device type.
+            InvalidInput: the file cannot be read, or belongs to another strategy or feature set.
+        """
+        file = self._file(task)
+        if file is None:
+            raise InfeasibleTask(f"strategy '{self.learner}' cannot plan this task: {self.supports(task)}")
+        try:
+            modified = file.stat().st_mtime_ns
+        except OSError:  # reading the file says why
+            modified = 0
+        made: Made = _made(make, file, modified, self.learner)
+        return made
+
+    def _file(self, task: Task) -> Path | None:
+        return self.policy or bundled_policy(self.learner, task.topology.device)
+
+
+@lru_cache(maxsize=8)
+def _made(make: Callable[[SavedPolicy], Any], file: Path, modified: int, strategy: str) -> Any:
+    with Place(str(file)).naming():
+        return make(load_policy(file, strategy))
+
+
+def _check_header(header: Mapping[str, str], strategy: str, learn: str) -> None:
+    found = header.get("format"), header.get("kind")
+    if found != (FORMAT, KIND):
+        raise InvalidInput(
+            f"the file is not a policy of format {FORMAT!r} (it says kind {found[1]!r}, format {found[0]!r}); {learn}"
+        )
+    if header.get("strategy") != strategy:
+        raise InvalidInput(
+            f"the policy was learned by strategy {header.get('strategy')!r}, not by {strategy!r}; "
+            f"plan with the strategy that learned it, or {learn}"
+        )
+    if header.get("features") != _FEATURES:
+        raise InvalidInput(f"the policy was learned on other table features than this version computes; {learn} again")
+
+
+def _check_finite(path: Path, weights: Weights) -> None:
+    for name, array in weights.items():
+        if not np.isfinite(array).all():
+            raise InvalidInput(
+                f"{path}: weights '{name}' hold NaN or infinity, must be finite numbers; learn the policy again"
+            )

@@ -1,0 +1,147 @@
+"""Fit latency and bandwidth to measured collectives, and find the links of a cluster that were measured earlier.
+
+A collective takes max over {inside the host, between hosts} of latency + bytes / bandwidth, where a link class counts only if bytes travel
+over it. Inside hosts it is fitted to collectives of the devices of one host. Between hosts it is fitted to those of all devices, where they
+take longer than the bytes inside the hosts explain. All figures are non-negative. The loss is the relative error, and errors above 10%
+count less, so that a few disturbed runs do not dominate.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from shardwright.arrays import Bools, Floats
+from shardwright.cost.choice import cache_folder
+from shardwright.errors import InvalidInput
+from shardwright.measure.collectives.links import Rung
+from shardwright.measure.stock import differences
+from shardwright.modelling.dataset import rates_of
+from shardwright.task.link_files import Cluster, LinkErrors, MeasuredLinks, load_links
+from shardwright.task.links import COLLECTIVES, LINK_CLASSES, Links, LinkSpeed
+from shardwright.task.topology import Topology
+
+Speeds: TypeAlias = tuple[LinkSpeed | None, LinkSpeed | None]
+"""Inside a host and between hosts; None where no bytes travelled."""
+
+_MB = 1e6
+_LEAST_MS_PER_MB = 1e-6  # 1e15 bytes per second: faster than any link, and keeps the bandwidth finite
+_SOFT = 0.1  # relative error above which a time counts less
+_ROUNDS = 8  # of reweighting, and of telling which class decides
+_FEWEST = 3  # times that a line is fitted to
+
+
+def fit_speeds(sent: Floats, ms: Floats) -> Speeds:
+    """Fit both link classes.
+
+    Args:
+        sent: `(n, 2)` bytes that a device sends inside its host and to other hosts.
+        ms: `(n,)` times.
+    """
+    alone, crossing = (sent[:, 1] == 0) & (sent[:, 0] > 0), sent[:, 1] > 0
+    intra = _line(sent[alone, 0], ms[alone]) if alone.any() else None
+    if not crossing.any():
+        return intra, None
+    inside = predicted_ms((intra, None), sent)
+    chosen = _enough(crossing & (ms > inside), crossing)
+    for _ in range(_ROUNDS):
+        inter = _line(sent[chosen, 1], ms[chosen])
+        decides = _enough(crossing & (predicted_ms((None, inter), sent) >= inside), crossing)
+        if (decides == chosen).all():
+            break
+        chosen = decides
+    return intra, inter
+
+
+def predicted_ms(speeds: Speeds, sent: Floats) -> Floats:
+    """`(n,)` ms of collectives that send `(n, 2)` bytes; link classes without speeds take no time."""
+    times = np.zeros_like(sent)
+    for column, speed in enumerate(speeds):
+        if speed is not None:
+            times[:, column] = np.where(
+                sent[:, column] > 0, speed.latency_ms + sent[:, column] / speed.bandwidth * 1e3, 0
+            )
+    result: Floats = times.max(axis=1)
+    return result
+
+
+def _enough(wanted: Bools, otherwise: Bools) -> Bools:
+    return wanted if wanted.sum() >= _FEWEST else otherwise
+
+
+def _line(sent: Floats, ms: Floats) -> LinkSpeed:
+    """Latency and bandwidth of a line through times, by relative error."""
+    columns, weight = np.stack([np.ones_like(sent), sent / _MB], axis=1), np.ones_like(ms)
+    for _ in range(_ROUNDS):
+        rates = rates_of(columns, ms, weight)
+        weight = (1 + ((columns @ rates / ms - 1) / _SOFT) ** 2) ** -0.25
+    latency, slope = rates
+    return LinkSpeed(float(f"{latency:.5g}"), float(f"{1e3 * _MB / max(slope, _LEAST_MS_PER_MB):.5g}"))
+
+
+def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLinks:
+    """The links of a cluster, from ms by rung.
+
+    How true a fit is, is told by sizes that it has not seen: each in turn is predicted from all others.
+    """
+    speeds: dict[str, Speeds] = {}
+    errors: dict[str, dict[str, LinkErrors]] = {}
+    for collective in COLLECTIVES:
+        rungs = [rung for rung in times if rung.collective == collective]
+        sent, ms = np.array([rung.sent(cluster) for rung in rungs]), np.array([times[rung] for rung in rungs])
+        size = np.array([rung.size for rung in rungs])
+        if len(set(size.tolist())) < _FEWEST:
+            continue
+        speeds[collective] = fit_speeds(sent, ms)
+        missed = np.zeros(len(ms))
+        for one in np.unique(size):
+            held = size == one
+            missed[held] = np.abs(predicted_ms(fit_speeds(sent[~held], ms[~held]), sent[held]) / ms[held] - 1)
+        errors[collective] = {}
+        for name, within in zip(LINK_CLASSES, (True, False), strict=True):
+            here = np.array([(rung.sent(cluster)[1] == 0) == within for rung in rungs])
+            if here.any():
+                of_class = {rung: times[rung] for rung, there in zip(rungs, here, strict=True) if there}
+                errors[collective][name] = LinkErrors(float(missed[here].mean()), _noise(of_class))
+    return MeasuredLinks(cluster, Links(**speeds), errors, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def _noise(times: Mapping[Rung, float]) -> float | None:
+    """Mean relative difference of two climbs."""
+    by_round = [
+        {(rung.within, rung.size): ms for rung, ms in times.items() if rung.round == number} for number in (0, 1)
+    ]
+    both = by_round[0].keys() & by_round[1].keys()
+    if not both:
+        return None
+    first, second = (np.array([one[key] for key in sorted(both)]) for one in by_round)
+    return float(differences(first, second).mean())
+
+
+def links_path(device: str, hosts: int, devices_per_host: int) -> Path:
+    """The file for the links of a cluster in the user's cache folder."""
+    return cache_folder() / "links" / f"{re.sub(r'[^a-z0-9_-]', '', device.lower())}-{hosts}x{devices_per_host}.json"
+
+
+def cached_links(topology: Topology) -> MeasuredLinks | None:
+    """The links in the cache folder that were measured on a cluster like this one; None if there are none, or the file is damaged."""
+    path = links_path(topology.device, topology.hosts, topology.devices_per_host)
+    try:
+        if not path.is_file():
+            return None
+        found = load_links(path)
+    except OSError:
+        return None
+    except InvalidInput as error:
+        with suppress(OSError):
+            path.replace(path.with_name(path.name + ".damaged"))
+        warnings.warn(f"{error}; moved aside, planning goes on without it", stacklevel=2)
+        return None
+    return found if found.cluster.is_of(topology) else None

@@ -1,0 +1,171 @@
+"""Review a plan: its step, the best step found, and what no plan can go below, all by one cost model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.model import CostModel
+from shardwright.cost.score import scored
+from shardwright.cost.synchronisation import with_groups
+from shardwright.errors import InfeasibleTask
+from shardwright.search.solve import plan as find_plan
+from shardwright.search.strategy import Strategy
+from shardwright.sharding.diff import PlanDiff
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import RunsOn, other_runtime, preferred_runtimes
+
+_LEAST_GAIN = 1e-6  # of a step: less is rounding
+
+
+@dataclass(frozen=True)
+class Review:
+    """A plan beside the best one found.
+
+    Attributes:
+        plan: the plan under review, scored.
+        better: the best plan found; the plan itself if none is better.
+        bound_ms: no plan of the kinds that `better.bound_scope` names takes less. None if nothing is proven, or if the plan under
+            review takes less because it is of another kind.
+        elsewhere: the best plan found for the other runtime; None if there is none.
+    """
+
+    plan: Plan
+    better: Plan
+    bound_ms: float | None
+    elsewhere: Plan | None = None
+
+    @property
+    def step_ms(self) -> float:
+        """Predicted step of the plan under review."""
+        assert self.plan.cost is not None
+        return self.plan.cost.step_ms
+
+    @property
+    def better_ms(self) -> float:
+        """Predicted step of the best plan found."""
+        assert self.better.cost is not None
+        return self.better.cost.step_ms
+
+    @property
+    def gain(self) -> float:
+        """Share of the step under review that the best plan saves."""
+        return 1 - self.better_ms / self.step_ms if self.step_ms else 0.0
+
+    @property
+    def diff(self) -> PlanDiff:
+        """What devices must fetch to go from the plan to the better one."""
+        return self.plan.diff(self.better)
+
+    def sentence(self) -> str:
+        """The review in one line; `better.bound_scope` says which plans the bound holds for."""
+        bound = "" if self.bound_ms is None else f"; the proven bound is {self.bound_ms:.3f}"
+        if self.better is self.plan:
+            return f"your plan takes {self.step_ms:.3f} ms; no better one was found{bound}"
+        return f"your plan takes {self.step_ms:.3f} ms; ours {self.better_ms:.3f}{bound}"
+
+
+def review(
+    given: Plan,
+    *,
+    strategy: str | Strategy = "auto",
+    cost_model: CostModel | str | Path | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    runs_on: RunsOn = "auto",
+    move_cost: float | None = None,
+) -> Review:
+    """Look for a better plan than a given one.
+
+    Args:
+        given: a plan, by any planner.
+        strategy: finds the better plan.
+        cost_model: prices both plans; by default as for `plan`.
+        seed: of the search.
+        time_limit: of the search, in seconds.
+        runs_on: the runtime of the better plan; "auto" for that of the given one.
+        move_cost: ms of step time that moving a GB counts for; the better plan then starts from the given one. None to plan anew.
+
+    Raises:
+        InvalidPlan: the given plan is no valid plan of its task.
+        InfeasibleTask: no plan was found for the runtime.
+        InvalidInput: an option breaks a rule.
+    """
+    given.check()
+    model = with_groups(resolve_cost_model(cost_model, given.task), given.task)
+    found = find_plan(
+        given.task,
+        strategy=strategy,
+        cost_model=model,
+        seed=seed,
+        time_limit=time_limit,
+        runs_on=preferred_runtimes(given.task, runs_on, given)[0],
+        start=None if move_cost is None else given,
+        move_cost=move_cost or 0.0,
+    )
+    elsewhere = plan_elsewhere(found, strategy=strategy, cost_model=model, seed=seed, time_limit=time_limit)
+    return replace(compared(given, found, model), elsewhere=elsewhere)
+
+
+def plan_elsewhere(
+    found: Plan,
+    *,
+    cost_model: CostModel,
+    strategy: str | Strategy = "auto",
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> Plan | None:
+    """Plan the task of a plan for the runtime that the plan was not made for.
+
+    Args:
+        found: the plan for one runtime.
+        cost_model: prices both plans.
+        strategy: as for `plan`.
+        seed: as for `plan`.
+        time_limit: as for `plan`.
+
+    Returns:
+        The other runtime's plan, or `found` if that runs there too and is no longer; None if the other runtime has no plan.
+    """
+    runtime = other_runtime(found)
+    try:
+        elsewhere = find_plan(
+            found.task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runtime
+        )
+    except InfeasibleTask:
+        return None
+    return shorter(found, elsewhere) if runtime in found.runs_on else elsewhere
+
+
+def elsewhere_line(found: Plan, elsewhere: Plan | None) -> str:
+    """What the other runtime would give, in one line.
+
+    Args:
+        found: the best plan of one runtime, scored.
+        elsewhere: the best plan of the other one, scored; None if it has none.
+    """
+    runtime = other_runtime(found)
+    if elsewhere is None:
+        return f"runs_on {runtime}: no plan"
+    assert found.cost is not None and elsewhere.cost is not None  # noqa: PT018
+    ratio = elsewhere.cost.step_ms / found.cost.step_ms if found.cost.step_ms else 1.0
+    beside = f"{abs(1 - ratio):.0%} {'shorter' if ratio < 1 else 'longer'}" if abs(1 - ratio) >= 0.005 else "equal"
+    return f"runs_on {runtime}: {elsewhere.cost.step_ms:.3f} ms, {beside}"
+
+
+def compared(given: Plan, found: Plan, model: CostModel) -> Review:
+    """Compare a plan with one that a search found; the search's cost model prices both."""
+    ours = scored(given, model)
+    assert ours.cost is not None
+    better = shorter(ours, found)
+    bound_ms = found.bound_ms if found.bound_ms is not None and found.bound_ms <= ours.cost.step_ms else None
+    if better is ours and bound_ms is not None:
+        ours = better = replace(ours, bound_ms=bound_ms, bound_scope=found.bound_scope)
+    return Review(ours, better, bound_ms)
+
+
+def shorter(kept: Plan, found: Plan) -> Plan:
+    """The found plan if its step is shorter than that of the kept one, by more than rounding; else the kept one. Both are scored."""
+    assert kept.cost is not None and found.cost is not None  # noqa: PT018
+    return found if found.cost.step_ms < kept.cost.step_ms * (1 - _LEAST_GAIN) else kept

@@ -1,5 +1,0 @@
-"""AutoShard (KDD 2022): a cost model and an LSTM policy, learned together. It places whole tables and regards kernel times only."""
-
-from shardwright.search.autoshard.strategy import AutoShard
-
-__all__ = ["AutoShard"]

@@ -1,0 +1,211 @@
+"""Learning: it helps, it stops with the state saved, and goes on to the same result."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.autoshard.network import roll_out
+from shardwright.learned.autoshard.policy import AutoShardWeights
+from shardwright.learned.autoshard.strategy import placed
+from shardwright.learned.autoshard.training import rewards
+from shardwright.learned.environment import PlacementBatch
+from shardwright.learned.options import AutoShardOptions
+from shardwright.learned.policy_files import SavedPolicy
+from shardwright.learned.records import TrainingRecord
+from shardwright.learned.trainer import learn
+from shardwright.learned.worlds import compute_ms
+from shardwright.task import Constraints, TableConstraint
+from tests.unit.learned.autoshard.made import (
+    QUICK,
+    FailsAt,
+    cost_errors,
+    random_network,
+    random_policy,
+    simulated,
+    varied_task,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Results are promised to be the same on one thread only."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tasks(count: int = 6, seed: int = 0):
+    return [varied_task(seed + number) for number in range(count)]
+
+
+def equal(one: SavedPolicy, other: SavedPolicy) -> bool:
+    return all(np.array_equal(array, other.weights[name]) for name, array in one.weights.items())
+
+
+def mean_balance(policy: SavedPolicy, unseen) -> float:
+    weights, world = AutoShardWeights(policy), simulated()
+    arrays = [PlacementArrays.of(task) for task in unseen]
+    costs = [compute_ms(phases) for phases in world.costs([(task, placed(task, weights, 0, None)) for task in arrays])]
+    return float(np.mean([cost.min() / cost.max() for cost in costs]))
+
+
+LONGER = AutoShardOptions(steps=20_000, unroll=20, batch=16, lag=2, buffer=2000, buffer_batch=128, cost_updates=10)
+
+
+@pytest.fixture(scope="module")
+def trained() -> SavedPolicy:
+    torch.set_num_threads(1)
+    return learn(tasks(20), simulated(), LONGER)
+
+
+@pytest.mark.slow
+def test_learning_improves_the_balance_on_unseen_tasks(trained):
+    unseen = tasks(20, seed=100)
+    untrained = np.mean([mean_balance(random_policy(seed), unseen) for seed in range(3)])
+    assert mean_balance(trained, unseen) > untrained + 0.15
+
+
+@pytest.mark.slow
+def test_learning_makes_the_cost_model_right(trained):
+    unseen = tasks(6, seed=100)
+    errors = cost_errors(trained, unseen, simulated(), 0)
+    assert set(errors) == {"compute", "compute_median", "compute_p95"}
+    assert errors["compute_median"] < 0.2
+    assert errors["compute_median"] <= errors["compute"] <= errors["compute_p95"] + errors["compute"]
+    assert errors["compute_median"] < 0.3 * cost_errors(random_policy(0), unseen, simulated(), 0)["compute_median"]
+
+
+@pytest.mark.slow
+def test_cost_errors_compare_with_the_world(trained):
+    """A world in which everything takes exactly what the policy predicts, times a factor."""
+
+    class Predicted:
+        name = "predicted"
+
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        def costs(self, placements):
+            weights = AutoShardWeights(trained)
+            found = []
+            for task, assignment in placements:
+                blocks = weights.encode(task.features)
+                sums = np.stack([blocks[assignment[task.unit_of] == rank].sum(axis=0) for rank in range(task.devices)])
+                half = weights.cost_ms(sums) * self.factor / 2
+                found.append(np.stack([half, 0 * half + 9, 0 * half + 9, half], axis=1))
+            return found
+
+    for factor, expected in ((1.0, 0.0), (2.0, 0.5)):
+        errors = cost_errors(trained, tasks(2, seed=50), Predicted(factor), 1)
+        assert list(errors.values()) == pytest.approx([expected] * 3, abs=1e-9)
+
+
+def test_the_same_seed_learns_the_same_and_another_one_does_not():
+    one, same = (learn(tasks(), simulated(), QUICK) for _ in range(2))
+    assert equal(one, same)
+    assert not equal(one, learn(tasks(), simulated(), replace(QUICK, seed=1)))
+
+
+def test_torchs_own_generator_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    learn(tasks(2), simulated(), QUICK)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("nan", [False, True])
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_training_that_stopped_goes_on_to_the_same_result(tmp_path, call, nan):
+    whole = learn(tasks(), simulated(), QUICK)
+    path = tmp_path / "state.safetensors"
+    reason = "NaN" if nan else "the machine is gone"
+    with pytest.raises(ShardwrightError, match=rf"round {call} of 2 stopped.*{reason}.*saved in .*state\.safetensors"):
+        learn(tasks(), FailsAt(call, nan), QUICK, checkpoint=path)
+    assert equal(learn(tasks(), simulated(), QUICK, checkpoint=path), whole)
+
+
+def test_a_finished_training_is_taken_from_its_checkpoint(tmp_path):
+    path = tmp_path / "state.safetensors"
+    whole = learn(tasks(), simulated(), QUICK, checkpoint=path)
+    world = FailsAt(1)
+    assert equal(learn(tasks(), world, QUICK, checkpoint=path), whole)
+    assert world.calls == 0
+
+
+def test_without_a_checkpoint_a_failure_says_that_nothing_was_saved():
+    with pytest.raises(ShardwrightError, match="nothing was saved"):
+        learn(tasks(), FailsAt(1), QUICK)
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    path = tmp_path / "state.safetensors"
+    learn(tasks(), simulated(), QUICK, checkpoint=path)
+    with pytest.raises(InvalidInput, match="options"):
+        learn(tasks(), simulated(), replace(QUICK, seed=3), checkpoint=path)
+    with pytest.raises(InvalidInput, match="tasks"):
+        learn(tasks(seed=7), simulated(), QUICK, checkpoint=path)
+
+
+def test_figures_of_every_round_are_recorded(tmp_path):
+    shown = []
+    with TrainingRecord(tmp_path, lambda number, total, text: shown.append((number, total, text))) as record:
+        learn(tasks(), simulated(), QUICK, record=record)
+    rows = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [1, 2]
+    assert [entry[:2] for entry in shown] == [(1, 2), (2, 2)]
+    for row in rows:
+        assert set(row) == {"iteration", "reward", "cost_error", "entropy", "value_error", "latency_ms"}
+        assert 0 <= row["reward"] <= 1
+        assert 0 < row["entropy"] <= np.log(3) + 1e-6
+        assert row["latency_ms"] > 0
+
+
+def test_nothing_to_learn_from_is_bad_input():
+    with pytest.raises(InvalidInput, match="the training set has no task"):
+        learn([], simulated(), QUICK)
+    settled = varied_task(0, 2, 2)
+    everywhere = {table.name: TableConstraint(sharding_types=("data_parallel",)) for table in settled.tables}
+    with pytest.raises(InvalidInput, match="none of the 1 training tasks"):
+        learn([replace(settled, constraints=Constraints(everywhere))], simulated(), QUICK)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("steps", 0),
+        ("batch", 1.5),
+        ("lag", True),
+        ("seed", -1),
+        ("learning_rate", float("nan")),
+        ("entropy_weight", -1.0),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(option, value):
+    with pytest.raises(InvalidInput, match=option):
+        replace(QUICK, **{option: value})
+
+
+def test_a_feature_that_never_varies_is_ignored():
+    """Nothing can be learned of it; with random weights on it, tasks in which it does vary would be placed at random."""
+    policy = learn([varied_task(0)], simulated(), replace(QUICK, steps=80, variations=0))
+    features = PlacementArrays.of(varied_task(0)).features
+    same = features.std(axis=0) < 1e-6
+    assert same.any()
+    assert (policy.weights["feature_scale"][same] == 0).all()
+    assert (policy.weights["feature_scale"][~same] > 0).all()
+
+
+def test_the_reward_is_the_degree_of_balance_or_minus_the_excess():
+    """Four episodes: 2 of 4 ms, an empty device, a unit without room, and tables that cost nothing."""
+    batch = PlacementBatch.of([PlacementArrays.of(varied_task(0, 4, 2))] * 4)
+    trajectory = roll_out(random_network(0), batch, np.random.default_rng(0))
+    trajectory = replace(trajectory, excess_e=torch.tensor([0.0, 0.0, 0.25, 0.0]))
+    costs = [np.array([2.0, 4.0]), np.array([0.0, 3.0]), np.zeros(2), np.array([7.0, 7.0])]
+    assert rewards(trajectory.excess_e, [0, 1, 3], costs).tolist() == [0.5, 0.0, -0.25, 1.0]

@@ -1,0 +1,240 @@
+"""Training: it learns, it resumes to the same bits, and it stops with its state saved where costs are not numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.dreamshard.buffer import variants_of
+from shardwright.learned.dreamshard.policy import Policy
+from shardwright.learned.options import DreamShardOptions
+from shardwright.learned.policy_files import load_policy, save_policy
+from shardwright.learned.records import TrainingRecord
+from shardwright.learned.trainer import learn
+from shardwright.learned.worlds import SimulatedWorld, step_ms
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import constrained_task, tables
+from tests.kills import Killed
+from tests.unit.learned.dreamshard.policies import cost_errors, training_set, whole_tables
+
+WORLD = SimulatedWorld(SimpleCostModel())
+BRIEF = DreamShardOptions(
+    iterations=3,
+    collected=6,
+    cost_updates=10,
+    cost_batch=8,
+    policy_updates=2,
+    policy_tasks=2,
+    episodes=4,
+    explored=6,
+    variants=1,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Figures(TrainingRecord):
+    """Keeps what it is told; after `last` steps the process is killed."""
+
+    def __init__(self, last=None):
+        super().__init__()
+        self.rows, self._last = [], last
+
+    def step(self, iteration, total, figures):
+        self.rows.append(dict(figures))
+        if iteration == self._last:
+            raise Killed
+
+
+def same(one, other):
+    return set(one.weights) == set(other.weights) and all(
+        np.array_equal(array, other.weights[name]) for name, array in one.weights.items()
+    )
+
+
+def mean_step(policy, tasks):
+    placed = []
+    for task in tasks:
+        arrays = PlacementArrays.of(task)
+        placed.append((arrays, policy.place(policy.encode(arrays))))
+    return float(np.mean([step_ms(costs) for costs in WORLD.costs(placed)]))
+
+
+@pytest.mark.slow
+def test_learning_improves_the_policy_on_unseen_tasks_and_the_estimates():
+    options = replace(
+        BRIEF,
+        iterations=6,
+        collected=20,
+        cost_updates=60,
+        cost_batch=32,
+        policy_updates=15,
+        episodes=8,
+    )
+    record = Figures()
+    learned = learn(training_set(20), WORLD, options, record=record)
+    untrained = learn(
+        training_set(20),
+        WORLD,
+        replace(options, iterations=1, cost_updates=1, policy_updates=1, cost_rate=1e-9, policy_rate=1e-9),
+    )
+    unseen = training_set(10, first_seed=1000)
+    assert mean_step(Policy(learned), unseen) < 0.9 * mean_step(Policy(untrained), unseen)
+    assert record.rows[-1]["cost_error"] < 0.5 * record.rows[0]["cost_error"]
+    assert {"reward", "entropy", "latency_ms", "cost_error_forward"} <= set(record.rows[-1])
+    errors = cost_errors(learned, unseen, WORLD)
+    assert set(errors) == {"forward", "backward", "backward_communication", "overall"}
+    assert max(errors.values()) < min(1.0, max(cost_errors(untrained, unseen, WORLD).values()))
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_killed_training_resumes_to_the_same_bits(tmp_path, last):
+    tasks, path = training_set(5), tmp_path / "state.safetensors"
+    whole = learn(tasks, WORLD, BRIEF)
+    with pytest.raises(Killed):
+        learn(tasks, WORLD, BRIEF, record=Figures(last), checkpoint=path)
+    record = Figures()
+    resumed = learn(tasks, WORLD, BRIEF, record=record, checkpoint=path)
+    assert len(record.rows) == BRIEF.iterations - last
+    assert same(whole, resumed)
+    assert not same(whole, learn(tasks, WORLD, replace(BRIEF, seed=1)))
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    path = tmp_path / "state.safetensors"
+    learn(training_set(3), WORLD, replace(BRIEF, iterations=1), checkpoint=path)
+    with pytest.raises(InvalidInput, match="options"):
+        learn(training_set(3), WORLD, replace(BRIEF, iterations=1, seed=3), checkpoint=path)
+
+
+class Failing:
+    """A world whose costs are not numbers from the second call on."""
+
+    name = "failing"
+
+    def __init__(self):
+        self._calls = 0
+
+    def costs(self, placed):
+        self._calls += 1
+        return [costs * (np.nan if self._calls > 1 else 1.0) for costs in WORLD.costs(placed)]
+
+
+def test_costs_that_are_not_numbers_stop_with_the_state_saved(tmp_path):
+    path = tmp_path / "state.safetensors"
+    with pytest.raises(
+        ShardwrightError, match=r"iteration 2 of 3 stopped: .*NaN or infinite ms.*saved in .*state\.safetensors"
+    ):
+        learn(training_set(4), Failing(), BRIEF, checkpoint=path)
+
+    class Repaired(Failing):
+        def costs(self, placed):
+            return WORLD.costs(placed)
+
+    expected = learn(training_set(4), Repaired(), BRIEF)
+    assert same(expected, learn(training_set(4), Repaired(), BRIEF, checkpoint=path))
+
+
+def test_a_reward_that_is_not_a_number_stops():
+    with pytest.raises(ShardwrightError, match="became NaN.*no checkpoint was named"):
+        learn(training_set(3), WORLD, replace(BRIEF, cost_rate=1e30))
+
+
+def test_tasks_of_different_sizes_with_little_memory_train_together():
+    mixed = [*training_set(2), *training_set(2, size=4, devices=5), *training_set(1, size=15, devices=2)]
+    drawn = tables(12, 5)
+    total = sum(table.rows * table.dim * 4 for table in drawn)
+    tight = whole_tables(drawn, 3, memory=int(total / 3 * 1.6))
+    learned = learn([*mixed, tight], WORLD, BRIEF)
+    assert learned.metadata["world"] == WORLD.name
+    for task in [*mixed, *training_set(1, size=30, devices=9)]:  # more devices than any in training
+        arrays = PlacementArrays.of(task)
+        placed = Policy(learned).place(Policy(learned).encode(arrays))
+        assert placed.min() >= 0
+
+
+def test_a_policy_file_round_trip_places_the_same(tmp_path):
+    learned = learn(training_set(3), WORLD, replace(BRIEF, iterations=1))
+    save_policy(learned, tmp_path / "policy.safetensors")
+    loaded = load_policy(tmp_path / "policy.safetensors", "dreamshard")
+    assert same(learned, loaded)
+    assert loaded.metadata["objective"] == "step"
+    arrays = PlacementArrays.of(training_set(1, 50)[0])
+    one, other = Policy(learned), Policy(loaded)
+    assert one.place(one.encode(arrays)).tolist() == other.place(other.encode(arrays)).tolist()
+
+
+def test_the_objective_changes_what_is_learned():
+    step, embedding = (
+        learn(training_set(3), WORLD, replace(BRIEF, iterations=1, objective=objective))
+        for objective in ("step", "embedding")
+    )
+    assert embedding.metadata["objective"] == "embedding"
+    assert embedding.weights["cost.scale"][3] < step.weights["cost.scale"][3]
+
+
+def test_variants_hold_some_tables_of_their_task_changed_in_rows_pooling_and_access_only():
+    tasks = [*training_set(2), constrained_task()]
+    found = variants_of(tasks, 5, 0)
+    assert len(found) == 15
+    for arrays, task in zip(found, [task for task in tasks for _ in range(5)], strict=True):
+        originals = {table.name: table for table in task.tables}
+        assert min(task.topology.devices, len(task.tables)) <= len(arrays.task.tables) <= len(task.tables)
+        for table in arrays.task.tables:
+            original = originals[table.name]
+            assert replace(table, rows=original.rows, pooling=original.pooling, access=original.access) == original
+            assert abs(np.log(table.rows / original.rows)) < 1.01 + 1 / original.rows
+            assert task.constraints.of(table.name) == arrays.task.constraints.of(table.name)
+    assert len({len(arrays.task.tables) for arrays in found}) > 3
+    assert [arrays.task for arrays in variants_of(tasks, 5, 0)] == [arrays.task for arrays in found]
+
+
+def test_variants_of_which_a_table_fits_no_device_are_left_out():
+    task = training_set(1, size=5)[0]
+    largest = int(PlacementArrays.of(task).bytes.max())
+    assert 0 < len(variants_of([whole_tables(task.tables, 2, memory=largest)], 20, 0)) < 20
+
+
+def test_no_training_task_is_refused():
+    with pytest.raises(InvalidInput, match="no task"):
+        learn([], WORLD, BRIEF)
+
+
+def test_a_table_that_fits_no_device_is_told_before_any_cost_is_asked_for():
+    class Untouchable:
+        name = "untouchable"
+
+        def costs(self, placed):
+            raise AssertionError("priced")
+
+    with pytest.raises(InfeasibleTask, match="needs"):
+        learn([whole_tables(tables(5), 2, memory=1000)], Untouchable(), BRIEF)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("iterations", 0),
+        ("episodes", 1),
+        ("seed", -1),
+        ("cost_rate", 0.0),
+        ("policy_rate", float("nan")),
+        ("trace_decay", 2),
+        ("collected", 1.5),
+        ("objective", "both"),
+    ],
+)
+def test_options_out_of_range_are_refused(option, value):
+    with pytest.raises(InvalidInput, match=f"{option} is"):
+        DreamShardOptions(**{option: value})

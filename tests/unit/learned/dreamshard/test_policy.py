@@ -1,0 +1,131 @@
+"""Inference without torch gives what the networks give, and keeps memory and constraints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright.errors import InvalidInput
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.dreamshard.mdp import encode, play
+from shardwright.learned.dreamshard.network import DreamShardNetwork
+from shardwright.learned.dreamshard.policy import STUCK, Policy
+from shardwright.learned.environment import PlacementBatch
+from shardwright.learned.policy_files import SavedPolicy
+from shardwright.testing.tasks import conformance_tasks, task_of
+from tests.unit.learned.dreamshard.policies import random_policy
+
+
+def rounded(task):
+    """A task with features as float32 has them: what both sides start from."""
+    arrays = PlacementArrays.of(task)
+    single = {
+        name: getattr(arrays, name).astype(np.float32).astype(np.float64) for name in ("features", "fixed_features")
+    }
+    return replace(arrays, **single)
+
+
+TASKS = [rounded(task) for task in (*conformance_tasks().values(), task_of(40, 4, hosts=2))]
+
+
+def double(batch):
+    tensors = {name: value for name, value in vars(batch).items() if isinstance(value, torch.Tensor)}
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in tensors.items()}
+    return PlacementBatch(batch.tasks, **wide)
+
+
+class Follow:
+    """Goes where compiled inference went, and notes by how much less torch's policy likes that than the best device."""
+
+    def __init__(self, placed, order):
+        self._devices = iter(placed[order])
+        self.regret = 0.0
+
+    def __call__(self, logit_ed, mask_ed):
+        device = int(next(self._devices))
+        assert bool(mask_ed[0, device])
+        best = logit_ed[0][mask_ed[0]].max()
+        self.regret = max(self.regret, float(best - logit_ed[0, device]))
+        return torch.tensor([device])
+
+
+@settings(max_examples=30, print_blob=False)
+@given(
+    seed=st.integers(0, 10_000),
+    number=st.integers(0, len(TASKS) - 1),
+    method=st.sampled_from(["shardwright", "paper"]),
+)
+def test_compiled_inference_places_as_torch_does(seed, number, method):
+    """Up to ties, which rounding decides."""
+    arrays, saved = TASKS[number], replace(random_policy(seed), metadata={"method": method})
+    network, policy = DreamShardNetwork.of(saved).double(), Policy(saved)
+    with torch.no_grad():
+        expected = encode(network, double(PlacementBatch.of([arrays])))
+        alone = network.cost.device_costs(network.cost.hidden(expected.units_euh))[0].sum(dim=1).numpy()
+    found = policy.encode(arrays)
+    np.testing.assert_allclose(found.even, expected.even_ek[0].numpy(), rtol=1e-9)
+    np.testing.assert_allclose(alone[found.order], -np.sort(-alone), rtol=1e-9, atol=1e-12)
+    order = expected.order_eu[0].numpy()
+    placed = policy.place(found, order)
+    if (placed == STUCK).any():
+        return
+    follow = Follow(placed, order)
+    play(network, expected, follow)
+    assert follow.regret < 1e-9
+
+
+def test_costs_of_devices_are_those_of_the_network():
+    saved = random_policy(3)
+    network, policy = DreamShardNetwork.of(saved).double(), Policy(saved)
+    sums = torch.from_numpy(np.random.default_rng(0).uniform(0, 3, (5, 32)))
+    with torch.no_grad():
+        hidden = network.cost.hidden(sums)
+        expected = network.cost.device_costs(hidden).numpy()
+    np.testing.assert_allclose(policy.device_costs(hidden.numpy()), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("arrays", TASKS, ids=lambda arrays: f"{len(arrays)} on {arrays.devices}")
+def test_placements_keep_memory_pins_and_rivals(arrays):
+    policy = Policy(random_policy(1))
+    encoded = policy.encode(arrays)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        placed = policy.place(encoded, noise=rng.gumbel(size=(len(arrays), arrays.devices)))
+        whole = np.flatnonzero(placed != STUCK)
+        used = arrays.used.copy()
+        np.add.at(used, placed[whole], arrays.bytes[whole])
+        assert (used <= arrays.memory).all()
+        assert arrays.allowed[whole, placed[whole]].all()
+        together = placed[whole, None] == placed[whole]
+        assert not (together & arrays.rivals[np.ix_(whole, whole)]).any()
+
+
+def test_noise_samples_the_policy():
+    """Gumbel noise on logits draws from their softmax: a unit alone on equal devices goes to each as often."""
+    arrays = rounded(task_of(1, 4))
+    policy = Policy(random_policy(2))
+    encoded, rng = policy.encode(arrays), np.random.default_rng(0)
+    counts = np.bincount([policy.place(encoded, noise=rng.gumbel(size=(1, 4)))[0] for _ in range(400)], minlength=4)
+    assert counts.min() > 60
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("cost.mix", None, "cost.mix is missing"),
+        ("cost.mix", np.zeros((3, 7), dtype=np.float32), r"has shape \(3, 7\), must be an array of shape \(3, 64\)"),
+        ("feature_std", np.zeros(21, dtype=np.float32), "feature_std must be positive"),
+    ],
+)
+def test_a_policy_of_other_arrays_is_refused(name, array, message):
+    saved = random_policy()
+    weights = {key: value for key, value in saved.weights.items() if key != name}
+    if array is not None:
+        weights[name] = array
+    with pytest.raises(InvalidInput, match=message):
+        Policy(SavedPolicy(saved.strategy, weights, saved.metadata))

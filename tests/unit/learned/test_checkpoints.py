@@ -1,0 +1,185 @@
+import numpy as np
+import pytest
+import torch
+
+from shardwright.errors import InvalidInput
+from shardwright.learned.checkpoints import (
+    check_same_training,
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    restore_rng,
+    rng_state,
+    save_checkpoint,
+)
+from shardwright.learned.options import DreamShardOptions
+from shardwright.learned.policy_files import SavedPolicy, save_policy
+from shardwright.learned.trainer import learn
+from shardwright.learned.worlds import SimulatedWorld
+from shardwright.testing.model import SimpleCostModel
+from tests.unit.learned.autoshard.made import QUICK, simulated, varied_task
+from tests.unit.learned.dreamshard.policies import training_set
+
+
+class Training:
+    """A small training with everything that has to survive: weights, Adam, a falling rate, both generators."""
+
+    def __init__(self, seed=0):
+        torch.manual_seed(seed)
+        self.numpy = np.random.default_rng(seed)
+        self.torch = torch.Generator().manual_seed(seed)
+        self.network = torch.nn.Linear(3, 1)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.1)
+
+    def step(self):
+        inputs = torch.from_numpy(self.numpy.normal(size=(4, 3)).astype(np.float32))
+        loss = (self.network(inputs) - torch.rand(4, 1, generator=self.torch)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 0.9
+
+    def save(self, path):
+        tensors = self.network.state_dict() | optimizer_tensors(self.optimizer, "adam.")
+        save_checkpoint(path, tensors, {"step": 3, "rng": rng_state(self.numpy, self.torch)})
+
+    def restore(self, path):
+        tensors, state = load_checkpoint(path)
+        self.network.load_state_dict({name: tensors[name] for name in self.network.state_dict()})
+        restore_optimizer(self.optimizer, tensors, "adam.")
+        restore_rng(state["rng"], self.numpy, self.torch)
+
+
+def test_a_training_that_goes_on_ends_where_one_without_a_break_does(tmp_path):
+    whole, first, second = Training(), Training(), Training(seed=5)
+    for _ in range(6):
+        whole.step()
+    for _ in range(3):
+        first.step()
+    first.save(tmp_path / "state")
+    second.restore(tmp_path / "state")
+    for _ in range(3):
+        second.step()
+    for a, b in zip(whole.network.parameters(), second.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(first.network.weight, second.network.weight)
+    assert second.optimizer.param_groups[0]["lr"] == whole.optimizer.param_groups[0]["lr"]
+
+
+def test_an_optimizer_that_has_not_stepped_yet_is_restored_too():
+    training, other = Training(), Training(seed=1)
+    training.optimizer.param_groups[0]["lr"] = 0.03
+    restore_optimizer(other.optimizer, optimizer_tensors(training.optimizer))
+    assert other.optimizer.param_groups[0]["lr"] == 0.03
+    assert not other.optimizer.state_dict()["state"]
+
+
+def test_tensors_of_any_type_and_state_survive(tmp_path):
+    base = torch.arange(12).reshape(3, 4)
+    tensors = {"a": base.t(), "b": base[1], "flags": base > 3, "empty": torch.zeros(0, 2), "scalar": torch.tensor(2.5)}
+    state = {"step": 7, "options": {"seed": 2**100}, "names": ["x", None, True]}
+    save_checkpoint(tmp_path / "state", tensors, state)
+    found, found_state = load_checkpoint(tmp_path / "state")
+    assert found_state == state
+    assert found.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value)
+
+
+def test_where_there_is_no_file_there_is_no_checkpoint(tmp_path):
+    assert load_checkpoint(tmp_path / "none") is None
+
+
+def test_damaged_files_and_other_files_are_refused(tmp_path):
+    path = tmp_path / "state"
+    save_checkpoint(path, {"a": torch.zeros(100)}, {"step": 1})
+    whole = path.read_bytes()
+    for length in (0, 8, 50, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InvalidInput, match=f"{path}: not a whole checkpoint.*remove it to begin anew"):
+            load_checkpoint(path)
+    save_policy(SavedPolicy("dreamshard", {"a": np.zeros(1, np.float32)}, {}), path)
+    with pytest.raises(InvalidInput, match="not a checkpoint of format '1' .it says kind 'policy'"):
+        load_checkpoint(path)
+    with pytest.raises(InvalidInput, match="is a folder, expected a checkpoint"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("state", ["", "[1]", "{", "9" * 5000])
+def test_a_state_that_is_no_json_object_is_refused(tmp_path, state):
+    from safetensors.torch import save_file
+
+    header = {"format": "1", "kind": "checkpoint", "state": state}
+    save_file({"a": torch.zeros(1)}, tmp_path / "state", header)
+    with pytest.raises(InvalidInput, match="not a whole checkpoint"):
+        load_checkpoint(tmp_path / "state")
+
+
+def test_a_failed_write_keeps_the_last_checkpoint(tmp_path):
+    path = tmp_path / "state"
+    save_checkpoint(path, {"a": torch.ones(1)}, {"step": 1})
+    with pytest.raises(TypeError):
+        save_checkpoint(path, {"a": torch.zeros(1)}, {"step": object()})
+    assert load_checkpoint(path)[1] == {"step": 1}
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    found = {"options": {"seed": 0, "dims": [1, 2]}, "world": "simulated: cpu", "step": 3}
+    check_same_training(tmp_path, found, {"options": {"seed": 0, "dims": (1, 2)}, "world": "simulated: cpu"})
+    with pytest.raises(InvalidInput, match="made with world 'simulated: cpu', this training has 'measured: cpu'"):
+        check_same_training(tmp_path, found, {"world": "measured: cpu"})
+
+
+def autoshard(path):
+    learn([varied_task(seed) for seed in range(3)], simulated(), QUICK, checkpoint=path)
+
+
+def dreamshard(path):
+    sizes = {"collected": 4, "cost_updates": 1, "cost_batch": 4, "policy_updates": 1, "policy_tasks": 1, "episodes": 2}
+    options = DreamShardOptions(iterations=2, explored=4, variants=1, **sizes)
+    learn(training_set(3), SimulatedWorld(SimpleCostModel()), options, checkpoint=path)
+
+
+def longer(tensor):
+    return torch.cat([tensor, tensor[:1]]) if tensor.dim() else tensor.reshape(1)
+
+
+def out_of_range(tensor):
+    return torch.full_like(tensor, torch.iinfo(tensor.dtype).max if tensor.dtype == torch.int64 else float("nan"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learn", [autoshard, dreamshard])
+def test_a_checkpoint_whose_parts_do_not_fit_is_refused_and_kept(tmp_path, learn):
+    path = tmp_path / "state"
+    learn(path)
+    tensors, state = load_checkpoint(path)
+    other = np.random.MT19937(0).state
+    other["state"]["key"] = other["state"]["key"].tolist()
+    one_of_a_kind = {(name.split(".")[0], name.split(".")[-1]): name for name in tensors}.values()
+    hostile = [
+        *({name: kept for name, kept in tensors.items() if name != gone} for gone in one_of_a_kind),
+        *(tensors | {name: change(tensors[name])} for name in one_of_a_kind for change in (longer, torch.Tensor.bool)),
+        *(
+            tensors | {name: out_of_range(tensors[name])}
+            for name in tensors
+            if name.startswith("buffer.") or name in ("blocks", "costs")
+        ),
+    ]
+    counts = [name for name in ("iteration", "round", "learner_steps", "added") if name in state]
+    random = state["rng"]
+    states = [
+        *(state | {name: value} for name in counts for value in (-1, 1.5, "1", None)),
+        *({name: kept for name, kept in state.items() if name != gone} for gone in counts),
+        *(state | {"rng": value} for value in (None, 3, {}, other)),
+        *(state | {"rng": random | {"torch": text}} for text in ("", "AAAA", "ä") if "torch" in random),
+        *(state | {"rng": random | {"numpy": value}} for value in ("", other, None) if "torch" in random),
+    ]
+    for broken, said in [*((one, state) for one in hostile), *((tensors, one) for one in states)]:
+        save_checkpoint(path, broken, said)
+        before = path.read_bytes()
+        with pytest.raises(InvalidInput, match=f"^{path}: the checkpoint does not fit this training .*remove it"):
+            learn(path)
+        assert path.read_bytes() == before

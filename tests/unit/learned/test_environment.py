@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+import torch
+
+import shardwright as sw
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.environment import UNPLACED, Environment, PlacementBatch
+from shardwright.testing.tasks import constrained_task, impossible_task, task_of, tight_task
+
+TASKS = [task_of(5, 2), constrained_task(), task_of(8, 3)]
+
+
+@pytest.fixture
+def batch():
+    return PlacementBatch.of([PlacementArrays.of(task) for task in TASKS])
+
+
+def in_order(batch):
+    return torch.arange(batch.units).repeat(batch.episodes, 1)
+
+
+def test_tasks_are_padded_to_the_largest(batch):
+    assert (batch.episodes, batch.units, batch.devices) == (3, max(map(len, batch.tasks)), 4)
+    for e, arrays in enumerate(batch.tasks):
+        n, b, d = len(arrays), len(arrays.features), arrays.devices
+        np.testing.assert_allclose(batch.features_ebf[e, :b], arrays.features, rtol=1e-6, atol=1e-6)
+        assert not batch.features_ebf[e, b:].any()
+        assert batch.unit_eb[e, :b].tolist() == arrays.unit_of.tolist()
+        assert (batch.unit_eb[e, b:] == batch.units).all()
+        assert batch.bytes_eu[e].tolist() == arrays.bytes.tolist() + [0] * (batch.units - n)
+        assert batch.device_ed[e].tolist() == [rank < d for rank in range(4)]
+        assert not batch.allowed_eud[e, n:].any()
+        assert not batch.allowed_eud[e, :, d:].any()
+        assert not batch.memory_ed[e, d:].any()
+
+
+def test_sums_over_units_and_devices_are_those_of_loops(batch):
+    rng = torch.Generator().manual_seed(0)
+    blocks = torch.rand(3, batch.features_ebf.shape[1], 5, generator=rng)
+    units = torch.rand(3, batch.units, 5, generator=rng)
+    settled = torch.rand(3, batch.fixed_ecf.shape[1], 5, generator=rng)
+    assignment = torch.randint(-1, 2, (3, batch.units), generator=rng)
+    by_unit, by_device, sums = batch.by_unit(blocks), batch.by_device(settled), batch.sums(units, assignment)
+    for e, arrays in enumerate(batch.tasks):
+        for unit in range(len(arrays)):
+            own = [blocks[e, block] for block in np.flatnonzero(arrays.unit_of == unit)]
+            torch.testing.assert_close(by_unit[e, unit], sum(own))
+        assert not by_unit[e, len(arrays) :].any()
+        for rank in range(batch.devices):
+            held = [settled[e, c] for c, shard in enumerate(arrays.units.fixed) if rank in shard.devices]
+            torch.testing.assert_close(by_device[e, rank], sum(held, torch.zeros(5)))
+            placed = [units[e, unit] for unit in range(batch.units) if assignment[e, unit] == rank]
+            torch.testing.assert_close(sums[e, rank], sum(placed, torch.zeros(5)))
+
+
+def test_repeated_tasks_lie_next_to_each_other(batch):
+    twice = batch.repeat(2)
+    assert twice.episodes == 6
+    assert [id(task) for task in twice.tasks] == [id(task) for task in batch.tasks for _ in range(2)]
+    assert torch.equal(twice.bytes_eu[::2], batch.bytes_eu)
+    assert torch.equal(twice.bytes_eu[1::2], batch.bytes_eu)
+
+
+def test_an_episode_ends_when_its_units_are_placed_and_waits_for_the_others(batch):
+    environment = Environment(batch, in_order(batch))
+    active = []
+    while not environment.done:
+        active.append(environment.active_e.tolist())
+        mask = environment.mask()
+        assert not mask[~environment.active_e].any()
+        environment.step(mask.int().argmax(dim=1), mask)
+    counts = [len(arrays) for arrays in batch.tasks]
+    assert active == [[step < count for count in counts] for step in range(max(counts))]
+    for e, count in enumerate(counts):
+        assert (environment.assignment_eu[e, :count] >= 0).all()
+        assert (environment.assignment_eu[e, count:] == UNPLACED).all()
+    assert not environment.excess_e.any()
+
+
+def test_the_order_says_whose_turn_it_is(batch):
+    order = torch.stack(
+        [torch.cat([torch.randperm(len(a)), torch.zeros(batch.units - len(a)).long()]) for a in batch.tasks]
+    )
+    environment = Environment(batch, order)
+    assert environment.current_e.tolist() == order[:, 0].tolist()
+    mask = environment.mask()
+    environment.step(mask.int().argmax(dim=1), mask)
+    assert [(row >= 0).nonzero().flatten().tolist() for row in environment.assignment_eu] == order[:, :1].tolist()
+
+
+def test_a_device_that_may_not_take_the_unit_is_refused():
+    arrays = PlacementArrays.of(constrained_task())
+    batch = PlacementBatch.of([arrays])
+    (pinned,) = [n for n, unit in enumerate(arrays.units.free) if unit.tables == ("table_0",)]
+    environment = Environment(batch, in_order(batch).roll(-pinned, dims=1))
+    assert environment.mask().tolist() == [[False, True, True, False]]
+    with pytest.raises(ValueError, match="choose where mask"):
+        environment.step(torch.tensor([0]))
+    assert environment.step_index == 0
+
+
+def test_memory_that_fits_to_the_byte_is_used_and_not_exceeded():
+    batch = PlacementBatch.of([PlacementArrays.of(tight_task())])
+    environment = Environment(batch, in_order(batch))
+    while not environment.done:
+        environment.step(environment.mask().int().argmax(dim=1))
+    assert torch.equal(environment.used_ed, batch.memory_ed)
+    assert environment.assignment_eu[0].bincount().tolist() == [2, 2, 2, 2]
+
+
+def test_a_unit_without_a_device_stays_unplaced_and_the_episode_has_failed():
+    roomy = task_of(3, 2)
+    batch = PlacementBatch.of([PlacementArrays.of(impossible_task()), PlacementArrays.of(roomy)])
+    environment = Environment(batch, in_order(batch))
+    placed = [environment.step(environment.mask().int().argmax(dim=1)).tolist() for _ in range(3)]
+    assert placed == [[True, True], [True, True], [False, True]]
+    assert environment.assignment_eu[0].tolist() == [0, 1, UNPLACED]
+    assert (environment.excess_e > 0).tolist() == [True, False]
+    need, memory = int(batch.bytes_eu[0, 0]), int(batch.memory_ed[0, 0])
+    assert float(environment.excess_e[0]) == pytest.approx((2 * need - memory) / memory)
+    assert environment.used_ed[0].tolist() == [need, need]
+
+
+def test_rivals_are_masked_once_one_of_them_is_placed():
+    constraints = sw.Constraints(apart=(("table_0", "table_1"),))
+    batch = PlacementBatch.of([PlacementArrays.of(task_of(3, 3, constraints=constraints))])
+    environment = Environment(batch, in_order(batch))
+    environment.step(torch.tensor([1]))
+    assert environment.mask().tolist() == [[True, False, True]]
+    environment.step(torch.tensor([2]))
+    assert environment.mask().all()

@@ -1,0 +1,95 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.errors import InvalidInput, InvalidPlan
+from shardwright.questions.drift import moves
+from shardwright.task import AccessProfile
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
+
+MODEL = SimpleCostModel()
+TASK = replace(task_of(12, 4), tables=[replace(table, pooled=True) for table in task_of(12, 4).tables])
+PLAN = sw.plan(TASK, cost_model=MODEL)
+
+
+def drifted(tables, **options):
+    return sw.drift(PLAN, tables, cost_model=MODEL, **options)
+
+
+def test_the_same_lookups_need_no_new_plan():
+    found = drifted(TASK.tables)
+    assert found.now_ms == found.before_ms == pytest.approx(PLAN.cost.step_ms)
+    assert not found.is_worth_it
+    assert all(one.lookups == one.skew == 0 for one in found.tables)
+
+
+@pytest.mark.slow
+def test_hotter_tables_make_a_new_plan_worth_it():
+    hot = PLAN.by_device[0][0].table
+    now = [replace(one, pooling=one.pooling * (40 if one.name == hot else 1)) for one in TASK.tables]
+    found = drifted(now)
+    assert found.tables[0].before.name == hot
+    assert found.tables[0].lookups == pytest.approx(39)
+    assert found.before_ms < found.now_ms
+    assert found.better_ms < found.now_ms
+    assert found.gain == pytest.approx(1 - found.better_ms / found.now_ms)
+    assert found.is_worth_it == (found.gain > 0.05)
+    assert moves(found).moved_bytes > 0
+    assert not drifted(now, worth_it=0.999).is_worth_it
+
+
+@pytest.mark.slow
+def test_rows_and_dims_stay_those_of_the_model():
+    table = TASK.tables[0]
+    fewer = sw.Table(table.name, 10, 8, 2.0, access=AccessProfile.zipf(10, 1.1))
+    more = sw.Table(table.name, table.rows * 3, 8, 2.0)
+    for profiled in (fewer, more):
+        now = drifted([profiled]).tables[0].now
+        assert (now.rows, now.dim, now.pooling) == (table.rows, table.dim, 2.0)
+        assert now.access.total_rows == table.rows
+    assert drifted([fewer]).tables[0].now.access.share_of(0, 10) == pytest.approx(1.0)
+
+
+def test_tables_of_one_side_alone_are_told():
+    found = drifted([TASK.tables[0], sw.Table("stranger", 5, 8)])
+    assert found.unknown == ("stranger",)
+    assert found.absent == tuple(table.name for table in TASK.tables[1:])
+
+
+def test_a_plan_that_keeps_memory_no_more_has_to_go():
+    table = sw.Table("t", 1000, 64, 1.0)
+    task = sw.Task([table, sw.Table("u", 1000, 64, 1.0)], sw.Topology(1, 2, "cpu", "8 MB"), 4096)
+    older = sw.plan(task, cost_model=MODEL, strategy="table_wise")
+    found = sw.drift(older, [replace(table, pooling=260.0)], cost_model=MODEL)
+    assert found.plan is None
+    assert found.now_ms is None
+    assert found.is_worth_it
+    found.better.check()
+    with pytest.raises(InvalidPlan, match=r"does not fit any more \(rank .*; compare by older"):
+        moves(found)
+    assert older.diff(found.better).moved_bytes >= 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"worth_it": -0.1}, {"worth_it": 1.0}, {"worth_it": float("nan")}, {"worth_it": True}]
+)
+def test_bad_thresholds_are_refused(options):
+    with pytest.raises(InvalidInput, match="worth_it"):
+        drifted(TASK.tables, **options)
+
+
+def test_logs_of_another_model_are_refused():
+    with pytest.raises(InvalidInput, match="none of the profiled tables"):
+        drifted([sw.Table("stranger", 5, 8)])
+
+
+def test_the_skew_is_the_share_of_lookups_that_changed_rows():
+    flat, hot = TASK.tables[0], TASK.tables[0]
+    rows = np.array([0.0, flat.rows / 2, flat.rows])
+    even, uneven = (AccessProfile(rows, np.array([0.0, share, 1.0])) for share in (0.5, 0.9))
+    older = replace(TASK, tables=[replace(flat, access=even), *TASK.tables[1:]])
+    found = sw.drift(replace(PLAN, task=older), [replace(hot, access=uneven)], cost_model=MODEL)
+    assert found.tables[0].skew == pytest.approx(0.4)
