@@ -58,7 +58,7 @@ def _models() -> list[dict[str, Any]]:
 
     every: list[tuple[Path | None, dict[str, str], bool]]
     every = [(path, model_header(path), True) for path in bundled_models().values()]
-    every += [(None, PublishedModel(device).metadata, True) for device in GPUS]
+    every += [(None, dict(PublishedModel(device).metadata), True) for device in GPUS]
     every += [(model.path, dict(model.metadata), False) for model in user_models()]
     return [
         {
