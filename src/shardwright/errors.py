@@ -44,6 +44,11 @@ def printable(text: str, keep: str = "", most: int = _MOST, most_word: int = _MO
     return shortened(kept, most, most_word)
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: "1 table", "2,000 tables"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def some_of(names: Sequence[object], most: int = 5, separator: str = ", ") -> str:
     """Join the first of some names: "a, b and 812 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

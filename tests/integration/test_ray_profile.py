@@ -94,8 +94,10 @@ def test_a_worker_makes_the_complaint_that_this_process_makes(
     pq.write_table(bad, "bad.parquet")
     paths = [log, Path("bad.parquet")]
     with pytest.raises(InvalidInput) as alone:
-        profile_logs(paths)
-    with cluster.pool(no_state) as pool, pytest.raises(InvalidInput) as found:
-        profile_logs(paths, pool=pool)
+        profile_logs(paths, columns=["user"])
+    with cluster.pool(no_state) as pool:
+        with pytest.raises(InvalidInput) as found:
+            profile_logs(paths, columns=["user"], pool=pool)
+        assert "bad.parquet: column 'user': id -3" in profile_logs(paths, pool=pool).left_out["user"]
     assert str(found.value) == str(alone.value)
     assert str(found.value).startswith("bad.parquet: column 'user': id -3 is negative")

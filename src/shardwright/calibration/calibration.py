@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ import numpy as np
 from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.sets import Group, Set, fitted_task
 from shardwright.calibration.visits import Observed, Visitor, calibration_lock, check_minutes, earlier_samples
-from shardwright.cost.choice import cache_folder, keep_model, path_for, task_digest
+from shardwright.cost.choice import cache_folder, keep_model, path_for, samples_folder, task_digest
 from shardwright.cost.files import bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.published import GPUS, PublishedModel
@@ -57,6 +59,10 @@ _GROWTH = 2.0  # factor on the number of sets from one training to the next
 _HALVES, _FOLDS = 2, 4
 _EFFORT = 0.5  # effort of every training except the last
 _FEW = 60  # with fewer sets, more training effort gains nothing
+_FIRST_SETS = 5  # sets from which the number of sets in a time is foreseen
+_START_S = (
+    3.0  # seconds that a run takes before its first set: it starts the measuring process and measures the controls
+)
 _LAST_TRAINING = 4.5  # duration of the last training over the one before: it has more folds and updates
 # Share of the time, and most seconds, kept for the last training until a first training shows how long one takes.
 _RESERVE, _MOST_RESERVE_S = 0.2, 15.0
@@ -158,7 +164,7 @@ def _calibrated(
     controls = control_works(kind, optimizer)
     start = _model_at(bundled_models().get(device))
     began = monotonic()
-    with SampleStore(cache_folder() / "samples", machine) as store:
+    with SampleStore(samples_folder(), machine) as store:
         earlier = earlier_samples(store, optimizer, batch_size)
         curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(earlier) if earlier else 0)
         if start is None and device in GPUS:
@@ -180,8 +186,8 @@ def _calibrated(
         covered = _coverage(task, machine, optimizer, batch_size, curriculum.kinds)
         result = _with_model(result, run, covered, path_for(covered, machine))
     else:
-        few = f"only {len(observed)} sets were measured and a model needs {FEWEST_SETS}; run the same command again to continue"
-        result = replace(result, notes=(*result.notes, few))
+        before = error_of(run.start, observed.samples()) if run.start is not None and len(observed) else None
+        result = replace(result, before=before, notes=(*result.notes, run.too_few()))
     return replace(result, seconds=monotonic() - began)
 
 
@@ -317,6 +323,16 @@ class Calibrating(Interruptible):
                 models, goal = self._trained()
         self.observed.visit_controls()
 
+    def too_few(self) -> str:
+        """What was measured, if that is too little for a model, and how long the rest takes."""
+        measured, lacking = len(self.observed.sets), FEWEST_SETS - len(self.observed)
+        each = (monotonic() - self._began) / max(1, measured)
+        needed = math.ceil((lacking * each + self._reserve + _START_S) / 6) / 10
+        return (
+            f"{measured} sets were measured and are kept, and a model needs {FEWEST_SETS}: the next run goes on from them, and is through "
+            f"with about --minutes {needed:g}"
+        )
+
     @property
     def _over(self) -> bool:
         if self.interrupted:  # a search may have caught Ctrl-C and returned its best plan
@@ -366,11 +382,26 @@ class Calibrating(Interruptible):
                 return
             self._visit(one)
 
+    def _foresee(self) -> None:
+        """After the first few sets, say whether the time is enough for a model."""
+        measured, lacking = len(self.observed.sets), FEWEST_SETS - len(self.observed)
+        if measured != _FIRST_SETS or lacking <= 0:
+            return
+        each = (monotonic() - self._began) / measured
+        if lacking * each > self._left:
+            enough = int(self._left / each) + len(self.observed)
+            warnings.warn(
+                f"a set takes {each:.1f} s here: about {enough} of the {FEWEST_SETS} sets that a model needs will be measured and kept, "
+                "and the next run goes on from them",
+                stacklevel=2,
+            )
+
     def _visit(self, one: Set) -> bool:
         """Visit a set; return whether it could be measured."""
         visit = self.observed.visit(one)
         if visit is not None:
             self.curriculum.seconds.saw(one, visit.forward_ms + visit.backward_ms, self.observed.took_s)
+        self._foresee()
         return visit is not None
 
     def tell(self, what: str) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from shardwright.calibration.moves import Moves
 from shardwright.calibration.sets import fitted_task
 from shardwright.calibration.visits import Candidate, Comparison, Visitor, calibration_lock, check_minutes
-from shardwright.cost.choice import cache_folder, resolve_cost_model
+from shardwright.cost.choice import cache_folder, resolve_cost_model, samples_folder
 from shardwright.cost.files import device_type
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score, scored
@@ -142,7 +142,7 @@ def tune(
         kept = _kept_plan(fitted, machine)
         controls = control_works(kind, task.optimizer)
         clock, measurer = monotonic(), visitor or Measurer(kind, None, max(room, arena_bytes(controls)))
-        with SampleStore(cache_folder() / "samples", machine) as store:
+        with SampleStore(samples_folder(), machine) as store:
             measured = Comparison(
                 measurer, controls, store, lambda: tell(monotonic() - clock, 60 * minutes, run.doing),
                 np.random.default_rng([seed, 1]), clock + 60 * minutes,

@@ -12,7 +12,7 @@ import typer
 from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Seed, option
-from shardwright.cli.output import MISSING, Report, emit, note, percent, progress, signed, table
+from shardwright.cli.output import MISSING, Report, emit, note, percent, progress, saved, signed, table
 from shardwright.errors import InvalidInput, require
 from shardwright.task.links import COLLECTIVES, LINK_CLASSES, links_to_dict
 
@@ -139,7 +139,8 @@ def _document(found: Calibration) -> dict[str, Any]:
 def _views(found: Calibration) -> list[rich.table.Table | str]:
     """The model's errors, what it covers, and its file."""
     if found.model is None or found.accuracy is None:
-        return []
+        off = f"the default model is {percent(found.before)} off on them (mean)" if found.before is not None else ""
+        return [off] if off else []
     errors, metadata = found.accuracy, found.model.metadata
     rows = [
         ["mean error", percent(errors.mean_error)],
@@ -179,12 +180,11 @@ def _run_links(*, devices: int | None, device: str, minutes: float | None, outpu
     links, path = found
     document: dict[str, Any] = {
         "file": str(path),
-        "output": None if output is None else str(output),
         "cluster": asdict(links.cluster),
         "links": links_to_dict(links.links),
         "errors": {name: {link: asdict(one) for link, one in of.items()} for name, of in links.errors.items()},
     }
-    lines = [f"saved {path}" + (f" and {output}" if output is not None else "")]
+    lines = [saved(file) for file in (path, output) if file is not None]
     lines.append(f"plans for {links.cluster} take them by themselves; elsewhere, state {{links: FILE}} in the topology")
     emit(document, _links_table(links), *lines, as_json=as_json)
 

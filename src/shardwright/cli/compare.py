@@ -26,13 +26,13 @@ from shardwright.cli.options import (
     cost_model_for,
     option,
 )
-from shardwright.cli.output import MISSING, Report, emit, ms, note, percent, progress, seconds, signed, table
+from shardwright.cli.output import MISSING, Report, emit, ms, note, percent, progress, saved, seconds, signed, table
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency, require
 from shardwright.questions.review import elsewhere_line, plan_elsewhere
 from shardwright.search import plan, rival_names, strategy_named, strategy_names
 from shardwright.sharding import BOUND_SCOPES, Plan
-from shardwright.sharding.runtimes import other_runtime, preferred_runtimes
+from shardwright.sharding.runtimes import other_runtime, preferred_runtimes, task_for
 from shardwright.task import Task
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def run(
     """Compare strategies on one task: predicted cost, gap, search time, and measured kernels.
 
     All gaps are to one bound, the highest that was proven; the line below the table says which plans it covers.
-    A strategy that finds no plan is listed as failed; the command fails only if all do. TorchRec's planner takes part if it is
+    A strategy that finds no plan is listed as failed, one that lacks a policy or a package as not available; the command fails only if
+    no strategy finds a plan. TorchRec's planner takes part if it is
     installed, for at most a minute or the time limit.
 
     Example:
@@ -94,10 +95,9 @@ def run(
     document = {
         "task": str(task),
         "cost_model": cost_model.name,
-        "note": unlike,
+        "notes": [unlike] if unlike else [],
         "strategies": [attempt_dict(attempt) for attempt in attempts],
         "elsewhere": elsewhere_document(elsewhere, best),
-        "saved": [str(file) for file in files],
     }
     emit(
         document,
@@ -106,7 +106,7 @@ def run(
         *([elsewhere_line(best, elsewhere)] if best else []),
         *failures(attempts),
         *agreement(attempts, unlike, getattr(cost_model, "metadata", {})),
-        *(f"saved {file}" for file in files),
+        *(saved(file) for file in files),
         as_json=as_json,
     )
     if not any(attempt.plan for attempt in attempts):
@@ -128,12 +128,14 @@ class Attempt:
         plan: the strategy's plan; None if it found none.
         reason: why the strategy found no plan.
         measured: measured times of the plan, if it was measured.
+        available: whether the strategy can plan such tasks here: with its policy, and with the packages that it needs.
     """
 
     strategy: str
     plan: Plan | None
     reason: str = ""
     measured: MeasuredPlan | None = None
+    available: bool = True
 
 
 def plan_with_each(
@@ -172,8 +174,11 @@ def _plan_with_each(
                 task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runs_on
             )
             attempts.append(Attempt(strategy.name, found))
-        except (InfeasibleTask, InvalidPlan, MissingDependency) as error:
-            attempts.append(Attempt(strategy.name, None, str(error)))
+        except MissingDependency as error:
+            attempts.append(Attempt(strategy.name, None, str(error), available=False))
+        except (InfeasibleTask, InvalidPlan) as error:
+            why_not = strategy.supports(task_for(task, runs_on))
+            attempts.append(Attempt(strategy.name, None, why_not or str(error), available=why_not is None))
     return attempts
 
 
@@ -234,8 +239,15 @@ def attempts_table(title: str, attempts: Sequence[Attempt], caption: str = CAPTI
 
 
 def failures(attempts: Sequence[Attempt]) -> list[str]:
-    """A line for each strategy that found no plan."""
-    return [f"{attempt.strategy} failed: {attempt.reason}" for attempt in attempts if attempt.plan is None]
+    """A line for each reason why strategies are not available, and one for each strategy that found no plan."""
+    lacking: dict[str, list[str]] = {}
+    for one in attempts:
+        if not one.available:
+            reason = one.reason.replace(f"learn {one.strategy.rstrip('+')}'", "learn NAME'")
+            lacking.setdefault(reason, []).append(one.strategy)
+    lines = [f"not available: {', '.join(names)}: {reason}" for reason, names in lacking.items()]
+    failed = [one for one in attempts if one.available and one.plan is None]
+    return [*lines, *(f"{one.strategy} failed: {one.reason}" for one in failed)]
 
 
 def agreement(
@@ -285,6 +297,7 @@ def attempt_dict(attempt: Attempt) -> dict[str, Any]:
     cost = found.cost if found else None
     return {
         "strategy": attempt.strategy,
+        "available": attempt.available,
         "failed": attempt.reason or None,
         "predicted_compute_ms": cost.compute_ms if cost else None,
         "measured_compute_ms": attempt.measured.compute_ms if attempt.measured else None,
@@ -307,7 +320,7 @@ def elsewhere_document(elsewhere: Plan | None, found: Plan | None) -> dict[str, 
 
 def _row(attempt: Attempt) -> list[str]:
     if attempt.plan is None:
-        return [attempt.strategy, "failed", *[MISSING] * (len(_COLUMNS) - 2)]
+        return [attempt.strategy, "failed" if attempt.available else "not available", *[MISSING] * (len(_COLUMNS) - 2)]
     found, cost = attempt.plan, attempt.plan.cost
     assert cost is not None
     return [

@@ -28,7 +28,7 @@ from shardwright.cli.compare import (
 )
 from shardwright.cli.model_notes import print_hardware_note
 from shardwright.cli.options import AsJson, ModelFile, Seed
-from shardwright.cli.output import emit, note, percent, progress, show
+from shardwright.cli.output import emit, note, percent, progress, saved, show
 from shardwright.cost import CostModel
 from shardwright.errors import InvalidInput, require
 from shardwright.search import strategy_names
@@ -93,8 +93,9 @@ def run(
         "cost_model": cost_model.name,
         "task": title(task, quick),
         "strategies": [attempt_dict(one) for one in attempts],
-        "report": str(page) if page else None,
     }
+    for file in [*output.glob("*.json"), *([page] if page else ())]:
+        saved(file)
     said = agreement(attempts, metadata=getattr(cost_model, "metadata", None))
     if not as_json:
         show(view(title(task, quick), attempts, cost_model), *failures(attempts), *said, "")

@@ -10,7 +10,21 @@ from rich.console import RenderableType
 
 from shardwright.cli.checks import check_target
 from shardwright.cli.model_notes import print_model_notes
-from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TimeLimit, cost_model_for, option
+from shardwright.cli.options import (
+    AsJson,
+    Columns,
+    Hashed,
+    ListSeparator,
+    ModelFile,
+    NoHeader,
+    OnRuntime,
+    Seed,
+    Sequences,
+    TimeLimit,
+    column_names,
+    cost_model_for,
+    option,
+)
 from shardwright.cli.output import emit, ms, percent, progress, saved, signed, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.quantities import format_bytes
@@ -46,12 +60,11 @@ def run(
             "--move-cost", metavar="MS_PER_GB", help="A GB is moved only if a step gets shorter by more than this."
         ),
     ] = 0.0,
-    sequence: Annotated[
-        list[str] | None, option("--sequence", metavar="NAME", text="List column whose rows stay separate.")
-    ] = None,
-    list_separator: Annotated[
-        str | None, option("--list-separator", metavar="TEXT", text="Separates ids in a CSV field.")
-    ] = None,
+    sequence: Sequences = None,
+    hashed: Hashed = None,
+    list_separator: ListSeparator = None,
+    no_header: NoHeader = False,
+    columns: Columns = None,
     model: ModelFile = None,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
@@ -70,10 +83,12 @@ def run(
 
     check_target(output, inputs=[plan, *logs, model])
     older = sw.Plan.load(plan)
-    tables = _tables(logs, sequence or [], list_separator)
+    names = column_names(columns)
+    reading: dict[str, Any] = {"sequence": sequence or [], "hashed": hashed or [], "list_separator": list_separator}
+    tables = _tables(logs, reading | {"header": not (no_header or names), "names": names})
     if not {one.name for one in tables} & older.task.table_by_name.keys():
-        names = some_of([one.name for one in tables])
-        raise InvalidInput(f"{logs[0]}: none of its tables ({names}) is in {plan}; name logs of the same model")
+        found_names = some_of([one.name for one in tables])
+        raise InvalidInput(f"{logs[0]}: none of its tables ({found_names}) is in {plan}; name logs of the same model")
     cost_model = cost_model_for(model, older.task, plan)
     print_model_notes(cost_model, older.task, plan)
     with progress("searching"):
@@ -94,17 +109,17 @@ def run(
         raise typer.Exit(EXIT_WORTH_IT)
 
 
-def _tables(logs: list[Path], sequence: list[str], list_separator: str | None) -> list[Table]:
+def _tables(logs: list[Path], reading: dict[str, Any]) -> list[Table]:
     """The tables of a tables file, or those profiled from logs."""
     from shardwright.task.files import load_tables
     from shardwright.workload.profile import profile_logs
 
     if len(logs) == 1 and logs[0].suffix.lower() in (".yaml", ".yml", ".json"):
-        if sequence or list_separator is not None:
-            raise InvalidInput(f"{logs[0]} is a file of tables; --sequence and --list-separator are for logs")
+        if not reading["header"] or any(reading[name] for name in reading if name != "header"):
+            raise InvalidInput(f"{logs[0]} is a file of tables; options that say how to read logs do not apply to it")
         return list(load_tables(logs[0]))
     with progress("counting lookups") as report:
-        return profile_logs(logs, sequence=sequence, list_separator=list_separator, progress=report).tables()
+        return profile_logs(logs, progress=report, **reading).tables()
 
 
 def _views(plan: Path, found: Drift) -> list[RenderableType]:

@@ -193,7 +193,7 @@ def run(
         with about(tasks):
             policy = learn(training.tasks, world, how, record=record, checkpoint=checkpoint)
     save_policy(policy, output)
-    document = {"output": str(output), "strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
+    document = {"strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
     view = figures_table(f"training of {strategy}", record.rows)
     origin = f"learned from costs {world.name}, on {training.description}"
     emit(document, view, origin, saved(output), as_json=as_json)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from shardwright.cli.errors import exit_code_of
-from shardwright.cli.output import note
+from shardwright.cli.output import begin, note
 from shardwright.interrupts import CODE
 
 COMMANDS = (
@@ -86,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    begin()
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

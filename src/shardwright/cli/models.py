@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from shardwright.cli.options import AsJson
 from shardwright.cli.output import MISSING, emit, percent, table
 from shardwright.errors import InvalidInput
+from shardwright.task.quantities import did_you_mean
 
 _COVERAGE = ("optimizer", "batch_sizes", "tables", "task")
 
@@ -37,9 +39,10 @@ def run(
         return
     if name is None:
         raise InvalidInput(f"{action} needs the name of a model; 'shardwright models' lists them")
-    chosen = [one for one in found if name in (one["name"], one["file"].rpartition("/")[2], one["file"])]
+    chosen = [one for one in found if name in (one["name"], one["file"], (one["file"] or "").rpartition("/")[2])]
     if not chosen:
-        raise InvalidInput(f"there is no model {name!r}; 'shardwright models' lists those there are")
+        close = did_you_mean(name, [one["name"] for one in found])
+        raise InvalidInput(f"there is no model {name!r}; 'shardwright models' lists those there are{close}")
     if action == "show":
         emit({"models": chosen}, *[_details(one) for one in chosen], as_json=as_json)
         return
@@ -48,20 +51,24 @@ def run(
 
 
 def _models() -> list[dict[str, Any]]:
-    """The bundled models, then the user's own."""
+    """The bundled models, those from published figures, then the user's own."""
     from shardwright.cost.choice import user_models
     from shardwright.cost.files import bundled_models, model_header, provenance
+    from shardwright.cost.published import GPUS, PublishedModel
 
-    own = user_models()
+    every: list[tuple[Path | None, dict[str, str], bool]]
     every = [(path, model_header(path), True) for path in bundled_models().values()]
-    every += [(model.path, dict(model.metadata), False) for model in own]
+    every += [(None, dict(PublishedModel(device).metadata), True) for device in GPUS]
+    every += [(model.path, dict(model.metadata), False) for model in user_models()]
     return [
         {
-            "name": metadata.get("name", f"{metadata.get('device', path.stem)}/{metadata.get('head', 'unknown')}"),
+            "name": metadata.get(
+                "name", f"{metadata.get('device', path and path.stem)}/{metadata.get('head', 'unknown')}"
+            ),
             "bundled": bundled,
             "origin": provenance(metadata) or "of unknown origin",
-            "file": str(path),
-            "bytes": path.stat().st_size,
+            "file": str(path) if path else None,
+            "bytes": path.stat().st_size if path else None,
             "metadata": metadata,
         }
         for path, metadata, bundled in every
@@ -72,24 +79,29 @@ def _view(found: list[dict[str, Any]]) -> Any:
     rows = [
         [
             one["name"] + (" (bundled)" if one["bundled"] else ""),
-            one["origin"].partition(", mean error")[0],
+            one["origin"].partition(", mean error")[0].partition("; half of")[0],
             "; ".join(one["metadata"][key] for key in _COVERAGE if one["metadata"].get(key)),
-            percent(float(one["metadata"]["mean_error"])) if "mean_error" in one["metadata"] else MISSING,
-            f"{one['bytes'] / 1e3:.0f} kB",
+            _error(one["metadata"]),
+            f"{one['bytes'] / 1e3:.0f} kB" if one["bytes"] else MISSING,
         ]
         for one in found
     ]
-    return table("cost models", ("model", "origin", "covers", "mean error", "size"), rows, texts=(0, 1, 2))
+    return table("cost models", ("model", "origin", "covers", "error", "size"), rows, texts=(0, 1, 2))
+
+
+def _error(metadata: dict[str, str]) -> str:
+    """The mean error on sets that a learned model had not seen; for published ones, what half of the figures stay within."""
+    if "half_within" in metadata:
+        return f"half {percent(float(metadata['half_within']))}"
+    return percent(float(metadata["mean_error"])) if "mean_error" in metadata else MISSING
 
 
 def _details(one: dict[str, Any]) -> Any:
     rows = [[key, value] for key, value in one["metadata"].items() if key != "features"]
-    return table(one["name"], ("field", "value"), [["file", one["file"]], *rows], texts=(0, 1))
+    return table(one["name"], ("field", "value"), [["file", one["file"] or MISSING], *rows], texts=(0, 1))
 
 
 def _remove(chosen: list[dict[str, Any]]) -> None:
-    from pathlib import Path
-
     if len(chosen) > 1:
         raise InvalidInput(
             f"{len(chosen)} models have this name; name the file of one ('shardwright models show NAME' lists the files)"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from shardwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     from shardwright.cost import CostModel
@@ -29,13 +32,23 @@ ModelFile = Annotated[
     Path | None,
     option(
         "--model",
-        metavar="FILE",
-        text="Cost model, or a plug-in's name; by default the one calibrated here, or the bundled one.",
+        metavar="FILE|NAME",
+        text="Cost model, by its file or the name that 'shardwright models' lists; by default the one calibrated here, or the bundled one.",
     ),
 ]
+STRATEGIES = (
+    "Strategy. 'auto' keeps the best plan of all that the time allows. By name: certified, greedy, neuroshard, autoshard, dreamshard, "
+    "dreamshard+, flexshard, random, size, dim, lookup, size_lookup; exact for a handful of tables, rnn, recshard, mip, and torchrec "
+    "(its own planner)."
+)
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]
 TimeLimit = Annotated[
-    float | None, option("--time-limit", metavar="SECONDS", text="A search returns its best plan after this time.")
+    float | None,
+    option(
+        "--time-limit",
+        metavar="SECONDS",
+        text="A search returns its best plan after this time; by default once nothing better is found for a while.",
+    ),
 ]
 Gap = Annotated[
     float | None,
@@ -82,6 +95,67 @@ RayAddress = Annotated[
         text="Work on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, or local[:N], which starts N workers here.",
     ),
 ]
+
+Sequences = Annotated[
+    list[str] | None, option("--sequence", metavar="NAME", text="List column whose rows stay separate; or a pattern.")
+]
+Hashed = Annotated[
+    list[str] | None,
+    option(
+        "--hashed", metavar="NAME", text="Column of hashes: negative numbers are ids too; or a pattern, as in 'C*'."
+    ),
+]
+ListSeparator = Annotated[str | None, option("--list-separator", metavar="TEXT", text="Separates ids in a CSV field.")]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="CSV files have no line of names; columns are column_1, column_2, ….")
+]
+Columns = Annotated[
+    str | None,
+    option(
+        "--columns",
+        metavar="A,B,…",
+        text="Names of the columns of CSV files without a header, also as ranges: label,I1..I13,C1..C26.",
+    ),
+]
+
+_RANGE = re.compile(r"(.*?)([0-9]{1,6})\.\.(.*?)([0-9]{1,6})")
+
+Devices = Annotated[
+    str | None,
+    option("--devices", metavar="PRESET", text="Type of hosts, such as h100-8, in place of the task's."),
+]
+Hosts = Annotated[str | None, option("--hosts", metavar="N", text="Number of hosts, in place of the task's.")]
+Reserve = Annotated[
+    str | None,
+    option(
+        "--reserve",
+        metavar="20%|16 GB",
+        text="Memory of each device to leave to dense layers and activations: of the whole card with --devices (which leave 15% by "
+        "default), else of the memory that the task gives.",
+    ),
+]
+Batch = Annotated[
+    str | None, option("--batch", metavar="N", text="Samples of a step over all devices, in place of the task's.")
+]
+
+
+def column_names(columns: str | None) -> list[str]:
+    """The names that `--columns` lists, with ranges such as `C1..C26` spelt out.
+
+    Raises:
+        InvalidInput: a range has two different words, or runs backwards.
+    """
+    found: list[str] = []
+    for text in columns.split(",") if columns is not None else ():
+        name = text.strip()
+        match = _RANGE.fullmatch(name)
+        if match is None:
+            found.append(name)
+        elif match[1] == match[3] and int(match[2]) <= int(match[4]):
+            found += [f"{match[1]}{number}" for number in range(int(match[2]), int(match[4]) + 1)]
+        else:
+            raise InvalidInput(f"--columns: {name!r} is no range of names; write one as C1..C26")
+    return found
 
 
 def cost_model_for(given: Path | None, task: Task, task_file: Path) -> CostModel:

@@ -34,8 +34,20 @@ _MOST_CELL, _MOST_NAME = 600, 100  # characters of a cell, and of a word in a ce
 _LEAST_TEXT = 12  # characters that a column of text keeps at least, if it has as many
 
 
+_NOTES: list[str] = []
+_SAVED: list[str] = []
+
+
+def begin() -> None:
+    """Forget the notes and saved files of an earlier command in this process."""
+    _NOTES.clear()
+    _SAVED.clear()
+
+
 def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> None:
     """Print a command's result.
+
+    Every document has `notes`, its own and those printed on stderr, and `saved`, the files that `saved` was called with.
 
     Args:
         document: the result as plain data.
@@ -43,7 +55,8 @@ def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> Non
         as_json: whether to print the data rather than the views.
     """
     if as_json:
-        print_json(document)
+        own = document.get("notes", [])
+        print_json({**document, "notes": list(dict.fromkeys([*own, *_NOTES])), "saved": list(_SAVED)})
         return
     show(*views)
 
@@ -68,7 +81,9 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Print one line on stderr, whatever characters the text holds."""
+    """Print one line on stderr, whatever characters the text holds. All but errors also become `notes` of a JSON document."""
+    if not text.startswith("error: "):
+        _NOTES.append(printable(text.removeprefix("note: ")))
     print(
         printable(text) + "\n", end="", file=sys.stderr, flush=True
     )  # in one write, so that Ctrl-C cannot cut the line
@@ -145,7 +160,9 @@ def seconds(value: float | None) -> str:
 
 
 def saved(path: Path | None) -> str:
-    """A line that says where a result was saved."""
+    """A line that says where a result was saved; the file becomes one of `saved` in a JSON document."""
+    if path is not None:
+        _SAVED.append(printable(str(path)))
     return f"saved {printable(str(path))}" if path is not None else "not saved: name a file with -o"
 
 
@@ -189,6 +206,20 @@ class RemainingColumn(TimeRemainingColumn):
     def render(self, task: Task) -> Text:
         """The time."""
         return Text() if task.time_remaining is None else super().render(task)
+
+
+class SearchProgress:
+    """Shows the best plan so far and its gap on a progress line."""
+
+    def __init__(self, report: Report) -> None:
+        self._report, self._step_ms, self._bound_ms = report, math.inf, 0.0
+
+    def __call__(self, step_ms: float, bound_ms: float | None) -> None:
+        """Take what a search has found."""
+        self._step_ms, self._bound_ms = min(self._step_ms, step_ms), max(self._bound_ms, bound_ms or 0.0)
+        proven = 0 < self._bound_ms <= self._step_ms
+        gap = f", gap {percent(self._step_ms / self._bound_ms - 1)}" if proven else ""
+        self._report(0, None, f"best {ms(self._step_ms)} ms{gap}")
 
 
 @contextmanager

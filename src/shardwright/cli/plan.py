@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import RenderableType
 from rich.table import Table
 
 from shardwright.cli.checks import check_target, given_parameters
+from shardwright.cli.clusters import Cluster
 from shardwright.cli.errors import about
-from shardwright.cli.options import AsJson, Gap, ModelFile, OnRuntime, Seed, TaskFile, TimeLimit, cost_model_for, option
-from shardwright.cli.output import MISSING, emit, ms, note, percent, progress, saved, table
+from shardwright.cli.export import export_to_torchrec, exported_files
+from shardwright.cli.options import (
+    STRATEGIES,
+    AsJson,
+    Batch,
+    Devices,
+    Gap,
+    Hosts,
+    ModelFile,
+    OnRuntime,
+    Reserve,
+    Seed,
+    TaskFile,
+    TimeLimit,
+    cost_model_for,
+    option,
+)
+from shardwright.cli.output import MISSING, SearchProgress, emit, ms, percent, progress, saved, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
+    from shardwright.cost import CostModel
     from shardwright.questions.group_sizes import GroupSizes
     from shardwright.search.balance import Balanced
     from shardwright.sharding import Plan, RankMap
@@ -103,9 +120,7 @@ def run(
     output: Annotated[
         Path | None, option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON.")
     ] = None,
-    strategy: Annotated[
-        str, typer.Option("--strategy", metavar="NAME", help="Strategy; 'auto' keeps the best of all.")
-    ] = "auto",
+    strategy: Annotated[str, typer.Option("--strategy", metavar="NAME", help=STRATEGIES)] = "auto",
     model: ModelFile = None,
     policy: Annotated[
         Path | None,
@@ -123,6 +138,18 @@ def run(
     time_limit: TimeLimit = None,
     gap: Gap = None,
     runs_on: OnRuntime = "auto",
+    devices: Devices = None,
+    hosts: Hosts = None,
+    reserve: Reserve = None,
+    batch: Batch = None,
+    export: Annotated[
+        Literal["torchrec"] | None,
+        option(
+            "--export",
+            metavar="torchrec",
+            text="Save the plan for TorchRec beside -o: a sharding plan and the Python lines that load it, or constraints of its planner.",
+        ),
+    ] = None,
     start: Start = None,
     move_cost: MoveCost = 0.0,
     cross_replicas: CrossReplicas = False,
@@ -138,10 +165,12 @@ def run(
 
     If the plan of --from no longer applies, a second search finds the step time of moving only what must move. With --json the document
     is the plan file itself. The option --from adds the field 'change', and --sharding-group-size the field 'sharding_group_sizes'.
-    --check takes any plan file, also one that was changed by hand in a report; the only other options it takes are --model and --json.
+    --check takes any plan file, also one that was changed by hand in a report; beside it go --model, --export and --json.
 
     Example:
         shardwright plan task.yaml -o plan.json
+        shardwright plan task.yaml --devices h100-8 --hosts 2 --reserve 20% -o plan.json
+        shardwright plan task.yaml -o plan.json --export torchrec
         shardwright plan task.yaml --from plan.json --move-cost 0.5 -o next.json
         shardwright plan task.yaml --from plan.json --least-moves 1% -o next.json
         shardwright plan task.yaml --balance-memory 1% -o plan.json
@@ -156,30 +185,27 @@ def run(
     from shardwright.schema import Place
     from shardwright.search import strategy_named
     from shardwright.search.registry import with_policy
-    from shardwright.sharding.files import ENDING, plan_to_dict
+    from shardwright.sharding.files import plan_to_dict
 
     if check:
-        if {str(one.name) for one in given_parameters(context)} - {"task", "check", "model", "as_json"}:
-            raise InvalidInput("--check searches nothing; leave all options but --model and --json out")
-        _check(task, model, as_json)
+        if {str(one.name) for one in given_parameters(context)} - {"task", "check", "model", "export", "as_json"}:
+            raise InvalidInput("--check searches nothing; leave all options but --model, --export and --json out")
+        _check(task, model, as_json, export is not None)
         return
-    check_target(output, inputs=[task, model, policy, rank_maps])  # but the plan of --from may be overwritten
-    if output is not None and rank_maps is not None:
-        check_target(output.with_name(output.stem + ENDING), inputs=[rank_maps])  # they hold more than the plan's own
-    size = _size_of(
-        sharding_group_size,
-        runs_on,
-        {
-            "--sync-interval": sync_interval != 1,
-            "--inter-host-allreduce": inter_host_allreduce,
-            "--fully-sharded": fully_sharded,
-            "--from": start is not None,
-            "--balance-memory": balance_memory is not None,
-            "--least-moves": least_moves is not None,
-        },
-    )
+    _check_targets(output, rank_maps, [task, model, policy, rank_maps], export is not None)
+    of_groups = {
+        "--sync-interval": sync_interval != 1,
+        "--inter-host-allreduce": inter_host_allreduce,
+        "--fully-sharded": fully_sharded,
+        "--from": start is not None,
+        "--balance-memory": balance_memory is not None,
+        "--least-moves": least_moves is not None,
+    }
+    size = _size_of(sharding_group_size, runs_on, of_groups)
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
-    placed = _loaded(task)
+    if export is not None:
+        runs_on = _checked_export(output, runs_on, sharding_group_size)
+    placed = Cluster(devices, hosts, reserve, batch).load(task)
     maps = _rank_maps(rank_maps, placed) if rank_maps is not None else {}
     older = sw.Plan.load(start) if start is not None else None
     cost_model = cost_model_for(model, placed, task)
@@ -201,9 +227,13 @@ def run(
     }
 
     def search(price: float) -> sw.Plan:
-        with progress("searching"), about(task):
+        with progress("searching") as report, about(task):
             return sw.plan(
-                placed, **options, **(from_older | ({"least_moves": None} if price else {})), move_cost=price
+                placed,
+                **options,
+                **(from_older | ({"least_moves": None} if price else {})),
+                progress=SearchProgress(report),
+                move_cost=price,
             )
 
     sizes: GroupSizes | None = None
@@ -227,16 +257,11 @@ def run(
     views: list[RenderableType] = [
         device_table(found),
         headline(found),
+        *_idle_line(found, cost_model),
         *_runtime_note(found, runs_on),
         *_rank_map_notes(found, rank_maps, older),
         *([even.sentence()] if even else []),
     ]
-    if even:
-        document["balance"] = {
-            "fullest_bytes": even.fullest_bytes,
-            "least_bytes": even.least_bytes,
-            "best_ms": even.best_ms,
-        }
     if older is not None and start is not None:
         change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf), runs_on)
         document["change"] = change_to_dict(change)
@@ -244,7 +269,7 @@ def run(
     if sizes is not None:
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
         views.insert(0, _sizes_view(sizes))
-    emit(document, *views, saved(output), as_json=as_json)
+    emit(document, *views, saved(output), *(_exported(found, output) if export else ()), as_json=as_json)
 
 
 def _balanced(file: Path, task: Task, tolerance: str | None, options: dict[str, Any]) -> Balanced | None:
@@ -264,27 +289,42 @@ def _tolerance(text: str | None) -> float | None:
     return None if text is None else tolerance_of(text)
 
 
-def _loaded(file: Path) -> Task:
-    """The task in a file; if its topology states no links, with those that were measured on such a cluster."""
-    from shardwright.cli.calibrate import with_known_links
-    from shardwright.task import Task
-    from shardwright.task.topology import ASSUMED
-
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always", UserWarning)
-        task = Task.load(file)
-    topology, text = with_known_links(task.topology)
-    for one in warned:
-        known = text is not None and ASSUMED in str(one.message)  # nothing is assumed then
-        if issubclass(one.category, UserWarning) and not known:
-            warnings.warn(str(one.message), stacklevel=1)
-    if text is None:
-        return task
-    note(text)
-    return replace(task, topology=topology)
+def _exported(found: Plan, output: Path | None) -> list[str]:
+    """Save the plan for TorchRec, and say so."""
+    assert output is not None
+    file, script = export_to_torchrec(found, output)
+    return [saved(file), f"{saved(script)}: it has the lines that load the plan into TorchRec"]
 
 
-def _check(file: Path, model: Path | None, as_json: bool) -> None:
+def _check_targets(output: Path | None, rank_maps: Path | None, inputs: list[Path | None], export: bool) -> None:
+    """Check every file that will be saved; but the plan of --from may be overwritten."""
+    from shardwright.sharding.files import ENDING
+
+    check_target(output, inputs=inputs)
+    if output is None:
+        return
+    if rank_maps is not None:
+        check_target(output.with_name(output.stem + ENDING), inputs=[rank_maps])  # they hold more than the plan's own
+    for file in exported_files(output) if export else ():
+        check_target(file, inputs=inputs, outputs=[output])
+
+
+def _checked_export(output: Path | None, runs_on: str, groups: str | None) -> str:
+    """The runtime of a plan for TorchRec.
+
+    Raises:
+        InvalidInput: an option does not go with --export.
+    """
+    if output is None:
+        raise InvalidInput("--export torchrec saves its files beside the plan; name it with -o plan.json")
+    if groups is not None:
+        raise InvalidInput("--export torchrec is for DistributedModelParallel; leave --sharding-group-size out")
+    if runs_on not in ("auto", "torchrec"):
+        raise InvalidInput(f"--export torchrec needs a plan that TorchRec runs; leave --runs-on {runs_on} out")
+    return "torchrec"
+
+
+def _check(file: Path, model: Path | None, as_json: bool, export: bool) -> None:
     """Check a plan file against every rule, price the plan, and compare the price with the cost that the file states."""
     from shardwright.cli.show import device_table, headline
     from shardwright.cost.choice import given_cost_model, model_behind
@@ -294,7 +334,7 @@ def _check(file: Path, model: Path | None, as_json: bool) -> None:
 
     plan = Plan.load(file)
     with Place(str(model or file)).naming():
-        cost_model = model_behind(plan) if model is None else given_cost_model(model)
+        cost_model = model_behind(plan) if model is None else given_cost_model(model, plan.task.optimizer)
     stated = plan.cost
     cost = score(plan.task, plan.shards, cost_model)
     found, priced = cost.step_ms, replace(plan, cost=cost, cost_model=cost_model.name)
@@ -313,7 +353,8 @@ def _check(file: Path, model: Path | None, as_json: bool) -> None:
         "devices": [asdict(device) for device in cost.devices],
     }
     line = f"every rule is kept; the step takes {ms(found)} ms by {cost_model.name}, the file says {says}{by}"
-    emit(document, device_table(priced), headline(priced), line, as_json=as_json)
+    lines = _exported(plan, file) if export else ()
+    emit(document, device_table(priced), headline(priced), line, *lines, as_json=as_json)
 
 
 def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
@@ -327,6 +368,14 @@ def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
         for name in sorted(maps.keys() & task.table_by_name.keys()):
             check_rows(maps[name], task.table_by_name[name])
     return maps
+
+
+def _idle_line(found: Plan, cost_model: CostModel) -> list[str]:
+    """Why devices hold no table; no line if all hold one."""
+    from shardwright.report import idle_sentence
+
+    text = idle_sentence(found, cost_model)
+    return [text] if text else []
 
 
 def _runtime_note(found: Plan, runs_on: str) -> list[str]:

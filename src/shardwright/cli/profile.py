@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from shardwright.cli.checks import check_target, given_parameters
-from shardwright.cli.options import AsJson, RayAddress, option
+from shardwright.cli.options import (
+    AsJson,
+    Columns,
+    Hashed,
+    ListSeparator,
+    NoHeader,
+    RayAddress,
+    Sequences,
+    column_names,
+    option,
+)
 from shardwright.cli.output import emit, note, percent, progress, saved, show, table
 from shardwright.errors import InvalidInput
 from shardwright.files import dump_document, write_atomically
@@ -42,7 +52,7 @@ def run(
         list[Path],
         typer.Argument(
             metavar="LOGS...",
-            help="Parquet or CSV files with a sample a row, or text files with a `user item` event a line.",
+            help="Parquet, CSV or JSON-lines files with a sample a row, or text files with a `user item` event a line.",
             show_default=False,
         ),
     ],
@@ -50,20 +60,23 @@ def run(
         Path | None, option("--output", "-o", metavar="FILE", text="Save the tables here, as YAML.")
     ] = None,
     column: Annotated[
-        list[str] | None, option("--column", metavar="NAME", text="Profile this column; may be repeated.")
+        list[str] | None,
+        option("--column", metavar="NAME", text="Profile this column; may be repeated, and be a pattern such as 'C*'."),
     ] = None,
     exclude: Annotated[
-        list[str] | None, option("--exclude", metavar="NAME", text="Leave this column out; may be repeated.")
+        list[str] | None,
+        option(
+            "--exclude", metavar="NAME", text="Leave this column out; may be repeated, and be a pattern such as 'I*'."
+        ),
     ] = None,
-    sequence: Annotated[
-        list[str] | None, option("--sequence", metavar="NAME", text="List column whose rows stay separate.")
-    ] = None,
+    sequence: Sequences = None,
     pooled: Annotated[
-        list[str] | None, option("--pooled", metavar="NAME", text="List column whose rows are summed.")
+        list[str] | None, option("--pooled", metavar="NAME", text="List column whose rows are summed; or a pattern.")
     ] = None,
-    list_separator: Annotated[
-        str | None, option("--list-separator", metavar="TEXT", text="Separates ids in a CSV field.")
-    ] = None,
+    hashed: Hashed = None,
+    list_separator: ListSeparator = None,
+    no_header: NoHeader = False,
+    columns: Columns = None,
     dim: Annotated[int, typer.Option("--dim", min=1, help="Embedding dim of all tables; a log does not tell.")] = 64,
     rows: Annotated[
         Literal["distinct", "max_id"] | None,
@@ -97,11 +110,13 @@ def run(
 ) -> None:
     """Find the tables behind training logs: rows, pooling, access profile.
 
-    The command warns of columns that look like times, labels or session keys, and says how large their tables would be. Its last
+    Columns of other types are left out, and notes say why. The command warns of columns that look like times, counts, labels or
+    session keys, and says how large their tables would be. Its last
     line is the command to run next.
 
     Example:
         shardwright profile logs/*.parquet -o tables.yaml --task task.yaml
+        shardwright profile train.txt --columns label,I1..I13,C1..C26 --exclude 'I*' -o tables.yaml --task task.yaml
         shardwright profile logs/*.parquet -o tables.yaml --rank-maps ranks.safetensors
         shardwright profile /shared/logs/*.parquet -o tables.yaml --ray ray://head:10001
     """
@@ -114,6 +129,7 @@ def run(
     check_target(task, inputs=logs, outputs=[output, rank_maps])
     if task is not None and output is None:
         raise InvalidInput(f"--task {task}: a task names the file of its tables; save them with -o tables.yaml")
+    names = column_names(columns)
     with _workers(ray) as pool, progress("counting lookups") as report:
         found = profile_logs(
             logs,
@@ -121,13 +137,16 @@ def run(
             exclude=exclude or (),
             sequence=sequence or (),
             pooled=pooled or (),
+            hashed=hashed or (),
             list_separator=list_separator,
+            header=not (no_header or names),
+            names=names,
             progress=report,
             pool=pool,
         )
     _check_numbered(found, rows, rank_maps)
     tables = found.tables(dim=dim, rows=rule)
-    document, notes = _document(found, tables, output), found.notes()
+    document, notes = _document(found, tables), found.notes()
     if rank_maps is not None:
         document["rank_maps"], more = _save_rank_maps(found, rank_maps, rank_map_rows)
         notes += more
@@ -221,15 +240,15 @@ def _save_rank_maps(found: ProfileResult, path: Path, limit: int | None) -> tupl
     save_rank_maps(maps, path)
     notes = [f"{name!r}: rank map of {one.hottest.size:,} of {one.rows:,} rows" for name, one in maps.items()]
     notes += [
-        f"{name!r} has no rank map: {'its ids are text' if column.max_id is None else 'its ids are too large'}, not row numbers"
+        f"{name!r} has no rank map: {'its ids are text or hashes' if column.max_id is None else 'its ids are too large'}, not row numbers"
         for name, column in found.columns.items()
         if name not in maps
     ]
     sizes = {name: {"rows": one.rows, "ids": one.hottest.size} for name, one in maps.items()}
-    return {"output": str(path), "tables": sizes}, [*notes, f"saved {path}"]
+    return sizes, [*notes, saved(path)]
 
 
-def _document(found: ProfileResult, tables: list[Table], output: Path | None) -> dict[str, Any]:
+def _document(found: ProfileResult, tables: list[Table]) -> dict[str, Any]:
     columns = [
         {
             "name": one.name,
@@ -247,7 +266,6 @@ def _document(found: ProfileResult, tables: list[Table], output: Path | None) ->
         for one, column in zip(tables, found.columns.values(), strict=True)
     ]
     return {
-        "output": str(output) if output is not None else None,
         "files": found.files,
         "log_rows": found.log_rows,
         "samples": found.samples,
@@ -337,11 +355,14 @@ def _profiling_again(context: typer.Context, without: Collection[str], *more: st
     words = ["shardwright profile", _files(context.params["logs"])]
     for parameter in given_parameters(context):
         name = str(parameter.name)
+        given: Any = context.params[name]
         if name in ("logs", "as_json"):
             continue
-        given: Any = context.params[name]
+        if given is True:
+            words.append(parameter.opts[0])
+            continue
         for value in given if isinstance(given, (list, tuple)) else [given]:
-            if name not in ("sequence", "pooled", "column") or value not in without:
+            if name not in ("sequence", "pooled", "hashed", "column") or value not in without:
                 words += [min(parameter.opts, key=len), shlex.quote(str(value))]
     words += [*more, *(f"--exclude {shlex.quote(name)}" for name in without)]
     return " ".join(words)

@@ -64,7 +64,7 @@ def run(
                 "--measure and --measured: use one of them; the first measures now, the second reads a file"
             )
     loaded = [Plan.load(path) for path in plans]
-    cost_model = given_cost_model(model) if model is not None else None
+    cost_model = given_cost_model(model, loaded[0].task.optimizer) if model is not None else None
     times = _measure(loaded, device, rounds) if measure else _read(measured or [], plans, loaded)
     entries = [
         entry_of(plan, _name(path), cost_model=cost_model, measured=found)
@@ -75,7 +75,6 @@ def run(
         for text in entry.notes:
             note(f"note: {entry.name}: {text}")
     document = {
-        "report": str(output),
         "bytes": size,
         "plans": [_summary(path, entry) for path, entry in zip(plans, entries, strict=True)],
     }

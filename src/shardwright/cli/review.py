@@ -117,7 +117,7 @@ def run(
     unlike = other_device(given.task.topology.device, device) if measure else None
     assumed = log.assumed if log else ()
     emit(
-        _document(plan, found, rows, measured, output) | {"assumed": list(assumed)},
+        _document(plan, found, rows, measured) | {"assumed": list(assumed)},
         f"{plan}: {found.sentence()}",
         *([f"the log does not say, so assumed are: {'; '.join(assumed)} ({_SETTABLE})"] if log else []),
         *_views(found, rows),
@@ -245,9 +245,7 @@ def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: 
     return [f"measured kernels: {times}", unlike or truth_line("plans", measured, metadata)]
 
 
-def _document(
-    path: Path, found: Review, rows: list[dict[str, Any]], measured: list[MeasuredPlan], output: Path | None
-) -> dict[str, Any]:
+def _document(path: Path, found: Review, rows: list[dict[str, Any]], measured: list[MeasuredPlan]) -> dict[str, Any]:
     diff = found.diff
     return {
         "plan": str(path),
@@ -255,6 +253,7 @@ def _document(
         "better_ms": found.better_ms,
         "gain": found.gain,
         "bound_ms": found.bound_ms,
+        "gap": None if found.bound_ms is None else found.step_ms / found.bound_ms - 1,
         "bound_scope": found.better.bound_scope if found.bound_ms is not None else None,
         "strategy": found.better.strategy,
         "elsewhere": elsewhere_document(found.elsewhere, found.better),
@@ -262,5 +261,4 @@ def _document(
         "kept_bytes": diff.kept_bytes,
         "tables": rows,
         "measured_compute_ms": [one.compute_ms for one in measured] or None,
-        "saved": str(output) if output is not None else None,
     }

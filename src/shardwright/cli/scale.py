@@ -11,10 +11,11 @@ import typer
 from rich.console import RenderableType
 
 from shardwright.cli.checks import make_folder
+from shardwright.cli.clusters import clusters_of
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, option
-from shardwright.cli.output import MISSING, emit, ms, percent, progress, table
+from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.task.quantities import format_bytes
+from shardwright.task.quantities import format_bytes, parse_count
 
 if TYPE_CHECKING:
     from shardwright.questions.scale import ClusterSize, Scaling
@@ -31,7 +32,7 @@ _COLUMNS = (
     "at most",
     "efficiency",
     "memory",
-    "$/million",
+    "$/billion",
     "at least",
 )
 
@@ -51,10 +52,10 @@ def run(
         ),
     ] = None,
     batch: Annotated[
-        int | None, option("--batch", metavar="N", text="Samples of a step over all devices; by default the task's.")
+        str | None, option("--batch", metavar="N", text="Samples of a step over all devices; by default the task's.")
     ] = None,
     batch_per_device: Annotated[
-        int | None,
+        str | None,
         option("--batch-per-device", metavar="N", text="Samples of a step on each device, in place of --batch."),
     ] = None,
     dense_ms: Annotated[float, typer.Option("--dense-ms", help="Time of a step's dense layers.")] = 0.0,
@@ -99,7 +100,7 @@ def run(
     placed = Task.load(task)
     if batch is not None:
         with Place("--batch").naming():
-            placed = replace(placed, batch_size=batch)
+            placed = replace(placed, batch_size=parse_count(batch, "batch_size"))
     topologies = _topologies(placed, hosts, devices)
     if output is not None:
         make_folder(output, map(_file_name, topologies), [task, model])
@@ -107,7 +108,7 @@ def run(
         found = scale(
             placed,
             topologies,
-            batch_per_device=batch_per_device,
+            batch_per_device=None if batch_per_device is None else parse_count(batch_per_device, "--batch-per-device"),
             dense=dense,
             prices=prices,
             cost_model=model,
@@ -122,10 +123,9 @@ def run(
             "task": str(task),
             "sizes": [_document(found, size) for size in found.sizes],
             **_settled(found),
-            "saved": files,
         },
         *_views(found, str(task)),
-        *(f"saved {file}" for file in files),
+        *(saved(file) for file in files),
         as_json=as_json,
     )
     if not found.planned:
@@ -135,23 +135,12 @@ def run(
 
 
 def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
-    from shardwright.schema import Place
-    from shardwright.task import Topology
-
     counts = []
     for text in hosts.split(","):
         if not re.fullmatch("[1-9][0-9]{0,5}", text.strip()):
             raise InvalidInput(f"--hosts: {text!r} must be a number of hosts from 1 to 999999; write 1,2,4")
         counts.append(int(text))
-    own = task.topology
-    if devices is None and len(set(own.memory_bytes)) > 1:
-        raise InvalidInput(
-            "topology: memory differs from device to device, so it says nothing of other clusters; use --devices"
-        )
-    bases = [replace(own, memory=own.memory_bytes[0], hosts=1)] if devices is None else []
-    with Place("--devices").naming():
-        bases += [Topology.preset(name.strip()) for name in (devices or "").split(",") if devices is not None]
-    found = [replace(base, hosts=count, memory=base.memory_bytes[0]) for base in bases for count in sorted(set(counts))]
+    found = clusters_of(task.topology, sorted(set(counts)), devices)
     if len(found) > _MOST_SIZES:
         raise InvalidInput(f"--hosts and --devices name {len(found)} clusters, {_MOST_SIZES} are allowed; name fewer")
     return found
@@ -172,11 +161,11 @@ def _file_name(topology: Topology) -> str:
     return f"{topology.hosts}x{topology.devices_per_host}-{topology.device}.json"
 
 
-def _save(size: ClusterSize, folder: Path) -> str:
+def _save(size: ClusterSize, folder: Path) -> Path:
     assert size.plan is not None
     file = folder / _file_name(size.topology)
     size.plan.save(file)
-    return str(file)
+    return file
 
 
 def cluster_name(topology: Topology) -> str:
@@ -204,7 +193,7 @@ def _row(found: Scaling, size: ClusterSize) -> list[str]:
     if size.plan is None:
         return [name, batch, *[MISSING] * (len(_COLUMNS) - 2)]
     most = MISSING if size.bound_ms is None else f"{size.most_throughput:,.0f}"
-    costs = [MISSING if cost is None else f"{cost:.4g}" for cost in (size.cost, size.least_cost)]
+    costs = [MISSING if cost is None else f"{1e3 * cost:.4g}" for cost in (size.cost, size.least_cost)]
     return [
         name,
         batch,

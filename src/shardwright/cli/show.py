@@ -15,6 +15,7 @@ from rich.text import Text
 
 from shardwright.cli.options import AsJson, ModelFile
 from shardwright.cli.output import MISSING, emit, ms, note, percent, seconds, table
+from shardwright.errors import counted
 from shardwright.sharding import BOUND_SCOPES, PHASES, SEARCH_ENDS, Plan
 from shardwright.task.quantities import format_bytes
 
@@ -50,7 +51,9 @@ def run(
     from shardwright.cost.choice import given_cost_model
     from shardwright.report import bottlenecks, entry_of, verdict
 
-    entry = entry_of(Plan.load(plan), str(plan), cost_model=given_cost_model(model) if model is not None else None)
+    loaded = Plan.load(plan)
+    cost_model = given_cost_model(model, loaded.task.optimizer) if model is not None else None
+    entry = entry_of(loaded, str(plan), cost_model=cost_model)
     found = bottlenecks(entry)
     for text in entry.notes:
         note(f"note: {text}")
@@ -80,6 +83,7 @@ def device_table(plan: Plan) -> Table:
 
 def headline(plan: Plan) -> str:
     """Lines with predicted step, bound, gap, search time, and how the tables are sharded."""
+    tables = counted(len(plan.task.tables), "table")
     kinds = Counter(plan.sharding_type(one.name) for one in plan.task.tables)
     sharded = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     cost = plan.cost
@@ -90,8 +94,20 @@ def headline(plan: Plan) -> str:
     return (
         f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
         f"search {seconds(plan.search_s)} s{ended}\n"
-        f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {len(plan.task.tables)} tables: {sharded}"
+        f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {tables}: {sharded}"
+        f"\n{memory_line(plan)}"
         f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}{_of_group(plan)}"
+    )
+
+
+def memory_line(plan: Plan) -> str:
+    """What the fullest device holds, and what is left there."""
+    held, limits = plan.memory.total, plan.task.topology.memory_bytes
+    rank = min(range(len(limits)), key=lambda one: limits[one] - int(held[one]))
+    left = limits[rank] - int(held[rank])
+    return (
+        f"memory: rank {rank}, the fullest, holds {format_bytes(int(held[rank]))} of {format_bytes(limits[rank])}; "
+        f"{format_bytes(left)} are left"
     )
 
 

@@ -102,7 +102,7 @@ def run(
     # Plans and policies name their model, so the next model trained for this device must have another name.
     metadata |= {"name": telling_name(replace(outcome.model, metadata=metadata))}
     save_model(replace(outcome.model, metadata=metadata), output)
-    document = {"output": str(output), "metadata": metadata, **_document(outcome)}
+    document = {"metadata": metadata, **_document(outcome)}
     views = [_communication_table(outcome.communication)] if outcome.communication else []
     emit(document, accuracy_table(outcome.accuracy), *views, f"{outcome.epochs} epochs", saved(output), as_json=as_json)
 

@@ -27,6 +27,8 @@ STOPPED = {
     "interrupted": "it was interrupted",
 }
 
+_OVER = 1.2  # times the limit: longer is worth a word
+
 
 def run(
     context: typer.Context,
@@ -97,6 +99,11 @@ def run(
     if found.failed:
         note(
             f"note: {len(found.failed)} devices could not be measured, and their plans were left out; the first: {found.failed[0]}"
+        )
+    if found.seconds > _OVER * 60 * minutes:
+        note(
+            f"note: took {found.seconds:.0f} s in place of {60 * minutes:.0f}: the first plans are measured whole, and this machine needs "
+            "that long for them"
         )
     if output is not None:
         found.plan.save(output)

@@ -155,7 +155,7 @@ def _document(
         "predicted_compute_ms": predicted,
         "measured_compute_ms": measured.compute_ms,
         "relative_difference": off,
-        "note": unlike,
+        "notes": [unlike] if unlike else [],
         "tolerance": tolerance,
         "within_tolerance": None if tolerance is None or off is None else abs(off) <= tolerance,
         "devices": devices,

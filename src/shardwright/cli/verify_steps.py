@@ -76,7 +76,7 @@ def run_steps(
     if place is not None and place.rank:
         return None
     named = list(zip(names, found, strict=True))
-    document = {"plan": str(file), "ranks_on": where, "note": unlike, "plans": _documents(named)}
+    document = {"plan": str(file), "ranks_on": where, "notes": [unlike] if unlike else [], "plans": _documents(named)}
     emit(document, _view(named), *_sentences(named, where, unlike), as_json=as_json)
     return _off(found[0], unlike)
 

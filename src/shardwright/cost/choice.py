@@ -3,7 +3,7 @@
 Calibrated models are in the user's cache folder:
 
     $SHARDWRIGHT_CACHE, or the system's folder for caches
-      samples/                 measurements of calibrations
+      samples/                 measurements of calibrations; without $SHARDWRIGHT_CACHE, in the system's folder for data
       models/NAME.safetensors  one model for each combination of machine, libraries and coverage
 
 This folder never makes planning fail: an unreadable folder counts as empty, and a damaged model is moved aside with one warning.
@@ -28,9 +28,11 @@ from shardwright.errors import InvalidInput
 from shardwright.hardware import DECISIVE, Fingerprint, default_backend, fingerprint
 from shardwright.plugins import load_plugin, plugins
 from shardwright.sharding.plan import Plan
+from shardwright.task.quantities import did_you_mean
 from shardwright.task.task import Optimizer, Task
 
 _ENDING = ".safetensors"
+_NAME = re.compile(rf"(?!.*{re.escape(_ENDING)})[\w.-]{{1,60}}(/[\w., -]{{1,60}})?")
 _CUDA = {"device_kind": "cuda"}
 
 
@@ -74,6 +76,16 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("shardwright")
+
+
+def samples_folder() -> Path:
+    """The folder of samples: in the cache folder if `SHARDWRIGHT_CACHE` names it or samples lie there, else in the user's data folder."""
+    cached = cache_folder() / "samples"
+    if os.environ.get("SHARDWRIGHT_CACHE") or cached.is_dir():
+        return cached
+    from platformdirs import user_data_path
+
+    return user_data_path("shardwright") / "samples"
 
 
 def machine_with(device: str) -> Fingerprint | None:
@@ -229,11 +241,30 @@ def cost_model_for(device: str, optimizer: Optimizer = "rowwise_adagrad") -> Cos
     )
 
 
-def given_cost_model(given: CostModel | str | Path) -> CostModel:
-    """The cost model that a caller passed: a model, the path of a model file, or the name of a plug-in.
+def named_model(name: str, optimizer: Optimizer = "rowwise_adagrad") -> CostModel | None:
+    """The model that plans know by this name: calibrated here, bundled, published or a plug-in; None if there is none.
 
     Raises:
-        InvalidInput: the file cannot be read, or the plug-in cannot be loaded.
+        InvalidInput: the plug-in cannot be loaded.
+    """
+    device, _, kind = name.partition("/")
+    if kind == "published" and device in GPUS:
+        return PublishedModel(device, optimizer)
+    bundled = next((path for path in bundled_models().values() if model_header(path).get("name") == name), None)
+    return named_user_model(name) or (load_model(bundled) if bundled is not None else _plugin(name))
+
+
+def model_names() -> list[str]:
+    """The names of all models but plug-ins: bundled, published, and calibrated here."""
+    bundled = [model_header(path).get("name", path.stem) for path in bundled_models().values()]
+    return [*bundled, *(PublishedModel(device).name for device in GPUS), *(model.name for model in user_models())]
+
+
+def given_cost_model(given: CostModel | str | Path, optimizer: Optimizer = "rowwise_adagrad") -> CostModel:
+    """The cost model that a caller passed: a model, the path of a model file, or a name as `named_model` takes it.
+
+    Raises:
+        InvalidInput: the file cannot be read, the plug-in cannot be loaded, or there is neither file nor model.
     """
     if isinstance(given, CostModel):
         return given
@@ -241,12 +272,17 @@ def given_cost_model(given: CostModel | str | Path) -> CostModel:
         raise InvalidInput(
             f"cost_model is {given!r}, must be a path, a name or a model whose class derives from cost.CostModel"
         )
-    plugin = None if os.path.lexists(given) else _plugin(str(given))
-    return load_model(Path(given)) if plugin is None else plugin
+    named = None if os.path.lexists(given) else named_model(str(given), optimizer)
+    if named is None and not os.path.lexists(given) and _NAME.fullmatch(str(given)):
+        raise InvalidInput(
+            f"there is neither a file nor a cost model {str(given)!r}; 'shardwright models' lists the models"
+            f"{did_you_mean(str(given), model_names())}"
+        )
+    return load_model(Path(given)) if named is None else named
 
 
 def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> CostModel:
-    """The cost model for a task, from what a caller may pass: a model, a file, the name of a plug-in, or None.
+    """The cost model for a task, from what a caller may pass: a model, a file, a name, or None.
 
     None means the model calibrated on this machine, if this machine has the task's device type and the bundled model does not cover more
     of the task; otherwise it means the bundled model.
@@ -255,7 +291,7 @@ def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> Cost
         InvalidInput: the file or plug-in cannot be loaded, or there is no model for the task's devices.
     """
     if given is not None:
-        return given_cost_model(given)
+        return given_cost_model(given, task.optimizer)
     device = task.topology.device
     own = best_user_model(task)
     if own is None:
@@ -275,9 +311,7 @@ def model_behind(plan: Plan) -> CostModel:
         InvalidInput: there is none, or the plug-in cannot be loaded.
     """
     device, optimizer = plan.task.topology.device, plan.task.optimizer
-    if device in GPUS and plan.cost_model == (published := PublishedModel(device, optimizer)).name:
-        return published
-    named = named_user_model(plan.cost_model) or _plugin(plan.cost_model)
+    named = named_model(plan.cost_model, optimizer)
     return cost_model_for(device, optimizer) if named is None else named
 
 

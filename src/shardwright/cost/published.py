@@ -21,7 +21,8 @@ a call with a few small tables takes longer, because the host needs some 0.3 ms 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -77,6 +78,9 @@ FACTORS = ((3.515, 17.17, 1.0, 1.0, 1.085), (26.89, 1.455, 1.748))
 """For each of `PARTS`, its time over the time at the nominal rates, forward and backward."""
 CALL_MS = (0.01904, 0.1192)
 """Ms of a call's launches, forward and backward."""
+_ORIGIN = "from figures that others have published"
+HALF_WITHIN = "0.15"
+"""Relative error that half of the rows stay within if their source is left out (`benchmarks/results/published_costs.md`)."""
 STATE_ROWS = {"sgd": 0, "rowwise_adagrad": 0, "adagrad": 1, "adam": 2}
 """Rows of optimizer state per row of weights; row-wise Adagrad keeps one number per row, in its own sector."""
 
@@ -97,6 +101,7 @@ class PublishedModel(CostModel):
     device: str
     optimizer: str = "rowwise_adagrad"
     gpu: Gpu | None = None
+    metadata: Mapping[str, str] = field(init=False, repr=False, compare=False)
 
     cut_error: ClassVar[float] = 0.1
     """Error of the price of a cut, as a share of the table's time: twice the median in `benchmarks/published_costs.py`."""
@@ -106,6 +111,8 @@ class PublishedModel(CostModel):
     def __post_init__(self) -> None:
         if self.gpu is None and self.device not in GPUS:
             raise InvalidInput(f"cost model: no figures of device {self.device!r}; known are {', '.join(GPUS)}")
+        metadata = {"name": self.name, "device": self.device, "origin": _ORIGIN, "half_within": HALF_WITHIN}
+        object.__setattr__(self, "metadata", metadata)
 
     @classmethod
     def of_bandwidth(cls, device: str, bandwidth: float, optimizer: str = "rowwise_adagrad") -> PublishedModel:

@@ -7,7 +7,7 @@ from shardwright.report.changes import Change, Marginals, marginals
 from shardwright.report.document import Tier, tiered_tables, tiers_of
 from shardwright.report.entry import Entry, MeasuredTimes, entry_of, not_comparable, read_measured
 from shardwright.report.page import report_page, write_report
-from shardwright.report.verdict import Bottleneck, Culprit, bottlenecks, verdict
+from shardwright.report.verdict import Bottleneck, Culprit, bottlenecks, idle_sentence, verdict
 
 __all__ = [
     "Bottleneck",
@@ -19,6 +19,7 @@ __all__ = [
     "Tier",
     "bottlenecks",
     "entry_of",
+    "idle_sentence",
     "marginals",
     "not_comparable",
     "read_measured",

@@ -8,7 +8,7 @@ device's time: their sum is smaller if tables share a launch, and larger if tabl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -197,6 +197,23 @@ def priced_changes(plan: Plan, cost_model: CostModel, found: Marginals) -> tuple
     changes = [_replaced(plan, cost_model, base, way) for table in costliest for way in _ways(plan, table, found)]
     changes += [_larger_batch(plan, cost_model, base), *_other_links(plan, base)]
     return tuple(sorted((one for one in changes if one and one.gain > 0), key=lambda one: -one.gain))
+
+
+def best_use_of(plan: Plan, cost_model: CostModel, ranks: Collection[int]) -> Change | None:
+    """The best change of one of the costliest tables that gives some of these devices work; it may make a step longer.
+
+    Returns:
+        The change; None if no table can be cut or moved there.
+    """
+    found = marginals(plan, cost_model)
+    base, worth = float(found.times.max(axis=0).sum()), found.phase_ms.sum(axis=1)
+    if base <= 0:
+        return None
+    costliest = [int(table) for table in np.argsort(-worth, kind="stable")[:_TABLES]]
+    ways = [way for table in costliest for way in _ways(plan, table, found)]
+    used = [way for way in ways if any(rank in ranks for shard in way[1] for rank in shard.devices)]
+    priced = [_replaced(plan, with_groups(cost_model, plan.task), base, way) for way in used]
+    return max((one for one in priced if one and one.kind == "plan"), key=lambda one: one.gain, default=None)
 
 
 def _ways(plan: Plan, index: int, found: Marginals) -> Iterator[tuple[str, list[Shard]]]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version as version_of
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from shardwright.cost.files import provenance
 from shardwright.cost.flows import SHARED, Kind, LinkTraffic, traffic_by_kind
 from shardwright.report.entry import Entry, not_comparable, phase_ms, renamed
 from shardwright.report.verdict import Bottleneck, bottlenecks, verdict
@@ -17,9 +20,11 @@ from shardwright.sharding.costs import BOUND_SCOPES, SEARCH_ENDS
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
+from shardwright.sharding.torchrec_files import constraints_code
 from shardwright.task.table import row_bytes
 from shardwright.task.task import Task
 
+_MOST_COPIED = 500  # tables up to which a page has lines to copy
 EXACT = 6
 SHARE = 3
 
@@ -179,6 +184,9 @@ def plan_data(entry: Entry, plans: int = 1) -> dict[str, Any]:
         "strategy": plan.strategy,
         "seed": plan.seed,
         "costModel": plan.cost_model,
+        "modelOrigin": _origin(entry),
+        "made": f"Shardwright {version_of('shardwright')}, {datetime.now(UTC).date().isoformat()}",
+        "torchrec": _torchrec(plan),
         "searchS": plan.search_s,
         "searchEnd": SEARCH_ENDS[plan.search_end] if plan.search_end else "",
         "stepMs": cost.step_ms,
@@ -199,6 +207,24 @@ def plan_data(entry: Entry, plans: int = 1) -> dict[str, Any]:
         "whatIf": _what_if(entry, plans),
         "notComparable": measured and not_comparable(plan.task.topology.device, measured.device),
     }
+
+
+def _origin(entry: Entry) -> str | None:
+    """Where the plan's cost model comes from, and how far off it is; None if the model at hand is another one, or does not say."""
+    model = entry.cost_model
+    same = model is not None and model.name == entry.plan.cost_model
+    return provenance(getattr(model, "metadata", {})) if same else None
+
+
+def _torchrec(plan: Plan) -> dict[str, str] | None:
+    """How to run the plan in TorchRec, and constraints to copy for its planner; None if it cannot, or there are very many tables."""
+    if "torchrec" not in plan.runs_on or len(plan.task.tables) > _MOST_COPIED:
+        return None
+    how = (
+        "shardwright plan --check PLAN --export torchrec saves this plan as a sharding plan, with the lines that load it. For TorchRec's "
+        "own planner, these constraints give it the plan's sharding types; it chooses the ranks."
+    )
+    return {"how": how, "code": constraints_code(plan)}
 
 
 def _what_if(entry: Entry, plans: int) -> dict[str, Any] | None:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.report.changes import Change, quoted
+from shardwright.cost.model import CostModel
+from shardwright.report.changes import Change, best_use_of, quoted
 from shardwright.report.entry import Entry, phase_ms
 from shardwright.sharding import BOUND_SCOPES
 from shardwright.sharding.costs import PHASES
+from shardwright.sharding.display import ranks_text
+from shardwright.sharding.plan import Plan
 
 PHASE_NAMES = ("forward lookup", "forward collectives", "backward collectives", "backward and optimizer")
 
@@ -95,9 +98,31 @@ def verdict(entry: Entry) -> str:
     if entry.cost.step_ms <= 0:
         return "No time is predicted for a step."
     advice = "; ".join([*_other_plan(entry), *_other_task(entry)])
-    return f"{_waits(entry)}, and the fullest device uses {used(_fullest(entry))} of its memory." + (
-        f" {advice[0].upper()}{advice[1:]}." if advice else ""
+    idle = idle_sentence(entry.plan, entry.cost_model)
+    parts = [f"{_waits(entry)}, and the fullest device uses {used(_fullest(entry))} of its memory", idle, advice]
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in parts if text)
+
+
+def idle_sentence(plan: Plan, cost_model: CostModel | None) -> str:
+    """Why devices hold no table: what the best use of them that was priced would cost; "" if all devices hold one.
+
+    Args:
+        plan: the plan.
+        cost_model: prices other placements; None if there is none.
+    """
+    devices = plan.task.topology.devices
+    idle = [rank for rank in range(devices) if not plan.by_device[rank]]
+    if not idle:
+        return ""
+    which = (
+        f"device {ranks_text(idle, devices)} holds" if len(idle) == 1 else f"devices {ranks_text(idle, devices)} hold"
     )
+    best = best_use_of(plan, cost_model, idle) if cost_model is not None else None
+    if best is None:
+        return f"{which} no table: constraints or memory leave no block for {'it' if len(idle) == 1 else 'them'} of the costliest tables"
+    if best.gain > 0:
+        return f"{which} no table, though {best.text} would save {100 * best.gain:.1f}% of a step"
+    return f"{which} no table, since a step would be longer: by {-100 * best.gain:.1f}% with {best.text}, the best use of those priced"
 
 
 def used(share: float) -> str:

@@ -35,6 +35,8 @@ from shardwright.search.strategy import (
     check_whole,
     is_interrupt,
     search_end,
+    tell,
+    watched,
     why_not_counted,
 )
 from shardwright.sharding.plan import Plan
@@ -133,6 +135,8 @@ class Certified:
             try:
                 if warm is None or warm.resume(session):
                     stuck = self._starts(session)
+                    if session.best is not None:
+                        tell(session.best_ms, prepared.bound_ms)
                     if stuck >= 0:
                         return self._of_others(seen, _no_room(prepared, stuck), prepared.bound_ms)
                     if warm is None and not self._done(session):
@@ -219,6 +223,7 @@ class Certified:
         while failed < patience and not session.late and not self._done(session):
             failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
             rounds += 1
+            tell(session.best_ms, session.prepared.bound_ms)
             if failed == usual < patience:  # the whole proof may end a search that has time left
                 session.prepared.refined(session.best_ms, lambda: session.late)
 
@@ -251,7 +256,8 @@ class _ForTorchRec:
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """As `Certified.search`."""
         limited = task_for(task, "torchrec")
-        return replace(self.search_with.search(limited, cost_model, seed=seed, deadline=deadline), task=task)
+        with watched(None):  # its bound is over fewer plans
+            return replace(self.search_with.search(limited, cost_model, seed=seed, deadline=deadline), task=task)
 
 
 def _no_room(prepared: Prepared, stuck: int) -> str:

@@ -23,7 +23,7 @@ from shardwright.search.flexshard.bound import plans_bound
 from shardwright.search.flexshard.strategy import FlexShard, tiered_tables
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.registry import strategy_named
-from shardwright.search.strategy import ROUNDING, Strategy, WarmStrategy
+from shardwright.search.strategy import ROUNDING, Strategy, Told, WarmStrategy, watched
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import RunsOn, Runtime, on_their_sides, preferred_runtimes, task_for
@@ -58,6 +58,7 @@ def plan(
     cross_replicas: bool = False,
     balance_memory: float | None = None,
     least_moves: float | None = None,
+    progress: Told | None = None,
 ) -> Plan:
     """Find, check and score a plan.
 
@@ -83,6 +84,7 @@ def plan(
             best one's. Takes some eight searches.
         least_moves: 0.01 for the plan that moves the fewest bytes from `start`, among plans whose step is at most 1% longer than the best
             one's. Takes some eight searches, and finds the `move_cost` itself.
+        progress: called in a search with the ms of the best step so far, and the bound as far as it is proven, or None.
 
     Raises:
         InfeasibleTask: no plan keeps memory and constraints; the message says which rule binds and what would help.
@@ -112,7 +114,10 @@ def plan(
     runtimes = preferred_runtimes(task, runs_on, start, tiers=isinstance(chosen, FlexShard))
     for runtime in runtimes:
         try:
-            found, limited = _planned(task, runtime, chosen, model, seed, deadline, start, move_cost, cross_replicas)
+            with watched(progress):
+                found, limited = _planned(
+                    task, runtime, chosen, model, seed, deadline, start, move_cost, cross_replicas
+                )
             break
         except _SidesKept:
             raise

@@ -6,10 +6,11 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
@@ -127,6 +128,28 @@ def why_not_whole(task: Task) -> str | None:
     return None
 
 
+Told: TypeAlias = Callable[[float, float | None], None]
+"""Takes the step of the best plan so far, and the bound that is proven so far; both in ms."""
+_WATCHER: ContextVar[Told | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(told: Told | None) -> Iterator[None]:
+    """Let searches inside tell what they have found; None mutes them."""
+    before = _WATCHER.set(told)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(before)
+
+
+def tell(step_ms: float, bound_ms: float | None = None) -> None:
+    """Tell whoever watches the search the best step so far, and the bound."""
+    told = _WATCHER.get()
+    if told is not None:
+        told(step_ms, bound_ms)
+
+
 ROUNDING = 1e-9  # share of a step: sums of the same floats in other orders
 
 
@@ -215,6 +238,7 @@ class BestPlan(Interruptible):
         self.seen.append((step_ms, plan))
         if self.plan is None or step_ms < self.step_ms:
             self.plan, self.step_ms = plan, step_ms
+            tell(step_ms)
 
     def attempt(self, *strategies: Strategy, part: float = 1.0) -> None:
         """Ask the strategies that support the task and offer their plans, while there is time, and in any case until there is a plan.

@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from shardwright.errors import counted
 from shardwright.sharding.memory import shard_bytes
 from shardwright.task.quantities import format_bytes
 
@@ -39,7 +40,7 @@ def plan_line(plan: Plan) -> str:
     )  # a plan file may hold any text
     facts = [
         strategy[:_NAME] or "no strategy",
-        f"{len(plan.task.tables)} tables",
+        counted(len(plan.task.tables), "table"),
         f"{topology.devices} × {topology.device}",
     ]
     if plan.cost is not None:
@@ -63,7 +64,7 @@ def plan_html(plan: Plan) -> str:
         where = ranks_text(ranks, plan.task.topology.devices)
         size = format_bytes(held[table.name])
         rows.append((table.name, plan.sharding_type(table.name), f"{table.rows:,}", str(table.dim), where, size))
-    rest = f"<p>and {len(tables) - _MOST:,} smaller tables</p>" if len(tables) > _MOST else ""
+    rest = f"<p>and {counted(len(tables) - _MOST, 'smaller table')}</p>" if len(tables) > _MOST else ""
     body = "".join(_row("td", row) for row in rows)
     return f"<p>{html.escape(plan_line(plan))}</p><table>{_row('th', _COLUMNS)}{body}</table>{rest}"
 

@@ -138,6 +138,8 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     devices: list[DeviceCost] = []
     rank_maps: _RankMapsFile | msgspec.UnsetType = msgspec.UNSET
     tuning: Tuning | msgspec.UnsetType = msgspec.UNSET
+    notes: Any = msgspec.UNSET  # added by `shardwright plan --json`, as the next one; not read
+    saved: Any = msgspec.UNSET
     change: Any = msgspec.UNSET  # added by `shardwright plan --from --json`; not read
     sharding_group_sizes: Any = msgspec.UNSET  # added by `--sharding-group-size`; not read
 

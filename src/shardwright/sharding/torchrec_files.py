@@ -91,6 +91,36 @@ def sharding_plan_from_plan(plan: Plan, document: dict[str, Any], where: str) ->
     return result
 
 
+def sharding_plan_to_export(plan: Plan) -> dict[str, Any]:
+    """Return a plan as a sharding plan whose module has no name, since tasks do not know where in a model their tables lie.
+
+    Raises:
+        InvalidPlan: TorchRec cannot run the plan.
+    """
+    tables = {}
+    for table in plan.task.tables:
+        tables[table.name] = _blocks(pattern_of(plan.by_table[table.name], table, plan.task.topology, _TYPES), plan, [])
+    return {"format": FORMAT, "sharding_plan": {"": tables}}
+
+
+def constraints_code(plan: Plan) -> str:
+    """Python lines with `ParameterConstraints` that give TorchRec's planner the sharding types and widths of a plan.
+
+    Raises:
+        InvalidPlan: TorchRec cannot run the plan.
+    """
+    lines = ["CONSTRAINTS = {"]
+    for name, found in sharding_plan_to_export(plan)["sharding_plan"][""].items():
+        kind, widths = found["sharding_type"], [shard["sizes"][1] for shard in found["shards"] or ()]
+        cut = f", min_partition={min(widths)}" if kind in ("column_wise", "table_column_wise", "grid_shard") else ""
+        poolings = list(plan.task.table_by_name[name].poolings)
+        lines.append(
+            f"    {name!r}: ParameterConstraints(sharding_types=[{kind!r}], compute_kernels=[{found['compute_kernel']!r}]"
+            f"{cut}, pooling_factors={poolings}),"
+        )
+    return "\n".join([*lines, "}"])
+
+
 def _tables(document: dict[str, Any], task: Task, where: str) -> list[tuple[str, dict[str, Any], Place]]:
     """Name in the task, content and place of each table; a name used in several modules gets its module's path as a prefix."""
     modules = document["sharding_plan"]

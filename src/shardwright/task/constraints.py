@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from shardwright.errors import InvalidInput
-from shardwright.task.quantities import checked_flag, checked_whole, list_of, text, whole
+from shardwright.task.quantities import checked_flag, checked_whole, did_you_mean, known_name, list_of, text, whole
 
 SHARDING_TYPES = (
     "table_wise",
@@ -81,6 +81,9 @@ class TableConstraint:
         return self.sharding_types is None or sharding_type in self.sharding_types
 
 
+_SPELT = {f"{part}wise": f"{part}_wise" for part in ("row", "column", "table")} | {"table_rowwise": "table_row_wise"}
+
+
 def _checked_types(value: object) -> tuple[str, ...]:
     kinds = list_of(text, value)
     if kinds is None:
@@ -89,12 +92,15 @@ def _checked_types(value: object) -> tuple[str, ...]:
         )
     if not kinds:
         raise InvalidInput("constraints: sharding_types is empty, so no plan is allowed; name at least one type")
-    unknown = next((kind for kind in kinds if kind not in SHARDING_TYPES), None)
-    if unknown is not None:
+    known = [known_name(kind, SHARDING_TYPES, _SPELT) for kind in kinds]
+    found = tuple(name for name in known if name is not None)
+    if len(found) < len(kinds):
+        unknown = kinds[known.index(None)]
         raise InvalidInput(
             f"constraints: unknown sharding type {unknown!r}; known types are {', '.join(SHARDING_TYPES)}"
+            f"{did_you_mean(unknown, SHARDING_TYPES)}"
         )
-    return kinds
+    return found
 
 
 def _checked_ranks(value: object) -> tuple[int, ...]:

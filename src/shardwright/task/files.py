@@ -20,7 +20,7 @@ from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.link_files import load_links
 from shardwright.task.links import links_to_dict
-from shardwright.task.quantities import LEAST_BARE, check_unit
+from shardwright.task.quantities import LEAST_BARE, check_unit, parse_count, parse_number
 from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
@@ -33,9 +33,9 @@ _ACCESS_FORMS = "uniform, {zipf: <exponent>} or {rows: [0, …], share: [0, …,
 
 class _TableFile(Struct, forbid_unknown_fields=True):
     name: str
-    rows: int
-    dim: int
-    pooling: float | list[float] = 1.0
+    rows: int | float | str
+    dim: int | float | str
+    pooling: float | str | list[float | str] = 1.0
     pooled: bool = True
     access: str | dict[str, Any] = "uniform"
     dtype: str = "fp32"
@@ -59,9 +59,9 @@ def table_from_dict(document: object, place: Place) -> Table:
     with place.naming():
         table = Table(
             content.name,
-            content.rows,
-            content.dim,
-            content.pooling,
+            parse_count(content.rows, "rows"),
+            parse_count(content.dim, "dim"),
+            _pooling(content.pooling),
             content.pooled,
             dtype=cast(Dtype, content.dtype),
             weighted=content.weighted,
@@ -74,6 +74,12 @@ def table_from_dict(document: object, place: Place) -> Table:
     access = convert(content.access, _AccessFile, place.at("access"))
     with place.naming():
         return replace(table, access=_profile(access, table.rows))
+
+
+def _pooling(given: float | str | list[float | str]) -> float | list[float]:
+    if isinstance(given, list):
+        return [parse_number(each, f"pooling[{index}]") for index, each in enumerate(given)]
+    return parse_number(given, "pooling")
 
 
 def table_to_dict(table: Table) -> dict[str, Any]:
@@ -122,8 +128,8 @@ def _plain_list(numbers: Floats | Sequence[float]) -> list[int | float]:
 
 class _TopologyFile(Struct, forbid_unknown_fields=True):
     preset: str | UnsetType = UNSET
-    hosts: int | UnsetType = UNSET
-    devices_per_host: int | UnsetType = UNSET
+    hosts: int | float | str | UnsetType = UNSET
+    devices_per_host: int | float | str | UnsetType = UNSET
     device: str | UnsetType = UNSET
     memory: int | float | str | list[int | float | str] | UnsetType = UNSET
     intra_bandwidth: int | float | str | UnsetType = UNSET
@@ -146,6 +152,11 @@ def _topology_from_dict(content: str | dict[str, Any], place: Place, folder: Pat
         )
     with Place(place.file).naming():
         _check_units(fields)
+        fields |= {
+            name: parse_count(fields[name], f"topology: {name}")
+            for name in ("hosts", "devices_per_host")
+            if name in fields
+        }
         file = folder / links if isinstance(links, str) and folder is not None else None
         measured = None if file is None else load_links(file)
         fields["links"] = links if measured is None else measured.links
@@ -240,9 +251,9 @@ def _constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
 
 
 class _TaskFile(Struct, forbid_unknown_fields=True):
-    batch_size: int
-    topology: str | dict[str, Any]
     tables: list[Any] | dict[str, Any]
+    batch_size: int | float | str | UnsetType = UNSET
+    topology: str | dict[str, Any] | UnsetType = UNSET
     optimizer: str = "rowwise_adagrad"
     constraints: list[Any] = []
     exchange: Exchange = Exchange()
@@ -259,13 +270,19 @@ class _TablesElsewhere(Struct, forbid_unknown_fields=True):
     file: str
 
 
-def load_task(path: str | Path) -> Task:
-    """Read a task file.
+def load_task(path: str | Path, *, topology: Topology | None = None, batch_size: int | None = None) -> Task:
+    """Read a task file; or a tables file, with the cluster and the batch size from elsewhere.
+
+    Args:
+        path: the file.
+        topology: the cluster, in place of the file's.
+        batch_size: samples of a step, in place of the file's.
 
     Raises:
         InvalidInput: the file cannot be read or breaks a rule; the message names file, field, value and rule.
     """
-    return task_from_dict(parse_document(path, "task file"), str(path), Path(path).parent)
+    document = parse_document(path, "task file")
+    return task_from_dict(document, str(path), Path(path).parent, topology=topology, batch_size=batch_size)
 
 
 def save_task(task: Task, path: str | Path) -> None:
@@ -291,21 +308,45 @@ def save_tables(tables: Iterable[Table], path: str | Path) -> None:
     write_atomically(path, dump_document(document, path))
 
 
-def task_from_dict(document: object, where: str = "task", folder: Path | None = None) -> Task:
+def task_from_dict(
+    document: object,
+    where: str = "task",
+    folder: Path | None = None,
+    *,
+    topology: Topology | None = None,
+    batch_size: int | None = None,
+) -> Task:
     """Return the task in the content of a task file.
 
     Args:
         document: the content.
         where: the file's path, for messages.
         folder: the folder to which `tables: {file: …}` and `links: FILE` are relative; None if the document itself must hold them.
+        topology: the cluster, in place of the document's.
+        batch_size: samples of a step, in place of the document's.
 
     Raises:
         InvalidInput: a rule is broken.
     """
     place = Place(where)
+    if isinstance(document, dict) and "shards" in document:
+        raise InvalidInput(
+            f"{place}: is a plan, not a task; price it with 'shardwright plan --check {where}', or start from it with "
+            f"'shardwright plan TASK --from {where}'"
+        )
     check_format(document, place, "task file", FORMAT)
     content = convert(document, _TaskFile, place)
-    topology = _topology_from_dict(content.topology, place.at("topology"), folder)
+    for field, own, other, option in (
+        ("batch_size", content.batch_size, batch_size, "--batch 64Ki"),
+        ("topology", content.topology, topology, "--devices h100-8"),
+    ):
+        if own is UNSET and other is None:
+            raise InvalidInput(
+                f"{place}: the field '{field}' is missing; add it, or give {option} to 'shardwright plan'"
+            )
+    if topology is None:
+        assert not isinstance(content.topology, UnsetType)
+        topology = _topology_from_dict(content.topology, place.at("topology"), folder)
     tables = _tables_or_file(content.tables, place.at("tables"), folder)
     constraints = _constraints_from_list(content.constraints, place.at("constraints"))
     groups = content.sharding_groups if isinstance(content.sharding_groups, ShardingGroups) else None
@@ -313,7 +354,7 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
         return Task(
             tables,
             topology,
-            content.batch_size,
+            parse_count(content.batch_size if batch_size is None else batch_size, "batch_size"),
             cast(Optimizer, content.optimizer),
             constraints,
             content.exchange,

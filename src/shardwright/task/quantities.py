@@ -1,4 +1,4 @@
-"""Convert numbers, lists and sizes of callers and files ("80 GB", "4 GiB", "450 GB/s", "200 Gbit/s") to plain Python values.
+"""Convert what callers and files say ("80 GB", "450 GB/s", "40M", "float16") to plain Python values and known names.
 
 Bools do not count as numbers: `rows=True` is a slip, not one row. A task keeps plain values only, so that files can hold them.
 """
@@ -9,7 +9,9 @@ import math
 import operator
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from decimal import Decimal
+from difflib import get_close_matches
 from numbers import Real
 from typing import TypeVar
 
@@ -115,6 +117,97 @@ def checked_flag(value: object, what: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidInput(f"{what} is {reprlib.repr(value)}, must be True or False")
     return bool(value)
+
+
+_COUNT = re.compile(r"\s*([0-9][0-9_]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*([kKMGBT]i?)?\s*")
+_THOUSANDS = {"k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4}
+
+
+def parse_count(value: object, field: str) -> int:
+    """Return a count given as a number or as text such as "128", "40M", "4e7", "1,000,000" or "64Ki" (65,536).
+
+    Raises:
+        InvalidInput: the value is not a whole number of at least 0.
+    """
+    number = whole(value)
+    if number is not None:
+        return number
+    exact = Decimal(value) if isinstance(value, float) and math.isfinite(value) else _count_in(value)
+    if exact is None or exact != exact.to_integral_value():
+        raise InvalidInput(
+            f"{field} is {reprlib.repr(value)}, must be a whole number, as in 40000000, 40M, 4e7 or 64Ki (k, M, B and T are "
+            "thousands, Ki and Mi 1024 and its square)"
+        )
+    return int(exact)
+
+
+def parse_number(value: object, field: str) -> float:
+    """Return a number given as one or as text such as "1.5", "2e3" or "1.2k".
+
+    Raises:
+        InvalidInput: the value is not a number.
+    """
+    number = real(value)
+    exact = _count_in(value) if number is None else None
+    if number is None and exact is None:
+        raise InvalidInput(f"{field} is {reprlib.repr(value)}, must be a number, as in 1.5, 2e3 or 1.2k")
+    return float(exact) if exact is not None else number or 0.0
+
+
+def _count_in(value: object) -> Decimal | None:
+    match = _COUNT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    unit = match[2] or ""
+    base = 1024 if unit.endswith("i") else 1000
+    number = Decimal(match[1].replace("_", "").replace(",", ""))
+    return number * Decimal(base) ** (_THOUSANDS[unit[0]] if unit else 0)
+
+
+def known_name(value: object, known: Collection[str], also: Mapping[str, str] | None = None) -> str | None:
+    """Return the known name that a text spells, whatever its case and whether words are joined by "-", "_" or a blank.
+
+    Args:
+        value: value from a caller.
+        known: the known names.
+        also: other names for them, in lower case with "_".
+
+    Returns:
+        The name; None if it is none of them, or no text.
+    """
+    if not isinstance(value, str):
+        return None
+    if value in known:
+        return value
+    spelt = _spelt(value)
+    names = {_spelt(name): name for name in known}
+    return names.get(spelt) or (also or {}).get(spelt)
+
+
+def checked_name(value: object, what: str, known: Collection[str], also: Mapping[str, str] | None = None) -> str:
+    """Return the known name that a text spells, as `known_name`.
+
+    Raises:
+        InvalidInput: it spells none.
+    """
+    name = known_name(value, known, also)
+    if name is None:
+        raise InvalidInput(
+            f"{what} is {reprlib.repr(value)}, must be one of {', '.join(known)}{did_you_mean(value, known)}"
+        )
+    return name
+
+
+def did_you_mean(value: object, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the known name that is closest to a text, or starts with it; empty if none is."""
+    spelt, names = _spelt(value) if isinstance(value, str) else "", {_spelt(name): name for name in known}
+    starting = [name for name in names if spelt and name.startswith(spelt)]
+    close = starting or get_close_matches(spelt, names, n=1)
+    return f"; did you mean '{names[close[0]]}'?" if close else ""
+
+
+def _spelt(name: str) -> str:
+    return re.sub(r"[-_ ]+", "_", name.strip().lower())
 
 
 _BYTES = {"B": 1} | {

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.errors import InvalidInput
 from shardwright.task.access import AccessProfile
-from shardwright.task.quantities import checked_flag, checked_number, checked_whole, listed
+from shardwright.task.quantities import checked_flag, checked_name, checked_number, checked_whole, listed
 
 Dtype: TypeAlias = Literal["fp32", "fp16", "int8"]
 MAX_ELEMENTS = 2**50
@@ -22,6 +22,8 @@ MAX_FEATURES = 2**16
 """Most features that share a table."""
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8": 1}
+_DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16"}
+_DTYPES |= {f"torch.{name}": dtype for name, dtype in (*_DTYPES.items(), ("int8", "int8"))}
 SCALE_BYTES = 8
 """Bytes of the scale and bias of each row of int8 weights, as FBGEMM stores them."""
 
@@ -84,8 +86,7 @@ class Table:
         object.__setattr__(self, "pooling", sum(self.poolings))
         for flag in ("pooled", "weighted"):
             object.__setattr__(self, flag, checked_flag(getattr(self, flag), f"table '{self.name}': {flag}"))
-        if self.dtype not in DTYPE_BYTES:
-            raise InvalidInput(f"table '{self.name}': dtype is {self.dtype!r}, must be one of {', '.join(DTYPE_BYTES)}")
+        object.__setattr__(self, "dtype", checked_name(self.dtype, f"table '{self.name}': dtype", DTYPE_BYTES, _DTYPES))
         object.__setattr__(self, "id_shares", self._checked_shares())
         self._fit_access()
 

@@ -8,15 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, counted
 from shardwright.task.constraints import Constraints
-from shardwright.task.quantities import checked_whole
+from shardwright.task.quantities import checked_name, checked_whole
 from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import MAX_ELEMENTS, Table
 from shardwright.task.topology import Exchange, Topology
 
 Optimizer: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+_ALSO = {"row_wise_adagrad": "rowwise_adagrad", "exact_rowwise_adagrad": "rowwise_adagrad", "exact_adagrad": "adagrad"}
+_ALSO |= {"exact_sgd": "sgd"}  # as FBGEMM names them
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,7 @@ class Task:
             raise InvalidInput("tables: a task needs at least one table")
         size = checked_whole(self.batch_size, "batch_size", MAX_ELEMENTS)
         object.__setattr__(self, "batch_size", size)
-        if self.optimizer not in OPTIMIZERS:
-            raise InvalidInput(f"optimizer is {self.optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
+        object.__setattr__(self, "optimizer", checked_name(self.optimizer, "optimizer", OPTIMIZERS, _ALSO))
         seen: set[str] = set()
         for table in self.tables:
             if table.name in seen:
@@ -69,7 +70,7 @@ class Task:
 
     def __repr__(self) -> str:
         of_group = f", one of {self.groups.count} sharding groups" if self.groups else ""
-        return f"<Task: {len(self.tables)} tables, batch_size {self.batch_size}, {self.optimizer}, {self.topology!r}{of_group}>"
+        return f"<Task: {counted(len(self.tables), 'table')}, batch_size {self.batch_size}, {self.optimizer}, {self.topology!r}{of_group}>"
 
     @cached_property
     def table_by_name(self) -> dict[str, Table]:

@@ -12,15 +12,20 @@ from typing import Literal, TypeAlias, get_args
 from shardwright.errors import InvalidInput
 from shardwright.task.links import Collective, Links, links_from_dict
 from shardwright.task.quantities import (
+    checked_name,
     checked_number,
     checked_whole,
+    did_you_mean,
     format_bytes,
+    known_name,
     listed,
     parse_bandwidth,
     parse_bytes,
 )
 
 MAX_DEVICES = 65_536
+EMBEDDING_SHARE = 0.85
+"""Part of a card's memory that presets give to embeddings; the rest is for dense layers, activations and the allocator."""
 ASSUMED = "10 GB/s are assumed"
 """What a warning says where nobody states a bandwidth."""
 
@@ -65,6 +70,9 @@ class Topology:
             )
         if not isinstance(self.device, str) or not self.device or not self.device.isprintable():
             raise InvalidInput(f"topology: device is {self.device!r}, must be the name of a device type")
+        if self.device != self.device.lower():
+            known = {"cpu", *(preset.device for preset in PRESETS.values())}
+            object.__setattr__(self, "device", known_name(self.device, known) or self.device)
         object.__setattr__(self, "memory", self._memory_per_device())
         self._take_usual_links()
         for field in ("intra_bandwidth", "inter_bandwidth"):
@@ -157,15 +165,19 @@ class Topology:
         Raises:
             InvalidInput: no preset has this name, or an override names no attribute or breaks a rule.
         """
-        if not isinstance(name, str) or name not in ("cpu", *PRESETS):
-            raise InvalidInput(f"topology: unknown preset {name!r}; known presets are cpu, {', '.join(PRESETS)}")
+        known = ("cpu", *PRESETS)
+        found = known_name(name, known)
+        if found is None:
+            raise InvalidInput(
+                f"topology: unknown preset {name!r}; known presets are {', '.join(known)}{did_you_mean(name, known)}"
+            )
         attributes = [field.name for field in fields(cls)]
         for given in overrides:
             if given not in attributes:
                 raise InvalidInput(
                     f"topology: unknown attribute {given!r}; known attributes are {', '.join(attributes)}"
                 )
-        base = _this_machine() if name == "cpu" else PRESETS[name]
+        base = _this_machine() if found == "cpu" else PRESETS[found]
         return replace(base, **{"memory": base.memory_bytes[0], **overrides})  # type: ignore[arg-type]
 
 
@@ -181,9 +193,9 @@ _UNKNOWN_LINKS: dict[str, float] = dict(zip(_LINK_FIELDS, (10e9, 10e9, 0.02, 0.0
 
 
 def _preset(count: int, device: str, memory: float, *links: float) -> Topology:
-    """One host of `count` devices. Memory is 85% of the card's."""
+    """One host of `count` devices."""
     intra, inter, intra_ms, inter_ms = links
-    return Topology(1, count, device, round(0.85 * memory), intra, inter, intra_ms, inter_ms)
+    return Topology(1, count, device, round(EMBEDDING_SHARE * memory), intra, inter, intra_ms, inter_ms)
 
 
 # Bandwidths are per device and direction. Published collectives (`benchmarks/published_links.py`) give all latencies, NVLink from A100s on,
@@ -230,6 +242,7 @@ VALUE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "fp8"
 
 Pipeline: TypeAlias = Literal["none", "sparse_dist", "prefetch"]
 
+_WIRE_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _BATCHES: dict[str, int] = {"none": 1, "sparse_dist": 2, "prefetch": 3}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "pipeline": get_args(Pipeline),
@@ -264,9 +277,8 @@ class Exchange:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, known = getattr(self, field.name), _CHOICES[field.name]
-            if value not in known:
-                raise InvalidInput(f"exchange: {field.name} is {value!r}, must be one of {', '.join(known)}")
+            name = checked_name(getattr(self, field.name), f"exchange: {field.name}", _CHOICES[field.name], _WIRE_TYPES)
+            object.__setattr__(self, field.name, name)
 
     def __repr__(self) -> str:
         changed = (

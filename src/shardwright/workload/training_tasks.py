@@ -64,7 +64,7 @@ def training_tasks(tasks: Sequence[Task]) -> TrainingTasks:
 
 
 def load_training_tasks(path: str | Path) -> TrainingTasks:
-    """Read a file of training tasks.
+    """Read a file of training tasks, or a task file, which is one.
 
     The file has a field `groups`. A group is `{file: task.yaml}`, relative to the file, or options of tasks that
     `workload.generators.random_task` draws, with its option names and defaults except for these:
@@ -78,6 +78,10 @@ def load_training_tasks(path: str | Path) -> TrainingTasks:
         InvalidInput: a file cannot be read, breaks a rule, or has no task; the message names file, field, value and rule.
     """
     document, place = parse_document(path, "training tasks file"), Place(str(path))
+    if isinstance(document, dict) and "tables" in document:
+        return training_tasks([load_task(path)])
+    if not isinstance(document, dict) or "groups" not in document:
+        raise InvalidInput(f"{place}: {_FORM}")
     check_format(document, place, "training tasks file", FORMAT)
     content = convert(document, _TasksFile, place)
     tasks: list[Task] = []
@@ -85,6 +89,12 @@ def load_training_tasks(path: str | Path) -> TrainingTasks:
         tasks += _group(group, place.at(f"groups[{index}]"), Path(path).parent)
     with place.naming():
         return training_tasks(tasks)
+
+
+_FORM = (
+    "training tasks are a task file, or a file such as {groups: [{file: task.yaml}, {count: 50, pool: dlrm-2021, tables: 40}]}, "
+    "whose groups name task files or draw tasks from a pool"
+)
 
 
 class _File(Struct, forbid_unknown_fields=True):

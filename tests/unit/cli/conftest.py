@@ -5,6 +5,7 @@ import pytest
 from shardwright.cli.main import main
 from shardwright.cost import save_model
 from shardwright.testing.tasks import task_of
+from tests.json_documents import check_document
 from tests.unit.cli.models import linear_model
 
 
@@ -26,6 +27,8 @@ def cli(capsys):
     def run(*arguments):
         code = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
+        if "--json" in arguments and captured.out.startswith("{") and captured.out.count("\n{") == 0:
+            check_document([str(argument) for argument in arguments], captured.out)
         return Outcome(code, captured.out, captured.err)
 
     return run

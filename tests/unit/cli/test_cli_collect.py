@@ -121,10 +121,10 @@ def test_ctrl_c_says_how_to_go_on(cli, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_elsewhere_is_one_line(cli, monkeypatch):
-    def load(path):
+    def load(path, **_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shardwright.task.Task.load", load)
+    monkeypatch.setattr("shardwright.task.files.load_task", load)
     outcome = cli("plan", "task.yaml")
     assert outcome.code == 130
     assert outcome.err == "error: interrupted\n"

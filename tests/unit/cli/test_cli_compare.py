@@ -113,8 +113,8 @@ def test_measured_times_of_another_device_are_not_compared(cli, task_file, model
     assert outcome.code == 0
     assert note in outcome.out
     assert "against prediction" not in outcome.out
-    assert cli(*arguments, "--json").document["note"] == note
-    assert cli(*arguments[:-1], "--json").document["note"] is None
+    assert note in cli(*arguments, "--json").document["notes"]
+    assert note not in cli(*arguments[:-1], "--json").document["notes"]
 
 
 def test_a_strategy_that_fails_is_listed_with_its_reason(cli, task_file, model_file, monkeypatch, fake_measuring):
@@ -176,3 +176,18 @@ def test_a_task_unlike_the_samples_of_the_model_is_noted(cli, task_file, model_f
     assert "was trained at batch sizes 1024, 2048, the task has 256: predictions are extrapolated" in batch
     assert "was trained with sgd, the task uses rowwise_adagrad" in optimizer
     assert remedy == f"note: for a model of this machine and this task, run: shardwright calibrate {task_file}"
+
+
+def test_strategies_that_lack_a_policy_are_not_available_for_one_reason(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("shardwright.cli.compare.rival_names", lambda task: ())
+    file = tmp_path / "task.yaml"
+    task = sw.Task([sw.Table("a", 1000, 16)], sw.Topology(1, 2, "mi250", memory="1 GB", intra_bandwidth=1e9), 64)
+    task.save(file)
+    outcome = cli("compare", file, "--strategies", "greedy,autoshard,dreamshard", "--json")
+    found = {one["strategy"]: one for one in outcome.document["strategies"]}
+    lacking = [name for name, one in found.items() if not one["available"]]
+    if lacking == ["autoshard", "dreamshard"]:
+        out = cli("compare", file, "--strategies", "greedy,autoshard,dreamshard").out
+        assert out.count("no policy is bundled") == 1
+        assert "not available: autoshard, dreamshard: " in out
+    assert found["greedy"]["available"]

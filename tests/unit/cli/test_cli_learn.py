@@ -87,7 +87,7 @@ def test_the_json_document_and_the_log_have_the_figures_of_every_step(learn, tmp
     outcome = learn(strategy, "--log", tmp_path / "log", "--json")
     assert outcome.code == 0, outcome.err
     document = outcome.document
-    assert document["output"] == str(tmp_path / "policy.safetensors")
+    assert document["saved"] == [str(tmp_path / "policy.safetensors")]
     assert document["strategy"] == strategy
     assert [row["iteration"] for row in document["figures"]] == [1, 2]
     assert document["figures"][0].keys() == {"iteration", "reward", "entropy"}

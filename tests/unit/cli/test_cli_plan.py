@@ -262,7 +262,7 @@ def test_a_file_that_breaks_a_rule_fails_the_check_in_one_line(cli, task_file, m
 def test_a_check_searches_nothing(cli, task_file, option):
     outcome = cli("plan", "--check", task_file, *option)
     assert outcome.code == 2
-    assert "--check searches nothing; leave all options but --model and --json out" in outcome.err
+    assert "--check searches nothing; leave all options but --model, --export and --json out" in outcome.err
 
 
 @pytest.mark.slow
@@ -299,3 +299,9 @@ def test_little_moves_within_a_tolerance(cli, task_file, model_file, tmp_path, m
         outcome = cli("plan", task_file, "--model", model_file, *more)
         assert outcome.code == 2
         assert says in outcome.err
+
+
+def test_the_help_names_every_listed_strategy(cli):
+    from shardwright.cli.options import STRATEGIES
+
+    assert all(name in STRATEGIES.replace(".", ",") for name in sw.strategy_names())

@@ -39,6 +39,16 @@ def test_the_options_reach_the_profiler(cli, log):
     assert [one["name"] for one in only] == ["user"]
 
 
+def test_a_log_without_header_leads_to_a_command_that_reads_it_again(cli, tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("0\t5\t68fd1e64\n1\t\t05db9164\n" * 100)
+    outcome = cli("profile", path, "--columns", "label,I1..I1,C1", "--exclude", "I*")
+    assert outcome.out.splitlines()[-1].endswith(
+        "--columns label,I1..I1,C1 -o tables.yaml --task task.yaml --exclude label"
+    )
+    assert "--no-header" in cli("profile", path, "--no-header").out.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("content", "options", "says"),
     [
@@ -47,7 +57,9 @@ def test_the_options_reach_the_profiler(cli, log):
         ("user,item\n1,2\n", ["--column", "nobody"], "nobody"),
         ("user,item\n1,2\n", ["--sequence", "user"], "'user' is not a profiled column of lists"),
         ("user,item\n1,2\n", ["--rows", "most"], "Invalid value for '--rows'"),
-        ("user,item\n-1,2\n", [], "negative"),
+        ("user,item\n-1,2\n", ["--column", "user"], "negative"),
+        ("user,item\n1,2\n", ["--columns", "a9..b3"], "'a9..b3' is no range of names"),
+        ("1,2\n3,4\n", [], "--columns label"),
         (
             "user,a b,item\nx,y,1\n",
             ["--rows", "max_id"],

@@ -27,17 +27,15 @@ def test_rank_maps_are_saved_with_the_tables_they_belong_to(cli, log, tmp_path):
     rows = {table.name: table.rows for table in load_tables(tables)}
     assert rows == {"user": 8, "item": 4, "name": 3}
     assert "'item': rank map of 3 of 4 rows" in outcome.out
-    assert "'name' has no rank map: its ids are text, not row numbers" in outcome.out
+    assert "'name' has no rank map: its ids are text or hashes, not row numbers" in outcome.out
     assert f"saved {ranks}" in outcome.out
 
 
 def test_the_document_names_the_rank_maps(cli, log, tmp_path):
     ranks = tmp_path / "ranks.safetensors"
     document = cli("profile", log, "--rank-maps", ranks, "--rank-map-rows", 2, "--json").document
-    assert document["rank_maps"] == {
-        "output": str(ranks),
-        "tables": {"user": {"rows": 8, "ids": 2}, "item": {"rows": 4, "ids": 2}},
-    }
+    assert document["rank_maps"] == {"user": {"rows": 8, "ids": 2}, "item": {"rows": 4, "ids": 2}}
+    assert document["saved"] == [str(ranks)]
     assert "rank_maps" not in cli("profile", log, "--json").document
 
 

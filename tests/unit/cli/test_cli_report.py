@@ -43,7 +43,7 @@ def test_the_json_document_says_what_was_written(cli, plan_files, tmp_path):
     target = tmp_path / "report.html"
     outcome = cli("report", plan_files[0], "-o", target, "--json")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.document["report"] == str(target)
+    assert outcome.document["saved"] == [str(target)]
     assert outcome.document["bytes"] == target.stat().st_size
     (plan,) = outcome.document["plans"]
     assert plan["verdict"] == data_of(target)["plans"][0]["verdict"] == verdict(entry_of(row_wise_plan(), "before"))

@@ -10,7 +10,7 @@ def test_clusters_are_planned_and_shown(cli, task_file, model_file):
     assert outcome.code == 0
     rows = [line.split() for line in outcome.out.splitlines() if " × " in line]
     assert [row[0] for row in rows if row[1] == "×"][:2] == ["1", "2"]
-    assert "$/million" in outcome.out
+    assert "$/billion" in outcome.out
 
 
 @pytest.mark.slow

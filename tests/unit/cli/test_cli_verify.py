@@ -72,7 +72,7 @@ def test_the_tolerance_decides(cli, plan_file, slower, tolerance, code):
     assert outcome.code == code
     assert outcome.document["within_tolerance"] is (code == 0)
     assert outcome.document["relative_difference"] == pytest.approx(0.1)
-    assert outcome.document["note"] is None
+    assert not any("devices do" in text for text in outcome.document["notes"])
     assert ("error: the measured time differs from the predicted one by +10.0%" in outcome.err) == (code == 1)
 
 
@@ -110,7 +110,7 @@ def test_a_plan_for_another_device_is_not_judged_by_this_one(cli, plan_file, slo
     assert "%" not in outcome.out
     found = cli("verify", plan_file, "--json").document
     assert (found["relative_difference"], found["within_tolerance"], found["measured_on"]) == (None, None, "cpu")
-    assert found["note"] == "predicted for h200, measured on cpu: the times differ because the devices do"
+    assert found["notes"][0] == "predicted for h200, measured on cpu: the times differ because the devices do"
     outcome = cli("verify", plan_file, "--tolerance", 0.1)
     assert outcome.code == 2
     assert "verify it on h200" in outcome.err

@@ -33,7 +33,7 @@ def test_shares_by_another_model_are_said_to_be():
 
 def other_device(plan: Plan) -> Plan:
     task = replace(plan.task, topology=replace(plan.task.topology, device="abacus"))
-    return replace(plan, task=task)
+    return replace(plan, task=task, cost_model="abacus/unknown")
 
 
 def test_without_a_model_for_the_device_shares_are_left_out():

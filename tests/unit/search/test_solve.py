@@ -267,3 +267,12 @@ def test_a_cut_below_the_models_error_is_not_made():
     sure, doubtful = (sw.plan(task, strategy="certified", cost_model=model("h100")) for model in (Narrower, Doubtful))
     assert len(doubtful.shards) < len(sure.shards)
     assert doubtful.cost.step_ms >= sure.cost.step_ms
+
+
+def test_a_search_tells_its_best_step_and_bound():
+    told = []
+    found = sw.plan(task_of(12, 4), strategy="certified", gap=0.0, progress=lambda *what: told.append(what))
+    steps, bounds = zip(*told, strict=True)
+    assert min(steps) >= found.cost.step_ms * (1 - 1e-9)
+    assert max(bound or 0.0 for bound in bounds) <= found.cost.step_ms
+    assert any(bounds)

@@ -50,7 +50,7 @@ def test_constraints_that_can_hold_together() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"sharding_types": ("rowwise",)}, "unknown sharding type 'rowwise'; known types are table_wise"),
+        ({"sharding_types": ("by_row",)}, "unknown sharding type 'by_row'; known types are table_wise"),
         ({"sharding_types": ()}, "sharding_types is empty, so no plan is allowed; name at least one type"),
         ({"devices": ()}, "devices is [], must name at least one rank"),
         ({"devices": (0, -1)}, "devices is [0, -1], must name at least one rank, none negative"),

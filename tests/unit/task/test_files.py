@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardwright.documents.yaml_text import parse_yaml
 from shardwright.errors import InvalidInput
 from shardwright.schema import Place
 from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
@@ -212,8 +213,8 @@ def test_a_task_inside_of_another_document_lists_its_tables() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("rows: 40_000_000", "rows: 12a", "tables[0].rows: Expected `int`, got `str` '12a'"),
-        ("rows: 40_000_000", "rows: 1e30", "tables[0].rows: Expected `int`, got `float` 1e+30"),
+        ("rows: 40_000_000", "rows: 12a", "tables[0]: rows is '12a', must be a whole number, as in 40000000, 40M"),
+        ("rows: 40_000_000", "rows: 1e30", "rows × 128 columns are more than 2**50 elements"),
         ("rows: 40_000_000", "rows: " + "9" * 31, "tables[0]: table 'user_id': 9999"),
         (
             "rows: 40_000_000",
@@ -224,7 +225,7 @@ def test_a_task_inside_of_another_document_lists_its_tables() -> None:
         ("rows: 3", "rows: 4", "tables[2]: table 'no': its access profile covers 3 rows, the table has 4"),
         ("rows: 3", "rowz: 3", "tables[2]: unknown field 'rowz'; did you mean 'rows'?"),
         ("rows: 3, ", "", "tables[2]: the field 'rows' is missing; add it"),
-        ("dim: 64", "dim: [64]", "tables[1].dim: Expected `int`, got `array` [64]"),
+        ("dim: 64", "dim: [64]", "tables[1].dim: Expected `int | float | str`, got `array` [64]"),
         ("pooling: 200", "pooling: 0", "tables[1]: table 'history': pooling is 0.0, must be a finite number"),
         ("pooling: 200", "pooling: 1e400", "the number 1e400 is too large"),
         ("pooling: 200", "pooling: .nan", ".nan is not allowed"),
@@ -275,7 +276,7 @@ def test_a_task_inside_of_another_document_lists_its_tables() -> None:
         ("hosts: 2", "host: 2", "topology: unknown field 'host'; did you mean 'hosts'?"),
         ("hosts: 2", "hosts: 1000000000000", "must be at most 65536 devices"),
         ("450 GB/s", "450 GB", "topology: intra_bandwidth: '450 GB' should end in '/s'"),
-        ("row_wise, ", "rowwise, ", "constraints[0]: unknown sharding type 'rowwise'; known types are table_wise"),
+        ("row_wise, ", "by_row, ", "constraints[0]: unknown sharding type 'by_row'; known types are table_wise"),
         (
             "devices: [0, 1]",
             "devices: [16]",
@@ -336,3 +337,53 @@ def test_a_file_cut_short_anywhere_is_a_task_or_refused(tmp_path: Path, name: st
         except InvalidInput:
             pass
     assert read < len(content) / 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("rows: 40_000_000", "rows: 40M"),
+        ("rows: 40_000_000", "rows: 4e7"),
+        ("rows: 40_000_000", 'rows: "40,000,000"'),
+        ("rows: 40_000_000", "rows: 0.04 B"),
+        ("batch_size: 65536", "batch_size: 64Ki"),
+        ("batch_size: 65536", 'batch_size: "65536"'),
+        ("dim: 128", 'dim: "128"'),
+        ("pooling: 1.0", 'pooling: "1"'),
+    ],
+)
+def test_numbers_as_people_write_them(tmp_path, before, after):
+    document = (
+        "batch_size: 65536\ntopology: {preset: H100-8, hosts: 2}\n"
+        "tables: [{name: user, rows: 40_000_000, dim: 128, pooling: 1.0, dtype: fp16}]\n"
+        "constraints: [{table: user, sharding_types: [Row-Wise, columnwise]}]\n"
+    )
+    plain, other = tmp_path / "plain.yaml", tmp_path / "other.yaml"
+    plain.write_text(document)
+    assert before in document
+    other.write_text(document.replace(before, after).replace("fp16", "torch.float16"))
+    assert Task.load(other) == Task.load(plain)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{preset: h100}", "did you mean 'h100-8'"),
+        ("{preset: h-100-8}", "did you mean 'h100-8'"),
+        ("{preset: cpu, hosts: 1.5}", "hosts is 1.5, must be a whole number"),
+    ],
+)
+def test_what_was_probably_meant(text, says):
+    document = {
+        "batch_size": 8,
+        "topology": parse_yaml(text, "task.yaml", 100),
+        "tables": [{"name": "a", "rows": 8, "dim": 4}],
+    }
+    with pytest.raises(InvalidInput, match=says):
+        task_from_dict(document)
+
+
+def test_device_types_and_optimizers_in_other_spellings():
+    document = {"batch_size": "1k", "topology": {"device": "H100", "memory": "9 GB"}, "optimizer": "Row-wise Adagrad"}
+    task = task_from_dict(document | {"tables": [{"name": "a", "rows": 8, "dim": 4}]})
+    assert (task.batch_size, task.topology.device, task.optimizer) == (1000, "h100", "rowwise_adagrad")

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
+from torch import nn
+from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import (
     BoundsCheckMode,
     CacheAlgorithm,
@@ -24,8 +26,9 @@ from torchrec.distributed.types import (
 )
 from torchrec.modules.embedding_configs import DataType
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, InvalidPlan, some_of
 from shardwright.files import dump_document, parse_document, write_atomically
+from shardwright.integrations.torchrec.modules import shardable_tables
 from shardwright.schema import Place, check_format, convert
 
 E = TypeVar("E", bound=Enum)
@@ -194,13 +197,38 @@ def save_sharding_plan(plan: ShardingPlan, path: str | Path, context_hash: str |
     write_atomically(path, dump_document(content, Path(path).with_suffix(".json")))
 
 
-def load_sharding_plan(path: str | Path) -> ShardingPlan:
-    """Read a sharding plan that `save_sharding_plan` wrote.
+def load_sharding_plan(path: str | Path, model: nn.Module | None = None) -> ShardingPlan:
+    """Read a sharding plan that `save_sharding_plan` or `shardwright plan --export torchrec` wrote.
+
+    Args:
+        path: the file.
+        model: the model. A plan that was exported knows no modules: its tables are found in the model by their names. With None, they are
+            left under one module without a name.
 
     Raises:
         InvalidInput: the file cannot be read, is of another format version, or breaks a rule; the message names file and field.
+        InvalidPlan: the tables of the model are not those of an exported plan.
     """
-    return load_saved_plan(path).plan
+    plan = load_saved_plan(path).plan
+    return plan if model is None or list(plan.plan) != [""] else _in_model(plan, model, str(path))
+
+
+def _in_model(plan: ShardingPlan, model: nn.Module, where: str) -> ShardingPlan:
+    """The plan with each table under the module that holds it; tables of one name in several modules have the module's path as a prefix."""
+    exported = cast(EmbeddingModuleShardingPlan, plan.plan[""])
+    modules: dict[str, EmbeddingModuleShardingPlan] = {}
+    waiting = set(exported)
+    for found in shardable_tables(model, get_default_sharders(), "cuda"):
+        name = found.name if found.name in exported else f"{found.path}.{found.name}"
+        if name not in exported:
+            raise InvalidPlan(
+                f"{where}: the model's table '{found.path}.{found.name}' is not in this plan; plan this model"
+            )
+        modules.setdefault(found.path, EmbeddingModuleShardingPlan())[found.name] = exported[name]
+        waiting.discard(name)
+    if waiting:
+        raise InvalidPlan(f"{where}: the model has no table {some_of(sorted(waiting))}; plan this model")
+    return ShardingPlan(dict(modules))
 
 
 def load_saved_plan(path: str | Path) -> SavedPlan:

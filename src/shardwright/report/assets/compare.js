@@ -2,16 +2,14 @@
 
 function compareSection(plans) {
   const [first] = plans;
-  const oneBound = plans.every((plan) => plan.boundScope === first.boundScope);
-  const gap = (plan) => (oneBound ? percent(plan.gap) : "–");
   const against = (value, base) => (base ? ` (${signed(value / base - 1)})` : "");
   const measures = [["step, ms", (plan) => plan.stepMs.toFixed(3) + (plan === first ? "" : against(plan.stepMs, first.stepMs))],
-    ["proven bound, ms", (plan) => (plan.boundMs === null ? "–" : plan.boundMs.toFixed(3))], ["gap", gap], ["the bound holds", (plan) => (plan.boundMs === null ? "–" : el("span", { class: "words" }, plan.boundScope))],
-    ...PHASES.map((phase, at) => [`${phase}, ms`, (plan) => plan.phaseMax[at].toFixed(3)]), ["embedding cost, ms", (plan) => plan.embeddingMs.toFixed(3)],
+    ["proven bound, ms", (plan) => (plan.boundMs === null ? "–" : plan.boundMs.toFixed(3))], ["gap to it", (plan) => percent(plan.gap)], ["the bound holds", (plan) => (plan.boundMs === null ? "–" : el("span", { class: "words" }, plan.boundScope))],
+    ...PHASES.map((phase, at) => [`${phase}, ms`, (plan) => plan.phaseMax[at].toFixed(3) + (plan === first ? "" : against(plan.phaseMax[at], first.phaseMax[at]))]), ["embedding cost, ms", (plan) => plan.embeddingMs.toFixed(3)],
     ["fullest device", (plan) => used(plan.fullest)], ["memory in all", (plan) => bytes(sum(plan.held))],
     ...plans.reduce((links, plan) => (plan.traffic.length > links.length ? plan.traffic : links), []).map((link) => [`${link.pass}, ${link.link}`,
       (plan) => bytes((plan.traffic.find((one) => one.pass === link.pass && one.link === link.link) || { sent: 0 }).sent)]),
-    ["strategy", (plan) => plan.strategy || "–"], ["runs on", (plan) => plan.runsOn.join(", ") || "–"], ["search, s", (plan) => (plan.searchS === null ? "–" : plan.searchS.toFixed(2))]];
+    ["strategy", (plan) => plan.strategy || "–"], ["cost model", (plan) => plan.costModel || "–"], ["runs on", (plan) => plan.runsOn.join(", ") || "–"], ["search, s", (plan) => (plan.searchS === null ? "–" : plan.searchS.toFixed(2))]];
   const different = plans.some((plan) => plan.task !== first.task) ? " The plans are not of the same task: compare their times with care." : "";
   const models = plans.some((plan) => plan.costModel !== first.costModel) ? " They were predicted by different cost models." : "";
   return section("compare", "Side by side", `Changes are against ${first.name}, the first plan.${different}${models}`,

@@ -34,24 +34,41 @@ const bar = (share, name) =>
   svg("svg", { class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
     svg("rect", { class: "fill-" + name, width: clamp(share * 100, 0, 100), height: 8 }));
 
-// Rows that come in portions, with a button for the next.
-function table(heads, rows, { first = 12, step = 50, caption = null, numeric = 1 } = {}) {
+// Rows that come in portions, with a button for the next. With `values`, the numbers or texts behind the cells, heads sort the rows.
+function table(heads, rows, { first = 12, step = 50, caption = null, numeric = 1, values = null } = {}) {
   const body = el("tbody");
   const more = el("button", { type: "button", class: "more" });
+  const order = range(rows.length);
   let shown = 0;
   const grow = (count) => {
-    for (const cells of rows.slice(shown, shown + count)) {
-      body.append(el("tr", {}, cells.map((cell, at) =>
+    for (const index of order.slice(shown, shown + count)) {
+      body.append(el("tr", {}, rows[index].map((cell, at) =>
         el(at ? "td" : "th", at ? { class: at >= numeric ? "number" : null } : { scope: "row" }, cell))));
     }
     shown = Math.min(rows.length, shown + count);
     more.hidden = shown === rows.length;
     more.textContent = `Show ${Math.min(step, rows.length - shown)} more of ${integer(rows.length)}`;
   };
+  const sort = (column, down) => {
+    const compare = (a, b) => (typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+    order.sort((a, b) => (down ? -1 : 1) * compare(values[a][column], values[b][column]) || a - b);
+    const count = Math.max(shown, first);
+    body.replaceChildren();
+    shown = 0;
+    grow(count);
+  };
   more.addEventListener("click", () => grow(step));
   grow(first);
-  const head = el("thead", {}, el("tr", {}, heads.map((name, at) =>
-    el("th", { scope: "col", class: at >= numeric ? "number" : null }, name))));
+  const cells = heads.map((name, at) => el("th", { scope: "col", class: at >= numeric ? "number" : null }, values ? sorter(name, at) : name));
+  function sorter(name, at) {
+    return el("button", { type: "button", class: "sort", onclick: () => {
+      const before = cells[at].getAttribute("aria-sort");
+      const turned = before ? before === "ascending" : at >= numeric;
+      cells.forEach((cell) => cell.removeAttribute("aria-sort"));
+      cells[at].setAttribute("aria-sort", turned ? "descending" : "ascending");
+      sort(at, turned);
+    } }, name);
+  }
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {}, caption && el("caption", { class: "unseen" }, caption), head, body), more);
+    el("table", {}, caption && el("caption", { class: "unseen" }, caption), el("thead", {}, el("tr", {}, cells)), body), more);
 }

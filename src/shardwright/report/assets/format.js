@@ -26,6 +26,17 @@ const percent = (share, digits = 1) =>
 const plainMs = (value) => (Math.abs(value) < 0.00005 ? "0" : value.toFixed(Math.abs(value) >= 10 ? 2 : Math.abs(value) >= 1 ? 3 : 4).replace("-", MINUS));
 // How full memory is: a little is not nothing.
 const used = (share) => (share > 0 && share < 0.01 ? "below 1%" : percent(share, 0));
+// Ranks in short form, as "0-3, 8".
+function rankText(ranks, devices) {
+  if (ranks.length === devices && devices > 1) return "all";
+  const runs = [];
+  ranks.forEach((rank) => {
+    const last = runs[runs.length - 1];
+    if (last && rank === last[1] + 1) last[1] = rank;
+    else runs.push([rank, rank]);
+  });
+  return runs.map(([start, stop]) => (start === stop ? String(start) : `${start}-${stop}`)).join(", ");
+}
 const signed = (share) => (share > 0 ? "+" : "") + percent(share);
 const span = ([start, stop]) => `${integer(start)} … ${integer(stop)}`;
 const plural = (count, one, many = one + "s") => `${integer(count)} ${count === 1 ? one : many}`;

@@ -16,9 +16,9 @@ import numpy as np
 
 from shardwright.cluster import Pool
 from shardwright.errors import InvalidInput
-from shardwright.workload.profile.formats import ColumnKind, is_empty_type, is_text_type
+from shardwright.workload.profile.formats import ColumnKind, Reading, is_empty_type, is_text_type
 from shardwright.workload.profile.readers import Part
-from shardwright.workload.profile.sketch import AccessSketch, Keys, integer_keys, text_keys
+from shardwright.workload.profile.sketch import AccessSketch, Keys, hash_keys, integer_keys, text_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +48,8 @@ class ColumnProfile:
         max_id: the largest id; None if ids are text or there are none.
         min_id: the smallest id; None like `max_id`.
         examples: the first few ids if they are text, long ones cut short.
+        hashed: whether integers are hashes: they may be negative, and their size means nothing.
+        refused: why the column's ids cannot be counted; empty if they can.
     """
 
     name: str
@@ -58,6 +60,8 @@ class ColumnProfile:
     max_id: int | None = None
     min_id: int | None = None
     examples: tuple[str, ...] = ()
+    hashed: bool = False
+    refused: str = ""
 
     @property
     def is_numbered(self) -> bool:
@@ -92,6 +96,7 @@ class ColumnProfile:
             sketch=self.sketch.merged(other.sketch),
             longest=max(self.longest, other.longest),
             examples=(self.examples + other.examples)[:_EXAMPLES],
+            refused=self.refused or other.refused,
         )._with_ids(other.min_id, other.max_id)
 
     def _with_ids(self, *ids: int | None) -> ColumnProfile:
@@ -115,7 +120,7 @@ class ColumnCounter:
         self._pending_keys = 0
 
     def add(self, values: pa.Array, where: str) -> int:
-        """Count the ids of a batch.
+        """Count the ids of a batch; a column with an id that is negative or too long is refused, and counts no more.
 
         Args:
             values: `(samples,)` ids or lists of ids.
@@ -123,12 +128,18 @@ class ColumnCounter:
 
         Returns:
             The number of lookups.
-
-        Raises:
-            InvalidInput: an id is negative, or a text is too long.
         """
-        if is_empty_type(values.type):
+        if is_empty_type(values.type) or self.column.refused:
             return 0
+        try:
+            return self._add(values, where)
+        except InvalidInput as error:
+            self._pending, self._pending_keys = [], 0
+            empty = AccessSketch(self.column.sketch.limit)
+            self.column = replace(self.column, sketch=empty, refused=str(error))
+            return 0
+
+    def _add(self, values: pa.Array, where: str) -> int:
         if self.column.kind.is_list:
             import pyarrow.compute as pc
 
@@ -139,7 +150,8 @@ class ColumnCounter:
         values = values.drop_null()
         lookups = 0
         for start in range(0, len(values), self._most_pending):
-            keys, *ends = _keys(values.slice(start, self._most_pending), where)
+            some = values.slice(start, self._most_pending)
+            keys, *ends = _keys(some, where, self.column.hashed)
             lookups += keys.size
             self._gather(keys)
             self.column = self.column._with_ids(*ends)
@@ -175,17 +187,17 @@ class ColumnCounter:
         self._pending_keys += keys.size
 
 
-def _keys(ids: pa.Array, where: str) -> tuple[Keys, int | None, int | None]:
-    """Return `(n,)` keys of ids without nulls, and the smallest and largest id if they are integers."""
+def _keys(ids: pa.Array, where: str, hashed: bool) -> tuple[Keys, int | None, int | None]:
+    """Return `(n,)` keys of ids without nulls, and the smallest and largest id if they are integers that number rows."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(ids.type):
         words = ids.dictionary
         if is_text_type(words.type) and not words.null_count and len(words) <= len(ids):
             return text_keys(words, where)[ids.indices.to_numpy()], None, None  # each text is hashed once
-        return _keys(ids.dictionary_decode().drop_null(), where)
+        return _keys(ids.dictionary_decode().drop_null(), where, hashed)
     if pa.types.is_integer(ids.type):
-        return integer_keys(ids, where)
+        return (hash_keys(ids), None, None) if hashed else integer_keys(ids, where)
     return text_keys(ids, where), None, None
 
 
@@ -197,13 +209,13 @@ class CountingJob:
         part: the part.
         columns: the columns by name, with no counts yet.
         pending: most keys of a column to gather before merging them into its sketch.
-        list_separator: separator of ids in a CSV field.
+        reading: what the files do not say of themselves.
     """
 
     part: Part
     columns: Mapping[str, ColumnProfile]
     pending: int
-    list_separator: str | None
+    reading: Reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,14 +258,14 @@ def count_part(
         counted: called with the lookups of each batch.
 
     Raises:
-        InvalidInput: a file of the part is gone, damaged or has changed, or an id is not valid.
+        InvalidInput: a file of the part is gone, damaged or has changed.
     """
     first, *_ = names = list(job.columns)
     counters = {name: ColumnCounter(column, job.pending) for name, column in job.columns.items()}
     rows = 0
     with ThreadPoolExecutor(max_workers=threads or len(os.sched_getaffinity(0))) as pool:
         for span in job.part:
-            log = span.open(job.list_separator)
+            log = span.open(job.reading)
             for batch in log.batches(names, range(span.first, span.stop)):
                 found = [name for name in names if name in batch.schema.names]
                 work = [(counters[name], batch.column(name), f"{log.path}: column '{name}'") for name in found]
@@ -280,7 +292,7 @@ def counts_by(pool: Pool[None], jobs: Sequence[CountingJob], counted: Callable[[
             part = found.pop(number)
             if isinstance(part, str):
                 raise InvalidInput(_as_named(part, job.part))
-            yield part
+            yield replace(part, columns={name: _named(one, job.part) for name, one in part.columns.items()})
 
 
 def no_state() -> None:
@@ -299,6 +311,10 @@ def _with_absolute_paths(job: CountingJob) -> CountingJob:
     """Make the paths absolute for workers, which run in another folder."""
     files = ((span, replace(span.file, path=span.file.path.absolute())) for span in job.part)
     return replace(job, part=tuple(replace(span, file=file) for span, file in files))
+
+
+def _named(column: ColumnProfile, part: Part) -> ColumnProfile:
+    return replace(column, refused=_as_named(column.refused, part)) if column.refused else column
 
 
 def _as_named(message: str, part: Part) -> str:

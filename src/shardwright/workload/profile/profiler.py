@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from shardwright.cluster import Pool
 from shardwright.errors import InvalidInput, require
 from shardwright.workload.profile.counting import ColumnProfile, CountingJob, Counts, count_part, counts_by, merge_all
-from shardwright.workload.profile.formats import ColumnKind, LogReader, column_kind, is_empty_type, is_nested
+from shardwright.workload.profile.formats import ColumnKind, Reading
 from shardwright.workload.profile.readers import LogFile, open_log, parts_of
 from shardwright.workload.profile.result import ProfileResult
+from shardwright.workload.profile.selection import Selection, matching
 from shardwright.workload.profile.sketch import BYTES_PER_ID, AccessSketch
 
 Progress: TypeAlias = Callable[[int, int | None], None]
@@ -23,113 +23,6 @@ SKETCH_BYTES = 192 * 2**20
 _PENDING_BYTES = 96 * 2**20
 _MOST_IDS = 1 << 20
 _FEWEST_IDS = 64
-_NAMED = 20
-
-
-@dataclass
-class Selection:
-    """The columns of ids that a set of files has in common.
-
-    Attributes:
-        columns: the only columns wanted; None for all that hold ids.
-        exclude: columns not wanted.
-        kinds: kind of each column of ids; None until a file has a value in it.
-        left_out: for every other column, its type or why it is left out.
-        first: the first file, with which the others must agree.
-        is_events: whether the files are event files.
-    """
-
-    columns: Collection[str] | None
-    exclude: Collection[str]
-    kinds: dict[str, ColumnKind | None] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    first: Path | None = None
-    is_events: bool = False
-
-    def include(self, log: LogReader) -> None:
-        """Add one more file.
-
-        Raises:
-            InvalidInput: a named column does not exist or holds no ids, or the file disagrees with the first.
-        """
-        kinds = self._kinds_of(log)
-        if self.first is None:
-            self.first, self.kinds, self.is_events = log.path, kinds, log.is_events
-            return
-        if log.is_events != self.is_events:
-            raise InvalidInput(
-                f"{log.path}: event files (`user item` lines) do not mix with files of samples such as {self.first}; profile them apart"
-            )
-        for name in [*self.kinds, *kinds]:
-            if name not in kinds or name not in self.kinds:
-                has, lacks = (log.path, self.first) if name in kinds else (self.first, log.path)
-                raise InvalidInput(
-                    f"{lacks}: column '{name}' is missing or holds no ids, but holds ids in {has}; all files need the same columns"
-                )
-            ours, theirs = self.kinds[name], kinds[name]
-            if ours is not None and theirs is not None and ours != theirs:
-                raise InvalidInput(
-                    f"{log.path}: column '{name}' holds {theirs}, but {ours} in {self.first}; write both with one type"
-                )
-            self.kinds[name] = ours or theirs
-
-    def id_columns(self) -> dict[str, ColumnKind]:
-        """Return the kind of each column that has ids.
-
-        Raises:
-            InvalidInput: no column has ids.
-        """
-        found = {name: kind for name, kind in self.kinds.items() if kind is not None}
-        if not found and self.kinds:
-            raise InvalidInput(
-                f"{self.first}: the log is empty: columns {_listed(self.kinds)} have no value; name a log with ids"
-            )
-        if not found:
-            others = _listed(f"{name} ({reason})" for name, reason in self.left_out.items())
-            raise InvalidInput(
-                f"{self.first}: no column holds embedding ids (integers, text or lists of these); its columns: {others}"
-            )
-        return found
-
-    def _kinds_of(self, log: LogReader) -> dict[str, ColumnKind | None]:
-        self._check_names(log)
-        kinds: dict[str, ColumnKind | None] = {}
-        for name, column_type in zip(log.schema.names, log.schema.types, strict=True):
-            kind = column_kind(column_type)
-            if name in self.exclude:
-                self.left_out[name] = "excluded"
-            elif self.columns is not None and name not in self.columns:
-                self.left_out[name] = "not selected"
-            elif kind is not None or is_empty_type(column_type):
-                kinds[name] = kind
-            elif self.columns is not None or is_nested(column_type):
-                raise InvalidInput(
-                    f"{log.path}: column '{name}' has type {column_type}; "
-                    "ids are integers, text or lists of these: convert or exclude the column"
-                )
-            else:
-                self.left_out[name] = f"{column_type} (ids are integers or text)"
-        return kinds
-
-    def _check_names(self, log: LogReader) -> None:
-        names = log.schema.names
-        twice = [name for name, count in Counter(names).items() if count > 1]
-        if twice:
-            raise InvalidInput(f"{log.path}: column '{twice[0]}' occurs twice; column names must be unique")
-        for position, name in enumerate(names, start=1):
-            if not name or not name.isprintable():
-                raise InvalidInput(
-                    f"{log.path}: column {position} is named {name!r}, must be printable text; rename it"
-                )
-        for name in (*(self.columns or ()), *self.exclude):
-            if name not in names:
-                raise InvalidInput(f"{log.path}: there is no column '{name}'; its columns are {_listed(names)}")
-
-
-def _listed(items: Iterable[str]) -> str:
-    texts = list(items)
-    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
-    return ", ".join(texts[:_NAMED]) + more
 
 
 def profile_logs(
@@ -139,15 +32,19 @@ def profile_logs(
     exclude: Collection[str] = (),
     sequence: Collection[str] = (),
     pooled: Collection[str] = (),
+    hashed: Collection[str] = (),
     list_separator: str | None = None,
+    header: bool = True,
+    names: Sequence[str] = (),
     sketch_bytes: int = SKETCH_BYTES,
     progress: Progress | None = None,
     pool: Pool[None] | None = None,
 ) -> ProfileResult:
     """Profile the embedding ids of training logs.
 
-    A log is a Parquet or CSV file with a sample a row, or a text file with a `user item` event a line. Columns of integers, text or lists
-    of these hold embedding ids; floats, booleans and times are left out. Memory stays below 1 GB for logs of any size: each column counts
+    A log is a Parquet, CSV or JSON-lines file with a sample a row, or a text file with a `user item` event a line. Columns of integers,
+    text or lists of these hold embedding ids; others are left out (floats, booleans, times, structures, integers that are negative), and
+    the result says why. Memory stays below 1 GB for logs of any size: each column counts
     up to `sketch_bytes` / 28 / columns distinct ids (at most 1,048,576) exactly. Beyond that, hot ids are still counted, and a hash sample
     stands for the rest.
 
@@ -158,12 +55,15 @@ def profile_logs(
 
     Args:
         paths: the files, all with the same columns.
-        columns: the only columns to profile; default all that hold ids.
+        columns: the only columns to profile; default all that hold ids. Here and in the next four, patterns such as "I*" name columns too.
         exclude: columns to leave out, such as an integer label or time.
         sequence: list columns whose looked-up rows stay separate.
         pooled: list columns whose looked-up rows are summed. A list column named in neither is a sequence if a sample has more
             than 100 ids.
+        hashed: columns of integers that are hashes: negative ones are ids too, and none is a row number.
         list_separator: separator of ids in a CSV field; lists of integers are recognised without it.
+        header: whether the first line of a CSV file names its columns.
+        names: names of the columns of CSV files without a header; by default "column_1" and so on.
         sketch_bytes: memory for all counts together; a log of several parts takes it twice, for the merged counts and the part's.
         progress: called with the lookups counted so far and their number in all files; the number is None if a file does not say it or
             a `pool` counts.
@@ -171,27 +71,30 @@ def profile_logs(
 
     Raises:
         InvalidInput: a file is missing, empty, damaged or has other columns than the first, a column does not exist or holds no
-            valid ids, or options contradict each other.
+            valid ids, or options contradict each other; or a column that `columns` names holds an id that is negative or too long.
         MissingDependency: pyarrow is not installed.
     """
     require("profile", "profiling logs")
     files = _distinct_paths(paths)
+    reading = Reading(list_separator, header, tuple(names))
     selection = Selection(columns, exclude)
     looked_at = []
     for path in files:
-        log = open_log(path, list_separator)
+        log = open_log(path, reading)
         selection.include(log)
         looked_at.append(LogFile.of(log))
     kinds = selection.id_columns()
     choices = _pooling_choices(kinds, sequence, pooled)
-    if selection.is_events and (columns is not None or exclude or choices):
+    if selection.is_events and (columns is not None or exclude or choices or hashed):
         raise InvalidInput(
-            f"{files[0]}: is an event file: columns, exclude, sequence and pooled do not apply to it; leave them away"
+            f"{files[0]}: is an event file: columns, exclude, sequence, pooled and hashed do not apply to it; leave them away"
         )
     empty = _empty_columns(kinds, choices, sketch_bytes)
+    for name in (name for pattern in hashed for name in _fitting("hashed", pattern, kinds)):
+        empty[name] = replace(empty[name], hashed=True)
     pending = max(_FEWEST_IDS, min(_MOST_IDS, _PENDING_BYTES // 8 // len(kinds)))
-    jobs = [CountingJob(part, empty, pending, list_separator) for part in parts_of(looked_at)]
-    total = _total_lookups(files, list_separator, list(kinds)) if progress and pool is None else None
+    jobs = [CountingJob(part, empty, pending, reading) for part in parts_of(looked_at)]
+    total = _total_lookups(files, reading, list(kinds)) if progress and pool is None else None
     lookups = 0
 
     def counted(more: int) -> None:
@@ -222,14 +125,27 @@ def _pooling_choices(
     kinds: Mapping[str, ColumnKind], sequence: Collection[str], pooled: Collection[str]
 ) -> dict[str, bool]:
     """Return whether a column is pooled, for the columns that the caller named."""
-    for option, names in (("sequence", sequence), ("pooled", pooled)):
-        for name in names:
-            if name not in kinds or not kinds[name].is_list:
-                lists = ", ".join(column for column, kind in kinds.items() if kind.is_list) or "none"
-                raise InvalidInput(f"{option}: '{name}' is not a profiled column of lists; those are: {lists}")
-            if name in sequence and name in pooled:
-                raise InvalidInput(f"column '{name}' is named both in sequence and in pooled; name it in one of them")
-    return {**dict.fromkeys(sequence, False), **dict.fromkeys(pooled, True)}
+    lists = [name for name, kind in kinds.items() if kind.is_list]
+    separate = [
+        name for pattern in sequence for name in _fitting("sequence", pattern, lists, "profiled column of lists")
+    ]
+    summed = [name for pattern in pooled for name in _fitting("pooled", pattern, lists, "profiled column of lists")]
+    for name in separate:
+        if name in summed:
+            raise InvalidInput(f"column '{name}' is named both in sequence and in pooled; name it in one of them")
+    return {**dict.fromkeys(separate, False), **dict.fromkeys(summed, True)}
+
+
+def _fitting(option: str, pattern: str, names: Collection[str], what: str = "profiled column") -> list[str]:
+    """The columns that a name or pattern of an option fits.
+
+    Raises:
+        InvalidInput: it fits none.
+    """
+    found = matching(pattern, names)
+    if not found:
+        raise InvalidInput(f"{option}: '{pattern}' is not a {what}; those are: {', '.join(names) or 'none'}")
+    return found
 
 
 def _empty_columns(
@@ -240,8 +156,8 @@ def _empty_columns(
     return {name: ColumnProfile(name, kind, AccessSketch(limit), choices.get(name)) for name, kind in kinds.items()}
 
 
-def _total_lookups(files: Sequence[Path], list_separator: str | None, names: Sequence[str]) -> int | None:
-    counts = [open_log(path, list_separator).lookups(names) for path in files]
+def _total_lookups(files: Sequence[Path], reading: Reading, names: Sequence[str]) -> int | None:
+    counts = [open_log(path, reading).lookups(names) for path in files]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 
@@ -252,10 +168,16 @@ def _result(files: Sequence[Path], selection: Selection, counts: Counts) -> Prof
             f"{files[0]}: the log is empty (0 rows in {len(files)} files); name a log with at least one row"
         )
     columns = counts.columns
+    refused = {name: column.refused for name, column in columns.items() if column.refused}
+    wanted = columns if selection.is_events else selection.columns or ()
+    if found := [reason for name, reason in refused.items() if name in wanted]:
+        raise InvalidInput("; ".join(found))
     unused = {
         name: "holds only nulls" for name in selection.kinds if name not in columns or not columns[name].sketch.events
-    }
+    } | refused
     used = {name: column for name, column in columns.items() if name not in unused}
+    if not used and refused:
+        raise InvalidInput("; ".join(refused.values()))
     if not used:
         raise InvalidInput(
             f"{files[0]}: no id in any of the columns {', '.join(unused)}; name a log in which ids are not null"

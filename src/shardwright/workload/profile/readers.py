@@ -13,29 +13,40 @@ from typing import TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.files import input_size
-from shardwright.workload.profile.formats import CsvLog, EventLog, LogReader, ParquetLog
+from shardwright.workload.profile.formats import LogReader, ParquetLog, Reading
+from shardwright.workload.profile.texts import CsvLog, EventLog, JsonLog, is_csv
 
 LEAST_BYTES = 128 * 2**20
 MOST_PARTS = 256
 _CSV_SUFFIXES = (".csv", ".tsv")
+_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst", ".lz4")
 
 
-def open_log(path: Path, list_separator: str | None = None) -> LogReader:
-    """Open a log: Parquet by its first bytes or name, CSV (`.csv`, `.tsv`, also compressed) by its name, else `user item` events.
+def open_log(path: Path, reading: Reading | None = None) -> LogReader:
+    """Open a log.
+
+    Parquet is known by its first bytes or its name, CSV (`.csv`, `.tsv`) and JSON lines (`.jsonl`, `.ndjson`, `.json`) by their names, also
+    compressed. A file with another name is CSV if `reading` says how to read it as such, or if its first line has over two columns;
+    else it holds `user item` events.
 
     Args:
         path: the file.
-        list_separator: separator of the ids of a list in a CSV field; lists of integers are recognised without it.
+        reading: what the file does not say of itself.
 
     Raises:
         InvalidInput: the file does not exist, cannot be read, or is damaged.
     """
+    reading = reading or Reading()
     suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED_SUFFIXES]
-    if _first_bytes(path) == b"PAR1" or path.suffix in {".parquet", ".pq"}:
+    first = _first_bytes(path)
+    if first == b"PAR1" or path.suffix in {".parquet", ".pq"}:
         return ParquetLog(path)
-    if suffixes and suffixes[-1] in _CSV_SUFFIXES:
-        return CsvLog(path, delimiter="\t" if suffixes[-1] == ".tsv" else ",", list_separator=list_separator)
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix in _JSON_SUFFIXES or (suffix not in _CSV_SUFFIXES and first[:1] == b"{"):
+        return JsonLog(path)
+    if suffix in _CSV_SUFFIXES or not reading.header or is_csv(path):
+        return CsvLog(path, delimiter="\t" if suffix == ".tsv" else ",", reading=reading)
     return EventLog(path)
 
 
@@ -94,13 +105,13 @@ class Span:
     first: int
     stop: int
 
-    def open(self, list_separator: str | None) -> LogReader:
+    def open(self, reading: Reading) -> LogReader:
         """Open the file, if it has not changed.
 
         Raises:
             InvalidInput: the file cannot be read, or has changed.
         """
-        log = open_log(self.file.path, list_separator)
+        log = open_log(self.file.path, reading)
         now = LogFile.of(log)
         if now != self.file:
             raise InvalidInput(
@@ -117,7 +128,7 @@ Part: TypeAlias = tuple[Span, ...]
 def parts_of(files: Iterable[LogFile]) -> list[Part]:
     """Cut a log into at most about `MOST_PARTS` parts of at least `LEAST_BYTES`, except for the last one.
 
-    Small files are counted together; the row groups of large Parquet files are counted separately. CSV and event files are never cut: a
+    Small files are counted together; the row groups of large Parquet files are counted separately. Files of text are never cut: a
     quoted field may hold line ends, and the first block says which columns are lists.
     """
     files = list(files)

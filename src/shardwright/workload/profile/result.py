@@ -7,7 +7,7 @@ table for such a column costs memory, and learns nothing or learns the answer. T
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
@@ -22,7 +22,14 @@ from shardwright.task import DTYPE_BYTES, Table
 from shardwright.task.files import FORMAT, table_to_dict
 from shardwright.task.quantities import format_bytes
 from shardwright.workload.profile.counting import ColumnProfile
-from shardwright.workload.profile.sketch import ID_RANGES, access_profile, flat_profile, hottest_ids, id_shares
+from shardwright.workload.profile.sketch import (
+    ID_RANGES,
+    access_profile,
+    flat_profile,
+    hottest_ids,
+    id_shares,
+    scramble,
+)
 
 RowsRule: TypeAlias = Literal["distinct", "max_id", "numbered"]
 
@@ -41,6 +48,14 @@ _FEWEST_NUMBERS = 100  # versions are numbers with a dot too, but there are few 
 _MOST_LABELS = 10
 _FEWEST_FLAGS = 100
 _FEWEST_NEW = 1000
+_INTEGERS_BESIDE = (
+    (re.compile("I([1-9]|1[0-3])"), re.compile("C[0-9]+")),
+    (re.compile("int_[0-9]+"), re.compile("cat_[0-9]+")),
+    (re.compile("dense_[0-9]+"), re.compile("sparse_[0-9]+")),
+)
+"""Names of integers, and of the categories beside them, in Criteo's logs as Criteo, TorchRec and others write them."""
+_COUNTS = 0.05  # distinct numbers per lookup, and per number up to the largest; fewer are sparse
+_SMALL, _DENSE = 32, 0.9  # numbers that are small, and the share of them that occurs
 _FEWEST_IDS = 1024  # fewer ids crowd by chance
 _CROWDED = 2.0  # times its share of ids: a range with so many lookups more than its hottest id explains
 _NEW_SHARE = 0.9
@@ -96,6 +111,28 @@ def _like_number(column: ColumnProfile) -> str | None:
         return None
     if all(_NUMBER_TEXT.fullmatch(text) for text in column.examples):
         return f"looks like a measured number: its values are text such as {column.examples[0]!r}"
+    return None
+
+
+def _like_count(column: ColumnProfile, columns: Collection[str]) -> str | None:
+    """A count, by its name in the public logs of clicks, or because small numbers are dense and large ones sparse.
+
+    Ids do not spread like that: hashes are sparse everywhere, and of a vocabulary in order of hotness a log has a part that is not small.
+    """
+    sketch, last = column.sketch, column.max_id
+    if column.kind.is_list or column.hashed or last is None:
+        return None
+    for integers, categories in _INTEGERS_BESIDE:
+        if integers.fullmatch(column.name) and any(map(categories.fullmatch, columns)):
+            return "looks like a number that was measured, not an id: its name is that of an integer beside categories"
+    if sketch.distinct > _COUNTS * min(sketch.events, last + 1) or sketch.events < _FEWEST_NEW:
+        return None
+    seen = np.isin(scramble(np.arange(_SMALL, dtype=np.uint64)), sketch.sample_keys)
+    if sketch.exact and seen.mean() >= _DENSE:
+        return (
+            f"looks like a number that was measured, not an id: nearly all numbers below {_SMALL} occur, "
+            f"but just {sketch.distinct:,} of those up to {last:,}"
+        )
     return None
 
 
@@ -190,7 +227,13 @@ class ProfileResult:
             return []
         found = []
         for column, table in zip(self.columns.values(), tables, strict=True):
-            reason = _like_time(column) or _like_number(column) or _like_label(column) or _always_new(column)
+            reason = (
+                _like_time(column)
+                or _like_number(column)
+                or _like_label(column)
+                or _like_count(column, self.columns)
+                or _always_new(column)
+            )
             if reason:
                 found.append(Doubt(column.name, reason, table))
         return found
@@ -231,7 +274,7 @@ class ProfileResult:
         if rule == "max_id" or (rule == "numbered" and column.is_numbered):
             if column.max_id is None:
                 raise InvalidInput(
-                    f"column '{column.name}' holds text, which has no largest id; use rows='distinct' or exclude the column"
+                    f"column '{column.name}' holds text or hashes, which have no largest id; use rows='distinct' or exclude the column"
                 )
             if column.max_id > LARGEST_ROW:
                 raise InvalidInput(

@@ -190,6 +190,13 @@ def _sum_by_key(left: Keys, right: Keys, values: list[tuple[Ints, Ints]]) -> tup
     return keys[starts], [np.add.reduceat(np.concatenate(pair)[order], starts) for pair in values]
 
 
+def hash_keys(ids: pa.Array) -> Keys:
+    """Return the `(n,)` keys of integers that are hashes, negative ones included; different integers have different keys."""
+    numbers = ids.to_numpy(zero_copy_only=False)
+    wide = numbers if numbers.dtype.kind == "u" else numbers.astype(np.int64)
+    return scramble(wide.astype(np.uint64))
+
+
 def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int, int]:
     """Return the keys of integer ids; different ids have different keys.
 
@@ -208,7 +215,7 @@ def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int, int]:
     if lowest < 0:
         raise InvalidInput(
             f"{where}: id {lowest} is negative; ids must be at least 0 "
-            "(write missing ids as null, or exclude the column if it holds no ids)"
+            "(write missing ids as null, or take hashes as they are with --hashed)"
         )
     return scramble(numbers.astype(np.uint64)), lowest, int(numbers.max())
 

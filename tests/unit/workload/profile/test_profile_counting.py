@@ -182,11 +182,11 @@ def test_the_first_complaint_in_the_log_is_made_whoever_fails_first(logs, parque
     monkeypatch.setattr("shardwright.workload.profile.readers.LEAST_BYTES", 1)
     paths = [logs[0], bad, logs[2], worse]
     with pytest.raises(InvalidInput) as alone:
-        profile_logs(paths)
+        profile_logs(paths, columns=["user"])
     for seed in range(5):
         pool = UnrulyPool(30, seed)
         with pytest.raises(InvalidInput) as found:
-            profile_logs(paths, pool=pool)
+            profile_logs(paths, columns=["user"], pool=pool)
         assert str(found.value) == str(alone.value)
         assert "id -1 is negative" in str(found.value)
 

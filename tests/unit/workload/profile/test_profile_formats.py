@@ -221,13 +221,14 @@ def test_empty_fields_are_no_lookups(text):
         ("user,item\n", "the log is empty: columns user, item have no value"),
         ("user,item\n1,2\n1\n", "Row #3: Expected 2 columns, got 1"),
         ("user,item\n1,2,3\n", "Row #2: Expected 2 columns, got 3"),
-        ("1,2\n3,4\n", "the first line is '1,2'; the first line of a CSV file must name its columns"),
+        ("1,2\n3,4\n", "the first line is '1,2', a sample .* add --no-header"),
+        ("0,1,,68fd1e64,\n1,,2,68fd1e64,\n", "the first line is '0,1,,68fd1e64,', a sample .*--columns"),
         ("user,user\n1,2\n", "column 'user' occurs twice"),
         ("user;price,EUR;item\n1;0,50;3\n", "may be separated by commas and semicolons"),
         ("user;item|kind\n1;2|3\n", "may be separated by semicolons and bars"),
         ("user;item\n1\n", "Row #2: Expected 2 columns, got 1"),
         ("user,\n1,2\n", "column 2 is named '', must be printable text"),
-        ("user,item\n1,-2\n", "column 'item': id -2 is negative"),
+        ("user,item\n-1,-2\n", "column 'user': id -1 is negative.*; .*column 'item': id -2 is negative"),
         ("price\n0.5\n", r"no column holds embedding ids .*; its columns: price \(double"),
         ("user\n" + "7" * 9_000_000 + "\n", "straddling object"),
     ],
@@ -235,6 +236,65 @@ def test_empty_fields_are_no_lookups(text):
 def test_bad_files(text, content, message):
     with pytest.raises(InvalidInput, match=rf"a\.csv: .*{message}"):
         profile_logs(text("a.csv", content))
+
+
+CRITEO = "0\t1\t-1\t\t68fd1e64\t\n1\t\t2\t5\t05db9164\t68fd1e64\n"
+
+
+@pytest.mark.parametrize("name", ["train.txt", "day_0", "a.tsv"])
+def test_a_file_without_header(text, name):
+    path = text(name, CRITEO)
+    found = profile_logs(path, header=False, names=["label", "I1", "I2", "I3", "C1", "C2"], exclude=["I*"])
+    assert (list(found.columns), found.samples) == (["label", "C1", "C2"], 2)
+    numbered = profile_logs(path, header=False)
+    assert list(numbered.columns) == [f"column_{number}" for number in (1, 2, 4, 5, 6)]
+    assert "id -1 is negative" in numbered.left_out["column_3"]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"), [(["a", "b"], "has 6 columns, and --columns names 2"), (["x", "x"], "occurs twice")]
+)
+def test_names_of_a_file_without_header(text, names, says):
+    path = text("a.tsv", CRITEO if names[0] == "a" else "1\t2\n")
+    with pytest.raises(InvalidInput, match=says):
+        profile_logs(path, header=False, names=names)
+    with pytest.raises(InvalidInput, match="its first line names its columns"):
+        profile_logs(text("b.csv", "user,item\n1,2\n"), header=False, names=["user", "item"])
+    with pytest.raises(InvalidInput, match="names are for files without a header"):
+        profile_logs(path, names=names)
+
+
+LINES = '{"user": 7, "seen": [1, 2], "h": -5, "at": {"x": 1}}\n{"user": 8, "extra": 1}\n'
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.ndjson.gz", "log"])
+def test_json_lines(text, name):
+    path = text(name, gzip.compress(LINES.encode()) if name.endswith("gz") else LINES)
+    found = profile_logs(path, hashed=["h*"])
+    assert (found.samples, list(found.columns)) == (2, ["user", "seen", "h", "extra"])
+    assert named(found)["seen"].pooling == 1.0
+    assert found.columns["h"].max_id is None
+    assert "struct<x: int64>" in found.left_out["at"]
+
+
+def test_samples_and_files_of_json_lines_leave_columns_out(text):
+    paths = [text("a.jsonl", '{"user": 7}\n'), text("b.jsonl", '{"item": 8}\n{"user": 9, "item": 1}\n')]
+    found = profile_logs(paths)
+    assert (found.samples, found.columns["user"].sketch.events, found.columns["item"].sketch.events) == (3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "no column holds"),
+        ("[1]\n", "changed from object to array"),
+        ('{"a": 1}\n{"a": "x"}\n', "column 'a' changed from number to string"),
+        ('{"a": 1}\n{"a', "a.jsonl"),
+    ],
+)
+def test_bad_json_lines(text, content, says):
+    with pytest.raises(InvalidInput, match=says):
+        profile_logs(text("a.jsonl", content))
 
 
 def test_a_value_of_another_type_far_in_the_file(text):

@@ -99,8 +99,27 @@ def test_events_and_samples_do_not_mix(parquet, text):
 def test_nested_lists(parquet):
     path = parquet("a.parquet", user=[1], sessions=[[[1, 2], [3]]])
     with pytest.raises(InvalidInput, match=r"a\.parquet: column 'sessions' has type list<.*list<.*; ids are integers"):
-        profile_logs(path)
+        profile_logs(path, columns=["user", "sessions"])
     assert list(profile_logs(path, exclude=["sessions"]).columns) == ["user"]
+    found = profile_logs(path)
+    assert list(found.columns) == ["user"]
+    assert "list<" in found.left_out["sessions"]
+
+
+def test_every_column_that_holds_no_ids_is_named_in_one_run(parquet):
+    hashes = [-(2**63), 2**62, -1]
+    path = parquet(
+        "a.parquet", user=[1, 2, 3], hash=hashes, where=[{"x": 1}] * 3, deep=[[[1]]] * 3, pad=[[1, -1], [2], []]
+    )
+    found = profile_logs(path)
+    assert list(found.columns) == ["user"]
+    assert found.left_out.keys() == {"hash", "where", "deep", "pad"}
+    taken = profile_logs(path, hashed=["hash"], exclude=["[dpw]*"])
+    assert list(taken.columns) == ["user", "hash"]
+    assert taken.columns["hash"].sketch.distinct == 3
+    assert [one.rows for one in taken.tables(rows="numbered")] == [4, 3]
+    with pytest.raises(InvalidInput, match="hashed: 'nobody' is not a profiled column"):
+        profile_logs(path, hashed=["nobody"])
 
 
 def test_logs_without_rows_or_ids(parquet):

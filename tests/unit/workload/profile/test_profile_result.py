@@ -53,7 +53,7 @@ def test_notes_say_what_was_found_and_left_out(parquet):
     assert profile_logs(path, exclude=["label"]).notes() == [
         "1 file, 3 samples, 3 lookups",
         "'user': 2 distinct ids (exact), 3 lookups; largest id 4; pooled: one id a sample",
-        "'price' is left out: double (ids are integers or text)",
+        "'price' is left out: double (ids are integers, text or lists of these)",
         "'label' is left out: excluded",
         "'none' is left out: holds only nulls",
     ]
@@ -100,6 +100,7 @@ def drawn(low, high, size=SAMPLES):
         (np.arange(SAMPLES), "a new id in nearly every lookup (100.0% of 2,000)"),
         (drawn(0, 2**62), "a new id in nearly every lookup"),
         (TEXT, "a new id in nearly every lookup"),
+        (np.random.default_rng(1).lognormal(3, 2.5, 100_000).astype(int), "nearly all numbers below 32 occur"),
     ],
 )
 def test_columns_that_are_hardly_features(parquet, values, says):
@@ -111,6 +112,14 @@ def test_labels_by_their_names(parquet, name):
     assert "looks like a label" in doubts_of(parquet, name, values=[0, 3, 5])
     assert "looks like a label" in doubts_of(parquet, name, values=["no", "yes"])
     assert doubts_of(parquet, name, values=list(range(50))) == ""
+
+
+def test_integers_beside_categories_by_their_names(parquet):
+    path = parquet("a.parquet", I1=[1, 2], I14=[1, 2], C1=["x", "y"])
+    found = profile_logs(path)
+    assert [doubt.column for doubt in found.doubts(found.tables())] == ["I1"]
+    alone = profile_logs(parquet("b.parquet", I1=[1, 2]))
+    assert alone.doubts(alone.tables()) == []
 
 
 @pytest.mark.parametrize(
@@ -131,6 +140,7 @@ def test_labels_by_their_names(parquet, name):
         [0, 1, 1],
         pa.array([[0, 1], [1]] * 100),
         np.arange(900),  # too few to tell
+        np.minimum(np.random.default_rng(2).zipf(1.2, 50_000), 10**7),  # a vocabulary, hottest first
         [],
     ],
 )
