@@ -124,7 +124,7 @@ def learned_entrant(
         name: name in `NAMES`.
         limits: limits of the searches.
         rnn_updates: updates of `rnn` on each task.
-        policy: policy file for a strategy that places by a policy; by default the one bundled for CPUs.
+        policy: policy file for a strategy that places by a policy; by default the bundled one.
     """
     if name == RNN:
         return Entrant(Rnn(RnnOptions(updates=rnn_updates)), f"{rnn_updates} updates")
