@@ -100,7 +100,7 @@ def predictors(options: argparse.Namespace) -> dict[str, Predictor]:
     """Return the cost networks by name and policy."""
     makers = {"dreamshard": dreamshard_predictor, "autoshard": autoshard_predictor}
     paths = {name: getattr(options, name) for name in options.networks}
-    return {f"{name}, {policy_version(name, 'cpu', path)}": makers[name](path) for name, path in paths.items()}
+    return {f"{name}, {policy_version(name, path)}": makers[name](path) for name, path in paths.items()}
 
 
 def placements(options: argparse.Namespace, of_task: int = 4) -> list[tuple[bool, Placed]]:
