@@ -87,12 +87,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--networks", nargs="+", default=["dreamshard", "autoshard"], choices=["dreamshard", "autoshard"]
     )
-    parser.add_argument(
-        "--dreamshard", type=Path, metavar="POLICY", help="policy of dreamshard; by default the bundled one"
-    )
-    parser.add_argument(
-        "--autoshard", type=Path, metavar="POLICY", help="policy of autoshard; by default the bundled one"
-    )
+    parser.add_argument("--dreamshard", type=Path, metavar="POLICY", help="policy of dreamshard with a cost network")
+    parser.add_argument("--autoshard", type=Path, metavar="POLICY", help="policy of autoshard with a cost network")
     return parser.parse_args(arguments)
 
 
