@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 flush=True,
             )
     folder = " --models FOLDER" if options.models or options.page else ""
-    write(rows_of(options.journal), f"python -m benchmarks.rivals --tasks {options.tasks}{folder}")
+    write(rows_of(options.journal), f"python -m benchmarks.rivals --tasks {options.tasks}{folder}", options.tasks)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -107,8 +107,8 @@ def outcome(task: sw.Task) -> dict[str, Any]:
     return {"steps": steps, "seconds": seconds, "bound": bound}
 
 
-def write(rows: list[dict[str, Any]], command: str) -> None:
-    """Write the page."""
+def write(rows: list[dict[str, Any]], command: str, made_up: int) -> None:
+    """Write the page of the finished ones of so many made-up tasks."""
     names = [name for name in RIVALS if any(name in row["steps"] for row in rows)]
     made = [row for row in rows if row["task"].startswith(MADE_UP) and row["steps"][OURS]]
     public = [row for row in rows if not row["task"].startswith(MADE_UP)]
@@ -120,7 +120,7 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
         "Every planner on the same tasks",
         [
             (
-                f"{len(made)} made-up tasks. Step of `{OURS}` over the other planner's, geometric mean of the tasks that both plan; "
+                f"{len(made)} of {made_up} made-up tasks. Step of `{OURS}` over the other planner's, geometric mean where both plan; "
                 f"below 1 ours is shorter. All times are predicted by the bundled model of H100s and preset links. Time limits: {limits}.",
                 ("devices", "tasks", *names),
                 [[label, len(some), *(_mean(some, name) for name in names)] for label, some in groups],

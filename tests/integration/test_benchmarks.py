@@ -524,7 +524,7 @@ def test_every_planner_on_the_same_tasks(program, tmp_path, monkeypatch):
         {"task": "made-up 0", "devices": 4, "tables": 6, **row},
         {"task": "a model", "devices": 4, "tables": 6, **row, "steps": {**row["steps"], "greedy": None}},
     ]
-    rivals.write(rows, "python -m benchmarks.rivals")
+    rivals.write(rows, "python -m benchmarks.rivals", 1)
     page = (tmp_path / "rivals.md").read_text()
     (made,) = [each for each in rows_of(page, "devices") if each["devices"] == "all"]
     assert float(made["row_wise"]) == pytest.approx(row["steps"]["certified"] / row["steps"]["row_wise"], abs=0.01)
