@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-fast explore setup lint types docs check sanitize reproduce model clean
+.PHONY: demo test test-slow test-fast explore setup lint types docs check sanitize reproduce model policies clean
 
 demo: setup
 	$(BIN)/shardwright demo
@@ -85,6 +85,13 @@ reproduce: setup
 model: setup
 	$(BIN)/shardwright train data/costs/*/fbgemm.parquet --allow-other-hardware -o src/shardwright/cost/models/cpu.safetensors
 	$(BIN)/shardwright train data/costs/h100/rowwise_adagrad.parquet -o src/shardwright/cost/models/h100.safetensors
+
+# The bundled policies, on the model of one processor and published GPUs: half an hour on one core; goes on where it was stopped.
+PROCESSOR := out/learned/amd-epyc-25-17.safetensors
+policies: setup
+	mkdir -p out/learned
+	$(BIN)/shardwright train data/costs/amd-epyc-25-17/fbgemm.parquet -o $(PROCESSOR)
+	$(SAME) $(BIN)/python -m benchmarks.learn_policies --processor $(PROCESSOR)
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -106,7 +106,6 @@ def prepare(options: argparse.Namespace) -> int:
 
     strategies = tuple(options.strategies or sw.strategy_names())
     entrants = {name: entrant(name, options.policies) for name in strategies}
-    check_policies(entrants, options.device)
     model: CostModel = given_cost_model(options.model) if options.model else cost_model_for(options.device)
     folder = options.folder / PLANS
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,28 +151,6 @@ def with_sequences(task: Task) -> Task:
     """Return the task with every third table a sequence table, and memory for the outputs of such tables."""
     tables = [replace(table, pooled=place % _SEQUENCE_EVERY > 0) for place, table in enumerate(task.tables)]
     return replace(task, tables=tables, topology=replace(task.topology, memory=_SEQUENCE_MEMORY))
-
-
-def check_policies(entrants: dict[str, Strategy], device: str) -> None:
-    """Exit before any search if a strategy needs a policy and has none."""
-    from shardwright.learned.policy_files import bundled_policy
-    from shardwright.search.registry import takes_policy
-
-    without = [
-        name
-        for name, strategy in entrants.items()
-        if takes_policy(strategy)
-        and getattr(strategy, "policy", None) is None
-        and bundled_policy(learner(name), device) is None
-    ]
-    if without:
-        files = " and ".join(f"{name}.safetensors" for name in sorted({learner(name) for name in without}))
-        print(
-            f"error: {', '.join(without)}: no policy is bundled for device '{device}', and each strategy must have one; learn {files} "
-            "with 'shardwright learn' (scripts/README.md) and name their folder with --policies, or choose others with --strategies",
-            file=sys.stderr,
-        )
-        sys.exit(1)
 
 
 def count_plans(plans: Sequence[Plan], strategies: Sequence[str], least: int) -> int:

@@ -2,8 +2,9 @@
 
     python -m benchmarks.learned_curves --seeds 3
 
-Policies train on the tasks of `policies.yaml`, with the bundled CPU model as the world. Validation tasks come from the other half of the
-pool. Every round adds some rows to `results/learned_curves.csv`; finished trainings are not repeated.
+Policies with cost networks of their own train on the tasks of `published_policies.yaml`, with the bundled CPU model as the world.
+Validation tasks come from the other half of the pool. Every round adds some rows to `results/learned_curves.csv`; finished trainings are
+not repeated.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--tasks-file", type=Path, default=Path(__file__).parent / "policies.yaml", help="training tasks"
+        "--tasks-file", type=Path, default=Path(__file__).parent / "published_policies.yaml", help="training tasks"
     )
     parser.add_argument("--setting", type=Setting.of, default=Setting(50, 4), help="of the validation tasks")
     parser.add_argument("--tasks", type=int, default=10, help="validation tasks")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from shardwright.cost import CostModel
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.autoshard.policy import AutoShardWeights
-from shardwright.learned.policy_files import bundled_policy, load_policy
+from shardwright.learned.policy_files import load_policy
 from shardwright.learned.worlds import (
     BACKWARD,
     BACKWARD_COMMUNICATION,
@@ -115,7 +115,8 @@ def held(placed: Placed) -> npt.NDArray[np.bool_]:
 
 
 def _file(path: Path | None, strategy: str) -> Path:
-    chosen = path or bundled_policy(strategy, "cpu")
-    if chosen is None:
-        raise SystemExit(f"no policy of {strategy} is bundled; name one with --{strategy}")
-    return chosen
+    if path is None:
+        raise SystemExit(
+            f"the bundled policy of {strategy} has no cost network; name one learned with preset=published, with --{strategy}"
+        )
+    return path

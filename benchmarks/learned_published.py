@@ -2,7 +2,7 @@
 
     python -m benchmarks.learned_published --tasks 10
 
-"here" is the bundled policy, learned with the defaults on `policies.yaml`. "published" is learned now on the same tasks with
+"here" is the bundled policy, which reads prices. "published" is learned now on the tasks of `published_policies.yaml` with
 `--option preset=published`, and kept in out/learned/policies. Every policy places the same test tasks, with tables it has not seen.
 """
 
@@ -30,7 +30,7 @@ NAME = "learned_published"
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--tasks-file", type=Path, default=Path(__file__).parent / "policies.yaml", help="training tasks"
+        "--tasks-file", type=Path, default=Path(__file__).parent / "published_policies.yaml", help="training tasks"
     )
     parser.add_argument("--setting", type=Setting.of, default=Setting(50, 4), help="of the test tasks")
     parser.add_argument("--tasks", type=int, default=10, help="test tasks")
@@ -42,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     for strategy in options.strategies:
         rows += [(strategy, "best heuristic", "", f"{heuristic_ms(strategy, tasks):.3f}", str(len(tasks)))]
-        bundled = bundled_policy(strategy, "cpu")
-        assert bundled is not None
-        rows.append(row(strategy, "here, bundled", "", bundled, tasks))
+        rows.append(row(strategy, "here, bundled", "", bundled_policy(strategy), tasks))
         getattr(options, f"{strategy}_option").append(PRESET)
         for seed in range(options.seeds):
             how = options_of(strategy, seed, options)

@@ -20,11 +20,13 @@ from benchmarks.learned_strategies import entrants
 from benchmarks.neuroshard_speed import median_times
 from benchmarks.results_table import command_of, write_results
 from shardwright.cost import CostModel, cost_model_for
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.priced.task import PricedTask
 from shardwright.task import Task
 from shardwright.workload import random_task
 
 NAME = "learned_speed"
-SIZES = (Setting(50, 4), Setting(100, 8), Setting(200, 16), Setting(500, 32), Setting(1000, 64))
+SIZES = (Setting(50, 4), Setting(100, 8), Setting(200, 16), Setting(500, 32), Setting(1000, 128))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         entrant.strategy.search(drawn(Setting(10, 2), 0), model, seed=0, deadline=None)
         rows += [row(entrant, setting, options.repeats, model) for setting in options.sizes]
     caption = (
-        f"Medians over {options.repeats} tasks, one process. CPU time is free of what else the machine does; features: the part from the "
-        "task to its arrays, which every policy needs."
+        f"Medians over {options.repeats} tasks, one process. CPU time is free of what else the machine does; prices: the part from the "
+        "task to its units at the prices of the cost model, which every policy needs."
     )
-    heads = ("strategy", "made with", "tables × devices", "call, ms", "CPU ms", "features, ms")
+    heads = ("strategy", "made with", "tables × devices", "call, ms", "CPU ms", "prices, ms")
     write_results(NAME, "Inference of learned policies", [(caption, heads, rows)], command_of(NAME, arguments))
 
 
@@ -57,13 +59,16 @@ def drawn(setting: Setting, number: int) -> Task:
 
 def row(entrant: Entrant, setting: Setting, repeats: int, model: CostModel) -> tuple[str, ...]:
     """Return the times of one size."""
-    from shardwright.learned.arrays import PlacementArrays
-
     tasks = [drawn(setting, number) for number in range(repeats)]
     call, cpu = median_times(lambda task: entrant.strategy.search(task, model, seed=0, deadline=None), tasks)
-    features, _ = median_times(PlacementArrays.of, [replace(task) for task in tasks])
-    shown = (f"{1e3 * seconds:.1f}" for seconds in (call, cpu, features))
+    prices, _ = median_times(lambda task: priced(task, model), [replace(task) for task in tasks])
+    shown = (f"{1e3 * seconds:.1f}" for seconds in (call, cpu, prices))
     return entrant.name, entrant.version, f"{setting.tables} × {setting.devices}", *shown
+
+
+def priced(task: Task, model: CostModel) -> PricedTask:
+    """Return a task as policies read it."""
+    return PricedTask.of(PlacementArrays.of(task, features=False), model)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from shardwright.measure.measuring import MeasuredPlan, measure_plans
 from shardwright.sharding import Plan
 from shardwright.task import Task
 from shardwright.task.files import task_to_dict
-from shardwright.workload import PUBLIC_MODELS, paper_tasks, public_task, split_pool
+from shardwright.workload import paper_tasks, public_task, split_pool
 
 BATCH_SIZE = 1024
 SEED = 29
@@ -129,7 +129,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
         ):
             on_cluster = replace(task, topology=cluster, batch_size=2048 * cluster.devices)
             yield Case(f"{cluster.devices} H100s", f"{cluster.devices}-h100-{number}", on_cluster, measured=False)
-    for name in PUBLIC_MODELS if options.presets else ():
+    for name in HOSTS if options.presets else ():
         small = sw.Topology(devices_per_host=4, memory="4 GB")
         scale = 0.001 if name == "hugectr-7" else 0.02
         yield Case("public models on CPUs", f"{name}-cpu", public_task(name, small, scale=scale, batch_size=BATCH_SIZE))

@@ -65,19 +65,18 @@ class Limits:
     tolerance: float = 0.002
 
 
-def entrant(name: str, limits: Limits = Limits(), *, device: str = "cpu", policy: Path | None = None) -> Entrant:
+def entrant(name: str, limits: Limits = Limits(), *, policy: Path | None = None) -> Entrant:
     """The entrant for a strategy name.
 
     Args:
         name: name in the registry.
         limits: limits of its searches.
-        device: device type, for the bundled policy.
-        policy: policy file for a strategy that places by a policy; by default the one bundled for the device.
+        policy: policy file for a strategy that places by a policy; by default the bundled one.
     """
     strategy, facts = strategy_named(name), []
     if takes_policy(strategy):
         strategy = with_policy(strategy, policy) if policy else strategy
-        facts.append(policy_version(name, device, policy))
+        facts.append(policy_version(name, policy))
     if is_dataclass(strategy) and any(field.name == "tolerance" for field in fields(strategy)):
         strategy = cast(Strategy, replace(cast(Any, strategy), tolerance=limits.tolerance))
         facts.append(f"tolerance {limits.tolerance:g}")
@@ -94,11 +93,10 @@ def entrant(name: str, limits: Limits = Limits(), *, device: str = "cpu", policy
     return Entrant(strategy, ", ".join(facts), limit)
 
 
-def policy_version(strategy: str, device: str, policy: Path | None = None) -> str:
+def policy_version(strategy: str, policy: Path | None = None) -> str:
     """A digest of the policy file, for example "policy 0123abcd"."""
     base = "dreamshard" if strategy == "dreamshard+" else strategy
-    chosen = policy or bundled_policy(base, device)
-    return "no policy" if chosen is None else f"policy {digest(chosen)}"
+    return f"policy {digest(policy or bundled_policy(base))}"
 
 
 def model_version(device: str) -> str:

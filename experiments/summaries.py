@@ -12,7 +12,7 @@ from experiments.rows import VERSION
 
 NOTHING = "–"
 REDESIGNS = (
-    "`autoshard` and `dreamshard` are redesigns on the papers' networks (docs/concepts/learned.md lists the departures), so their figures "
+    "`autoshard` and `dreamshard` are redesigns of the papers' methods (docs/concepts/learned.md lists the departures), so their figures "
     "are not those of the papers' methods."
 )
 """For every page that shows learned strategies beside a paper's figures."""

@@ -14,7 +14,6 @@ import numpy as np
 
 from experiments.entrants import (
     COMPARED,
-    LEARNED,
     TORCHREC,
     Entrant,
     Limits,
@@ -25,7 +24,6 @@ from experiments.entrants import (
 from experiments.experiment import Page, Piece, Row
 from experiments.outcomes import planned
 from shardwright.cost.choice import cost_model_for
-from shardwright.learned.policy_files import bundled_policy
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
@@ -125,7 +123,7 @@ class NeuroShardProduction:
     """The experiment `neuroshard-production`.
 
     Attributes:
-        strategies: names of the compared strategies; those that place by a policy take part only if one is bundled for the devices.
+        strategies: names of the compared strategies.
     """
 
     strategies: tuple[str, ...] = COMPARED
@@ -140,7 +138,7 @@ class NeuroShardProduction:
             for seed in range(QUICK_SEEDS if quick else SEEDS)
             for world in WORLDS
             for name in self.strategies
-            if name != TORCHREC and (name not in LEARNED or bundled_policy(name.rstrip("+"), world.name) is not None)
+            if name != TORCHREC
         ]
         if TORCHREC in self.strategies and torchrec_installed() and not quick:
             seeds = range(TORCHREC_SEEDS)
@@ -169,7 +167,7 @@ def _piece(world: str, seed: int, name: str, seconds: int) -> Piece:
 
 
 def _entrant(name: str, world: str, seconds: float) -> Entrant:
-    return entrant(name, Limits(seconds=seconds, torchrec_seconds=seconds), device=world)
+    return entrant(name, Limits(seconds=seconds, torchrec_seconds=seconds))
 
 
 @cache

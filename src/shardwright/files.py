@@ -193,6 +193,11 @@ def read_text(path: str | Path, what: str = "file", max_bytes: int = MAX_BYTES) 
         ) from None
 
 
+def is_document(path: str | Path) -> bool:
+    """Whether a file's name says that it is JSON or YAML."""
+    return Path(path).suffix.lower() in _KINDS
+
+
 def parse_document(path: str | Path, what: str = "file") -> object:
     """The content of a JSON or YAML file: None, bool, int, float, str, list and dict with text keys.
 

@@ -31,8 +31,11 @@ COMPANIONS = {"tiered.json": "tiered.ranks.safetensors", "ranked.yaml": "tables.
 """Files that name another, and which it is: it has to lie beside."""
 
 SHORT = {
-    "dreamshard": ("--iterations==1", *(f"--option=={name}=2" for name in ("cost_updates", "collected", "explored", "policy_updates"))),
-    "autoshard": ("--steps==20", *(f"--option=={text}" for text in ("unroll=10", "batch=2", "lag=1", "cost_updates=2"))),
+    "dreamshard": (
+        "--option==preset=published", "--iterations==1",
+        *(f"--option=={name}=2" for name in ("cost_updates", "collected", "explored", "policy_updates")),
+    ),
+    "autoshard": ("--rounds==1", *(f"--option=={text}" for text in ("tasks=2", "episodes=2", "lag=1"))),
 }  # fmt: skip
 """Options of a training that takes a moment, as parts of a command line of `cases`."""
 

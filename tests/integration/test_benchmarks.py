@@ -462,6 +462,31 @@ def test_learned_published(program, tmp_path):
     assert all(float(row["mean cost, ms"]) > 0 and row["placed"] == "2" for row in rows)
 
 
+@pytest.mark.slow
+def test_learned_quality(program, tmp_path):
+    program("learned_quality").main(["--tasks", "1", "--large", "0", "--time-limit", "0.5"])
+    page = (tmp_path / "learned_quality.md").read_text()
+    rows = rows_of(page, "world")
+    assert [row["learned from"] for row in rows] == ["no", "no", "yes", "yes", "no", ""]
+    assert all(row["dreamshard, closed"].endswith("%") for row in rows)
+    assert [row["strategy"] for row in rows_of(page, "strategy")][-1] == "certified"
+
+
+@pytest.mark.slow
+def test_learn_policies(program, tmp_path):
+    pytest.importorskip("torch", reason="policies are learned with torch")
+    from shardwright.cost.files import bundled_models
+    from shardwright.learned.policy_files import load_policy
+
+    (tmp_path / "train.yaml").write_text("groups: [{count: 3, half: train, tables: 5, devices: 2, dims: [16]}]")
+    given = ["--processor", str(bundled_models()["cpu"]), "--tasks", str(tmp_path / "train.yaml"), "--rounds", "1"]
+    program("learn_policies").main([str(tmp_path / "made"), *given, "--logs", str(tmp_path / "logs")])
+    for name in ("autoshard", "dreamshard"):
+        made = load_policy(tmp_path / "made" / f"{name}.safetensors", name)
+        assert made.metadata["world"].count("/published") == 6
+        assert not (tmp_path / "logs" / name / "checkpoint").exists()
+
+
 def test_a_journal_drops_what_a_kill_left_unfinished(program, tmp_path):
     journal = program("learned_journal").Journal
     path = tmp_path / "rows.csv"
@@ -482,3 +507,56 @@ def test_curves_settle(program):
     settled = program("learned_curves_page").settled
     assert settled(np.array([3.0, 1.0, 1.2, 1.005, 1.0])) == 4
     assert settled(np.array([1.0, 1.0])) == 1
+
+
+def test_every_planner_on_the_same_tasks(program, tmp_path, monkeypatch):
+    """Steps of strategies that need no packages on one small task, and a page of rows in which a rival fails."""
+    rivals = program("rivals")
+    monkeypatch.setattr(rivals, "RIVALS", ("hugectr", "greedy", "row_wise"))
+    monkeypatch.setattr(rivals, "SECONDS", {"certified": 0.5})
+    task = sw.Task(
+        [Table(f"t{i}", 1000, 64, 5.0) for i in range(6)], Topology.preset("h100-8", devices_per_host=4), 4096
+    )
+    row = rivals.outcome(task)
+    assert row["bound"] <= row["steps"]["certified"] * (1 + 1e-9)
+    assert all(step >= row["bound"] * (1 - 1e-9) for name, step in row["steps"].items())
+    rows = [
+        {"task": "made-up 0", "devices": 4, "tables": 6, **row},
+        {"task": "a model", "devices": 4, "tables": 6, **row, "steps": {**row["steps"], "greedy": None}},
+    ]
+    rivals.write(rows, "python -m benchmarks.rivals")
+    page = (tmp_path / "rivals.md").read_text()
+    (made,) = [each for each in rows_of(page, "devices") if each["devices"] == "all"]
+    assert float(made["row_wise"]) == pytest.approx(row["steps"]["certified"] / row["steps"]["row_wise"], abs=0.01)
+    failed = {each["planner"]: each["no plan"] for each in rows_of(page, "planner")}
+    assert failed == {"certified": "0", "hugectr": "0", "greedy": "1", "row_wise": "0"}
+
+
+@pytest.mark.slow
+def test_public_models_beside_published_steps(program, tmp_path, monkeypatch):
+    public = program("public_models")
+    monkeypatch.setattr(public, "SECONDS", 1.0)
+    public.main(["--only", "nvidia-tiny", "--journal", str(tmp_path / "journal.jsonl")])
+    rows = rows_of((tmp_path / "public_models.md").read_text(), "model")
+    assert [row["published, ms"] for row in rows] == ["24.433", "5.537", "4.867"]
+    for row in rows:
+        assert 0 < float(row["kernels of it"]) <= float(row["embedding part, ms"]) < float(row["published, ms"])
+
+
+def test_which_of_the_plans_is_fastest(program, tmp_path):
+    fastest = program("fastest_of")
+    right, wrong = {"a": (1.0, 2.0), "b": (2.0, 3.0)}, {"a": (1.0, 1.1), "b": (2.0, 1.0), "c": (3.0, 9.0)}
+    assert fastest.judged([right, wrong], lambda name: True) == [
+        "2",
+        "2 to 3",
+        "50%",
+        "5.0%",
+        "10.0%",
+        "50%",
+        "75.0% of 4",
+    ]
+    assert fastest.judged([right, wrong], lambda name: name != "b")[:3] == ["1", "2 to 2", "100%"]
+    pytest.importorskip("pyarrow")
+    fastest.main()
+    rows = rows_of((tmp_path / "fastest_of.md").read_text(), "hardware")
+    assert [row["hardware"] for row in rows] == ["H100", "H100", "CPU", "CPU"]

@@ -199,19 +199,6 @@ def test_plans_are_prepared_here_measured_there_and_compared_here(
         assert len({line.count("|") for line in table}) == 1
 
 
-def test_a_strategy_without_a_policy_ends_the_preparation_before_it_searches(
-    program: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plans, folder = program("gpu_plans"), tmp_path / "plans"
-    with pytest.raises(SystemExit) as ended:
-        plans.main(["prepare", str(folder)])
-    assert ended.value.code == 1
-    told = capsys.readouterr().err
-    assert "autoshard, dreamshard, dreamshard+: no policy is bundled for device 'h200'" in told
-    assert "learn autoshard.safetensors and dreamshard.safetensors" in told
-    assert not folder.exists()
-
-
 def test_strategies_with_too_few_plans_are_named(
     program: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,7 +98,7 @@ def module(tmp_path, monkeypatch):
 
 def test_a_strategy_is_imported_when_it_is_named(module, tmp_path):
     with pytest.raises(
-        InvalidInput, match="unknown strategy 'plcaed'; known strategies are auto, .*torchrec, placed, misn"
+        InvalidInput, match="unknown strategy 'plcaed'; known strategies are auto, .*torchrec, tzrec, placed, misn"
     ):
         strategy_named("plcaed")
     assert "placed" not in strategy_names()

@@ -115,8 +115,8 @@ def run(
 
 
 def all_names(task: Task) -> tuple[str, ...]:
-    """Names of all strategies, of the installed planners of other projects, and "auto"."""
-    return (*strategy_names(), *rival_names(task), "auto")
+    """Names of all strategies that can plan such a task, of the installed planners of other projects, and "auto"."""
+    return (*strategy_names(task), *rival_names(task), "auto")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import rich.table
     from _typeshed import DataclassInstance
 
-    from shardwright.learned.options import AutoShardOptions, DreamShardOptions
+    from shardwright.learned.options import PolicyOptions
     from shardwright.learned.worlds import World
     from shardwright.measure.remote import Fleet
     from shardwright.task import Task
@@ -58,7 +58,7 @@ def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Se
             raise InvalidInput(f"--option {text!r} must be NAME=VALUE; {hint}names are {', '.join(defaults)}")
         if name in values:
             raise InvalidInput(
-                f"--option {text!r}: {name} is already set; give each option once, and use --seed, --iterations and --steps for those three"
+                f"--option {text!r}: {name} is already set; give each option once, and those that have a flag by the flag"
             )
         values[name] = _value(text, value, defaults[name])
     return kind(**{**published, **values} if PRESET in texts else values)
@@ -106,6 +106,7 @@ def learning_fleet(address: str | None, device: str, *, simulated: bool) -> Iter
 
 Learner: TypeAlias = Literal["autoshard", "dreamshard"]
 _LENGTH = {"autoshard": "steps", "dreamshard": "iterations"}
+_ROUNDS = "rounds"
 _MEASURED_STEPS = 20_000  # of autoshard if every placement is measured: this takes some minutes
 
 
@@ -122,17 +123,16 @@ def run(
     ] = True,
     model: ModelFile = None,
     device: Device = "cpu",
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Rounds of the training; by default enough for a good policy.")
+    ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option("--iterations", min=1, help="With dreamshard: iterations; by default enough for a good policy."),
+        typer.Option("--iterations", min=1, help=f"In place of rounds: dreamshard's iterations, measured or {PRESET}."),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps",
-            min=1,
-            help="With autoshard: placed tables; by default enough for a good policy, measured 20,000.",
-        ),
+        typer.Option("--steps", min=1, help=f"In place of rounds: autoshard's placed tables, measured or {PRESET}."),
     ] = None,
     options: Annotated[
         list[str] | None,
@@ -154,6 +154,8 @@ def run(
 ) -> None:
     """Learn a policy that places tables, to plan with afterwards. The policy file says what it was learned from.
 
+    A policy reads the prices of the task's cost model. Learned from --measured costs, or with preset=published, it reads table features
+    and brings a cost network of its own.
     With a checkpoint, a stopped command can go on to the same policy. With --ray, a cluster measures placements; the policy is the same.
 
     Example:
@@ -172,10 +174,12 @@ def run(
     check_target(checkpoint, inputs=[tasks, model])
     if log is not None:
         check_folder(log)
-    if strategy == "autoshard" and not simulated and PRESET not in (options or ()):
+    published = PRESET in (options or ())
+    if strategy == "autoshard" and not simulated and not published:
         steps = steps or _MEASURED_STEPS
-    chosen = _length(strategy, iterations, steps) | {"seed": seed}
-    training, how = load_training_tasks(tasks), _options(strategy, chosen, options or ())
+    priced = simulated and not published
+    chosen = _length(strategy, priced, {_ROUNDS: rounds, "iterations": iterations, "steps": steps}) | {"seed": seed}
+    training, how = load_training_tasks(tasks), _options(strategy, priced, chosen, options or ())
     world = _world(training.tasks, model, device, simulated=simulated)
     with (
         _resumable(checkpoint),
@@ -195,14 +199,13 @@ def run(
     emit(document, view, origin, saved(output), as_json=as_json)
 
 
-def _length(strategy: Learner, iterations: int | None, steps: int | None) -> dict[str, int]:
-    """The length of the training, if given, under the strategy's name for it."""
-    named = {"iterations": iterations, "steps": steps}
+def _length(strategy: Learner, priced: bool, named: Mapping[str, int | None]) -> dict[str, int]:
+    """The length of the training, if given, under the name that its options have for it."""
+    own = _ROUNDS if priced else _LENGTH[strategy]
     for name, value in named.items():
-        if value is not None and name != _LENGTH[strategy]:
-            raise InvalidInput(
-                f"--{name} {value}: {strategy} counts its training in {_LENGTH[strategy]}; give --{_LENGTH[strategy]}"
-            )
+        if value is not None and name != own:
+            what = strategy if priced else f"{strategy} with a cost network of its own"
+            raise InvalidInput(f"--{name} {value}: {what} counts its training in {own}; give --{own}")
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -231,13 +234,17 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
     return SimulatedWorld(cost_model)
 
 
-def _options(strategy: Learner, chosen: dict[str, int], texts: Sequence[str]) -> AutoShardOptions | DreamShardOptions:
+def _options(strategy: Learner, priced: bool, chosen: dict[str, int], texts: Sequence[str]) -> PolicyOptions:
     """The options of the strategy's training; raises InvalidInput if a text is no option."""
-    from shardwright.learned.options import AutoShardOptions, DreamShardOptions
+    from shardwright.learned.options import AutoShardOptions, DreamShardOptions, PricedAutoShard, PricedDreamShard
 
-    if strategy == "autoshard":
-        return options_from_texts(AutoShardOptions, chosen, texts)
-    return options_from_texts(DreamShardOptions, chosen, texts)
+    kinds: dict[tuple[Learner, bool], type[PolicyOptions]] = {
+        ("autoshard", True): PricedAutoShard,
+        ("autoshard", False): AutoShardOptions,
+        ("dreamshard", True): PricedDreamShard,
+        ("dreamshard", False): DreamShardOptions,
+    }
+    return options_from_texts(kinds[strategy, priced], chosen, texts)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import RenderableType
@@ -38,8 +38,8 @@ from shardwright.task.quantities import format_bytes
 if TYPE_CHECKING:
     from shardwright.cost import CostModel
     from shardwright.questions.group_sizes import GroupSizes
+    from shardwright.search.balance import Balanced
     from shardwright.sharding import Plan, RankMap
-    from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task
 
 Start = Annotated[
@@ -61,6 +61,22 @@ CrossReplicas = Annotated[
     typer.Option(
         "--cross-replicas",
         help="With --from, for TorchRec: let tables become replicas or cease to be, though it loads no optimizer state for them then.",
+    ),
+]
+BalanceMemory = Annotated[
+    str | None,
+    option(
+        "--balance-memory",
+        metavar="PART",
+        text="Of the plans at most this much slower than the best, such as 1%, the one whose fullest device is the least full.",
+    ),
+]
+LeastMoves = Annotated[
+    str | None,
+    option(
+        "--least-moves",
+        metavar="PART",
+        text="With --from: of the plans at most this much slower than the best, such as 1%, the one that moves the least.",
     ),
 ]
 GroupSizeOption = Annotated[
@@ -91,6 +107,7 @@ Check = Annotated[
     typer.Option("--check", help="TASK is a plan file: search nothing, check it whole, and say what it costs."),
 ]
 
+_GOALS = ("--balance-memory", "--least-moves")
 _SAME = 1e-9  # two steps closer than this (relatively) are the same
 _SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes", "why there is no plan")
 
@@ -136,6 +153,8 @@ def run(
     start: Start = None,
     move_cost: MoveCost = 0.0,
     cross_replicas: CrossReplicas = False,
+    balance_memory: BalanceMemory = None,
+    least_moves: LeastMoves = None,
     sharding_group_size: GroupSizeOption = None,
     sync_interval: SyncInterval = 1,
     inter_host_allreduce: InterHost = False,
@@ -153,6 +172,8 @@ def run(
         shardwright plan task.yaml --devices h100-8 --hosts 2 --reserve 20% -o plan.json
         shardwright plan task.yaml -o plan.json --export torchrec
         shardwright plan task.yaml --from plan.json --move-cost 0.5 -o next.json
+        shardwright plan task.yaml --from plan.json --least-moves 1% -o next.json
+        shardwright plan task.yaml --balance-memory 1% -o plan.json
         shardwright plan task.yaml --runs-on torchrec --sharding-group-size auto --sync-interval 10 -o group.json
         shardwright plan --check plan.json
     """
@@ -177,6 +198,8 @@ def run(
         "--inter-host-allreduce": inter_host_allreduce,
         "--fully-sharded": fully_sharded,
         "--from": start is not None,
+        "--balance-memory": balance_memory is not None,
+        "--least-moves": least_moves is not None,
     }
     size = _size_of(sharding_group_size, runs_on, of_groups)
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
@@ -196,21 +219,27 @@ def run(
         "gap": gap,
     }
 
+    from_older: dict[str, Any] = {
+        "start": older,
+        "cross_replicas": cross_replicas,
+        "runs_on": runs_on,
+        "least_moves": _tolerance(least_moves),
+    }
+
     def search(price: float) -> sw.Plan:
         with progress("searching") as report, about(task):
             return sw.plan(
                 placed,
                 **options,
+                **(from_older | ({"least_moves": None} if price else {})),
                 progress=SearchProgress(report),
-                runs_on=cast("RunsOn", runs_on),
-                start=older,
                 move_cost=price,
-                cross_replicas=cross_replicas,
             )
 
     sizes: GroupSizes | None = None
+    even = _balanced(task, placed, balance_memory, {**options, **from_older, "move_cost": move_cost})
     if sharding_group_size is None:
-        found = search(move_cost).with_rank_maps(maps)
+        found = (even.plan if even else search(move_cost)).with_rank_maps(maps)
     else:
         with progress("searching"), about(task), Place(str(task)).naming():
             sizes = plan_groups(
@@ -224,13 +253,14 @@ def run(
             found = sizes.best_plan
     if output is not None:
         found.save(output)
-    document = plan_to_dict(found, output) if as_json else {}
+    document = {**(plan_to_dict(found, output) if as_json else {}), **({"balance": even.to_dict()} if even else {})}
     views: list[RenderableType] = [
         device_table(found),
         headline(found),
         *_idle_line(found, cost_model),
         *_runtime_note(found, runs_on),
         *_rank_map_notes(found, rank_maps, older),
+        *([even.sentence()] if even else []),
     ]
     if older is not None and start is not None:
         change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf), runs_on)
@@ -240,6 +270,23 @@ def run(
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
         views.insert(0, _sizes_view(sizes))
     emit(document, *views, saved(output), *(_exported(found, output) if export else ()), as_json=as_json)
+
+
+def _balanced(file: Path, task: Task, tolerance: str | None, options: dict[str, Any]) -> Balanced | None:
+    """The plan with even memory and how it was found; None if it is not asked for."""
+    from shardwright.search.solve import plan_balanced
+
+    share = _tolerance(tolerance)
+    if share is None:
+        return None
+    with progress("searching"), about(file):
+        return plan_balanced(task, share, **options)
+
+
+def _tolerance(text: str | None) -> float | None:
+    from shardwright.search.balance import tolerance_of
+
+    return None if text is None else tolerance_of(text)
 
 
 def _exported(found: Plan, output: Path | None) -> list[str]:
@@ -360,13 +407,13 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
     Args:
         given: the value of `--sharding-group-size`.
         runs_on: the value of `--runs-on`.
-        others: for each option that needs groups, and for `--from`, which groups exclude: whether it is given.
+        others: for each option that needs groups, and for those that groups exclude: whether it is given.
 
     Raises:
         InvalidInput: the size is no number, or options do not go together.
     """
     if given is None:
-        lonely = [name for name, used in others.items() if used and name != "--from"]
+        lonely = [name for name, used in others.items() if used and name not in ("--from", *_GOALS)]
         if lonely:
             raise InvalidInput(f"{lonely[0]} is for sharding groups; add --sharding-group-size auto, or a size")
         return None
@@ -374,6 +421,9 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
         raise InvalidInput(f"--sharding-group-size is for TorchRec's DMPCollection; leave out --runs-on {runs_on}")
     if others["--from"]:
         raise InvalidInput("--sharding-group-size cannot start from an older plan; leave out --from")
+    for goal in _GOALS:
+        if others[goal]:
+            raise InvalidInput(f"--sharding-group-size has no goals with a tolerance; leave out {goal}")
     if given == "auto":
         return None
     if not given.isascii() or not given.isdigit() or len(given) > 9 or int(given) < 1:

@@ -20,23 +20,41 @@ from shardwright.task.quantities import format_bytes
 if TYPE_CHECKING:
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.questions.review import Review
-    from shardwright.report import Entry
+    from shardwright.report.changes import Marginals
     from shardwright.sharding import Plan
+    from shardwright.sharding.torchrec_logs import LoggedPlan
 
 _MOST_TABLES = 10
+_LOGS = (".log", ".txt", ".out", ".err")
+_SETTABLE = "--topology sets the devices and links; --save-task and --task set all of it"
 _COLUMNS = ("table", "step saved without it", "now", "better", "moves")
 
 
 def run(
     *,
     plan: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="A plan file, or a saved plan of TorchRec.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="PLAN", help="A plan file, a saved plan of TorchRec, or a log of its planner.", show_default=False
+        ),
     ],
     task: Annotated[
         Path | None,
         option(
-            "--task", metavar="FILE", text="Tables and cluster of a saved plan of TorchRec; a plan file has its own."
+            "--task",
+            metavar="FILE",
+            text="Tables and cluster of a saved plan of TorchRec, or in place of a log's; a plan file has its own.",
         ),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        option("--topology", metavar="PRESET", text="Devices and links of a log's cluster, as of h200-8."),
+    ] = None,
+    which: Annotated[
+        int | None, typer.Option("--which", min=1, help="Plan of a log that holds several.", show_default=False)
+    ] = None,
+    save_task: Annotated[
+        Path | None, option("--save-task", metavar="FILE", text="Save a log's task here, to edit and pass as --task.")
     ] = None,
     output: Annotated[
         Path | None, option("--output", "-o", metavar="FILE", text="Save the better plan here, in the format of PLAN.")
@@ -64,14 +82,21 @@ def run(
     Example:
         shardwright review plan.json
         shardwright review torchrec_plan.json --task task.yaml --measure -o better.json
+        shardwright review train.log --topology h100-8
     """
     from shardwright.questions.review import review
-    from shardwright.report import entry_of
+    from shardwright.report.changes import marginals
 
     check_target(output, inputs=[plan, task, model])
+    check_target(save_task, inputs=[plan, task, model, output])
     if measure:
         require("measure", "measuring")
-    given, document = _read(plan, task)
+    log = _read_log(plan, task, topology, which)
+    if log is None and (topology, which, save_task) != (None, None, None):
+        raise InvalidInput(f"{plan}: is no log; leave --topology, --which and --save-task out")
+    given, document = (log.plan, log.document) if log else _read(plan, task)
+    if log and save_task:
+        log.plan.task.save(save_task)
     cost_model = cost_model_for(model, given.task, task or plan)
     print_model_notes(cost_model, given.task, task or plan)
     with progress("searching"):
@@ -88,16 +113,40 @@ def run(
     measured = _measured(found, rounds, device) if measure else []
     if measure:
         print_hardware_note(cost_model, device)
-    rows = _tables(found, entry_of(found.plan, str(plan), cost_model=cost_model))
+    rows = _tables(found, marginals(found.plan, cost_model))
     unlike = other_device(given.task.topology.device, device) if measure else None
+    assumed = log.assumed if log else ()
     emit(
-        _document(plan, found, rows, measured),
+        _document(plan, found, rows, measured) | {"assumed": list(assumed)},
         f"{plan}: {found.sentence()}",
+        *([f"the log does not say, so assumed are: {'; '.join(assumed)} ({_SETTABLE})"] if log else []),
         *_views(found, rows),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
         as_json=as_json,
     )
+
+
+def _read_log(path: Path, task: Path | None, topology: str | None, which: int | None) -> LoggedPlan | None:
+    """Read a plan out of a log of TorchRec's planner; None if the file is none."""
+    from shardwright.files import is_document, read_bytes
+    from shardwright.sharding.stats_table import holds_stats, read_stats
+    from shardwright.sharding.torchrec_logs import plan_of_stats
+    from shardwright.task import Task
+
+    content = read_bytes(path, "plan file or log")
+    if is_document(path) or not (holds_stats(content) or path.suffix.lower() in _LOGS):
+        return None
+    if task is not None and topology is not None:
+        raise InvalidInput(f"{task}: a task file has its own topology; leave --topology out")
+    found = read_stats(content.decode("utf-8", "replace"), str(path))
+    if (which is None and len(found) > 1) or (which is not None and which > len(found)):
+        lines = ", ".join(str(one.line) for one in found)
+        raise InvalidInput(
+            f"{path}: holds {len(found)} plans, which begin in lines {lines}; choose one of them with --which, from 1 to {len(found)}"
+        )
+    loaded = Task.load(task) if task is not None else None
+    return plan_of_stats(found[(which or 1) - 1], str(path), task=loaded, topology=topology)
 
 
 def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
@@ -137,12 +186,10 @@ def _measured(found: Review, rounds: int, device: str) -> list[MeasuredPlan]:
         return measure_plans(plans, rounds=rounds, device=device, progress=report)
 
 
-def _tables(found: Review, entry: Entry) -> list[dict[str, Any]]:
+def _tables(found: Review, savings: Marginals) -> list[dict[str, Any]]:
     """The tables that keep the slowest devices busy, the costliest first."""
-    if entry.marginals is None:
-        return []
     names = [one.name for one in found.plan.task.tables]
-    saves = dict(zip(names, entry.marginals.phase_ms.sum(axis=1).tolist(), strict=True))
+    saves = dict(zip(names, savings.phase_ms.sum(axis=1).tolist(), strict=True))
     changes = {one.table: one for one in found.diff.tables}
     chosen = sorted((name for name in names if saves[name] > 0), key=lambda name: -saves[name])
     return [
@@ -160,6 +207,7 @@ def _tables(found: Review, entry: Entry) -> list[dict[str, Any]]:
 def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
     from shardwright.questions.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
+    from shardwright.sharding.runtimes import other_runtime
 
     cells = [
         [
@@ -180,7 +228,10 @@ def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
             f"the better plan saves {percent(found.gain)} of a step; it moves {format_bytes(moved)} of "
             f"{format_bytes(moved + kept)}"
         )
-    views.append(elsewhere_line(found.better, found.elsewhere))
+    if found.looked_elsewhere:
+        views.append(elsewhere_line(found.better, found.elsewhere))
+    else:
+        views.append(f"runs_on {other_runtime(found.better)}: not searched, the time was up; raise --time-limit")
     if found.bound_ms is not None:
         views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
     return views

@@ -1,5 +1,7 @@
 """Training options of the learned strategies; each option is declared once, with its default and its bounds.
 
+`PricedAutoShard` and `PricedDreamShard` are for policies that read the prices of a cost model. `AutoShardOptions` and `DreamShardOptions`
+are for policies that read table features and learn a cost network too, as the papers' do: from measured costs, or as published.
 `published` returns the options of a strategy's paper. Values that the papers do not give are this package's own.
 
 References:
@@ -158,6 +160,58 @@ class DreamShardOptions(LearningOptions):
     def rounds(self) -> int:
         """Number of rounds, which are the iterations."""
         return self.iterations
+
+
+@dataclass(frozen=True)
+class PricedOptions(LearningOptions):
+    """How the policy that reads prices learns; see `priced.training`.
+
+    Attributes:
+        rounds: number of rounds.
+        tasks: tasks per update.
+        episodes: copies of each task's placement, which are compared; fewer for tasks of many tables and devices.
+        lag: updates per round, each with placements of its own: the last ones learn from those of a policy that many updates old.
+        perturbed: share of tasks that are priced as on a made-up device.
+        learning_rate: learning rate of Adam; falls linearly to 2%.
+        entropy_weight: weight of the policy's entropy in the loss.
+        trace_decay: factor by which each later step counts less for the advantage of a step; DreamShard alone has it.
+        seed: seed of the weights, the tasks drawn and the actions.
+    """
+
+    published_values: ClassVar[Mapping[str, Any]] = {}
+
+    rounds: int = whole(1600)
+    tasks: int = whole(8)
+    episodes: int = whole(16, least=2)
+    lag: int = whole(1)
+    perturbed: float = number(0.7, most=1)
+    learning_rate: float = number(4e-3, above=0)
+    entropy_weight: float = number(0.001)
+    trace_decay: float = number(0.97, most=1)
+    seed: int = whole(0, least=0)
+
+
+@dataclass(frozen=True)
+class PricedDreamShard(PricedOptions):
+    """How DreamShard learns to place by prices."""
+
+    prefix: ClassVar[str] = "dreamshard: "
+    strategy: ClassVar[str] = "dreamshard"
+
+
+@dataclass(frozen=True)
+class PricedAutoShard(PricedOptions):
+    """How AutoShard learns to place by prices."""
+
+    prefix: ClassVar[str] = "autoshard: "
+    strategy: ClassVar[str] = "autoshard"
+
+    rounds: int = whole(200)
+    lag: int = whole(4)
+
+
+PolicyOptions: TypeAlias = AutoShardOptions | DreamShardOptions | PricedOptions
+"""Options of a policy's training, whatever the policy reads."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.errors import InvalidInput
 from shardwright.learned.arrays import TABLE_FEATURES
 from shardwright.schema import Place
 from shardwright.search.strategy import why_not_counted
@@ -23,6 +23,10 @@ FORMAT = "1"
 KIND = "policy"
 _FEATURES = json.dumps(TABLE_FEATURES)
 _OWN = ("format", "kind", "strategy")
+INPUTS = "inputs"
+"""Metadata entry of a policy that reads prices (`priced.policy`); a policy without it reads the papers' table features."""
+PRICES = "prices 1"
+"""What the entry must be: the number changes with the inputs."""
 
 Made = TypeVar("Made")
 
@@ -49,7 +53,9 @@ def save_policy(policy: SavedPolicy, path: Path) -> None:
         InvalidInput: a weight is NaN or infinite, or the path cannot be written to.
     """
     _check_finite(path, policy.weights)
-    header = {"format": FORMAT, "kind": KIND, "strategy": policy.strategy, "features": _FEATURES}
+    header = {"format": FORMAT, "kind": KIND, "strategy": policy.strategy}
+    if INPUTS not in policy.metadata:
+        header["features"] = _FEATURES
     save_weights(path, policy.weights, policy.metadata | header)
 
 
@@ -71,11 +77,9 @@ def load_policy(path: Path, strategy: str) -> SavedPolicy:
     return SavedPolicy(strategy, weights, {name: value for name, value in header.items() if name not in _OWN})
 
 
-def bundled_policy(strategy: str, device: str) -> Path | None:
-    """Path of the policy that the package bundles for a strategy and a device type; None if it bundles none."""
-    folder = Path(str(resources.files("shardwright.learned") / "policies"))
-    known = {path.stem: path for path in folder.glob("*.safetensors")}
-    return known.get(f"{strategy}-{device}")
+def bundled_policy(strategy: str) -> Path:
+    """Path of the policy that the package bundles for a strategy that learns."""
+    return Path(str(resources.files("shardwright.learned") / "policies" / f"{strategy}.safetensors"))
 
 
 @dataclass(frozen=True)
@@ -84,41 +88,34 @@ class ByPolicy:
 
     Attributes:
         learner: name of the strategy that learns such policies.
-        policy: file of the policy; None for the policy that is bundled for the task's device type.
+        policy: file of the policy; None for the bundled one, which serves every device and cost model.
     """
 
     learner: ClassVar[str]
 
     policy: Path | None = None
 
+    @property
+    def file(self) -> Path:
+        """The policy's file."""
+        return self.policy or bundled_policy(self.learner)
+
     def supports(self, task: Task) -> str | None:
-        """Why the task is not supported; None if a policy exists and tables may be whole, cut into columns or rows, or replicated."""
-        if self._file(task) is None:
-            return (
-                f"no policy is bundled for device '{task.topology.device}'; learn one with 'shardwright learn {self.learner}' and pass "
-                "it with --policy"
-            )
+        """Why the task is not supported; None if tables may be whole, cut into columns or rows, or replicated."""
         return why_not_counted(task)
 
-    def read_policy(self, task: Task, make: Callable[[SavedPolicy], Made]) -> Made:
+    def read_policy(self, make: Callable[[SavedPolicy], Made]) -> Made:
         """What `make` makes of the policy; it is made anew only if the file has changed.
 
         Raises:
-            InfeasibleTask: no policy is bundled for the task's device type.
             InvalidInput: the file cannot be read, or belongs to another strategy or feature set.
         """
-        file = self._file(task)
-        if file is None:
-            raise InfeasibleTask(f"strategy '{self.learner}' cannot plan this task: {self.supports(task)}")
         try:
-            modified = file.stat().st_mtime_ns
+            modified = self.file.stat().st_mtime_ns
         except OSError:  # reading the file says why
             modified = 0
-        made: Made = _made(make, file, modified, self.learner)
+        made: Made = _made(make, self.file, modified, self.learner)
         return made
-
-    def _file(self, task: Task) -> Path | None:
-        return self.policy or bundled_policy(self.learner, task.topology.device)
 
 
 @lru_cache(maxsize=8)
@@ -138,7 +135,9 @@ def _check_header(header: Mapping[str, str], strategy: str, learn: str) -> None:
             f"the policy was learned by strategy {header.get('strategy')!r}, not by {strategy!r}; "
             f"plan with the strategy that learned it, or {learn}"
         )
-    if header.get("features") != _FEATURES:
+    if INPUTS in header and header[INPUTS] != PRICES:
+        raise InvalidInput(f"the policy reads {header[INPUTS]!r}, this version offers {PRICES!r}; {learn} again")
+    if INPUTS not in header and header.get("features") != _FEATURES:
         raise InvalidInput(f"the policy was learned on other table features than this version computes; {learn} again")
 
 

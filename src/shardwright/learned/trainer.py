@@ -31,8 +31,8 @@ from shardwright.learned.checkpoints import (
     rng_state,
     save_checkpoint,
 )
-from shardwright.learned.options import AutoShardOptions, DreamShardOptions
-from shardwright.learned.policy_files import SavedPolicy
+from shardwright.learned.options import AutoShardOptions, PolicyOptions, PricedOptions
+from shardwright.learned.policy_files import INPUTS, PRICES, SavedPolicy
 from shardwright.learned.records import TrainingRecord
 from shardwright.learned.worlds import Placed, World
 from shardwright.modelling.fitting import descend
@@ -151,8 +151,12 @@ class Trainer(ABC):
         self.optimizers[name].param_groups[0]["lr"] = rate
 
 
-def trainer(tasks: Sequence[Task], world: World, options: AutoShardOptions | DreamShardOptions) -> Trainer:
+def trainer(tasks: Sequence[Task], world: World, options: PolicyOptions) -> Trainer:
     """The trainer for these options, before its first round."""
+    if isinstance(options, PricedOptions):
+        from shardwright.learned.priced.training import PricedTrainer
+
+        return PricedTrainer([PlacementArrays.of(task, features=False) for task in tasks], world, options)
     arrays = [PlacementArrays.of(task) for task in tasks]
     if isinstance(options, AutoShardOptions):
         from shardwright.learned.autoshard.training import AutoShardTrainer
@@ -166,7 +170,7 @@ def trainer(tasks: Sequence[Task], world: World, options: AutoShardOptions | Dre
 def learn(
     tasks: Sequence[Task],
     world: World,
-    options: AutoShardOptions | DreamShardOptions,
+    options: PolicyOptions,
     *,
     record: TrainingRecord | None = None,
     checkpoint: Path | None = None,
@@ -177,8 +181,8 @@ def learn(
         tasks: the training tasks; numbers of tables and devices may differ between them.
         world: prices placements.
         options: how to learn; their type selects the strategy.
-        record: receives the figures of every round: "reward", "entropy", "latency_ms", "cost_error"; AutoShard adds "value_error", and
-            DreamShard adds "cost_error_NAME" for each output of its cost network.
+        record: receives the figures of every round: "reward" and "entropy"; with cost networks also "latency_ms", "cost_error", and
+            AutoShard's "value_error" or DreamShard's "cost_error_NAME" for each output.
         checkpoint: file written before the first round and after every round; if it exists already, the training resumes from it.
 
     Raises:
@@ -211,6 +215,7 @@ def learn(
         if record is not None:
             record.step(training.round, options.rounds, figures)
     metadata = {
+        **({INPUTS: PRICES} if isinstance(options, PricedOptions) else {}),
         "world": world.name,
         "options": json.dumps(options.plain()),
         **{name: str(value) for name, value in options.plain().items() if name in ("objective", "method", "seed")},

@@ -61,15 +61,22 @@ class SimulatedWorld:
 
     Attributes:
         cost_model: prices sets of shards.
+        others: further models; a policy that reads prices learns from all of them.
     """
 
     cost_model: CostModel
+    others: tuple[CostModel, ...] = ()
     _known: WeakKeyDictionary[PlacementArrays, _Encoded] = field(default_factory=WeakKeyDictionary, repr=False)
 
     @property
     def name(self) -> str:
         """For example "simulated: cpu/convex"."""
-        return f"simulated: {self.cost_model.name}"
+        return f"simulated: {', '.join(model.name for model in self.cost_models)}"
+
+    @property
+    def cost_models(self) -> tuple[CostModel, ...]:
+        """All models."""
+        return (self.cost_model, *self.others)
 
     def costs(self, placed: Sequence[Placed]) -> list[Floats]:
         """Predicted phases.

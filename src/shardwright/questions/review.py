@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InfeasibleTask
+from shardwright.search.solve import check_time_limit
 from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.diff import PlanDiff
@@ -17,6 +19,8 @@ from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import RunsOn, other_runtime, preferred_runtimes
 
 _LEAST_GAIN = 1e-6  # of a step: less is rounding
+_HERE = 0.6  # share of the time limit for the plan's own runtime; the rest is the other one's
+_WORTH = 0.3  # least share of the time limit for the other runtime: on large tasks a search that starts later ends long after the limit
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,15 @@ class Review:
         better: the best plan found; the plan itself if none is better.
         bound_ms: no plan of the kinds that `better.bound_scope` names takes less. None if nothing is proven, or if the plan under
             review takes less because it is of another kind.
-        elsewhere: the best plan found for the other runtime; None if there is none.
+        elsewhere: the best plan found for the other runtime; None if there is none, or if no time was left to look.
+        looked_elsewhere: whether the other runtime was searched.
     """
 
     plan: Plan
     better: Plan
     bound_ms: float | None
     elsewhere: Plan | None = None
+    looked_elsewhere: bool = True
 
     @property
     def step_ms(self) -> float:
@@ -83,7 +89,7 @@ def review(
         strategy: finds the better plan.
         cost_model: prices both plans; by default as for `plan`.
         seed: of the search.
-        time_limit: of the search, in seconds.
+        time_limit: of the searches for both runtimes together, in seconds.
         runs_on: the runtime of the better plan; "auto" for that of the given one.
         move_cost: ms of step time that moving a GB counts for; the better plan then starts from the given one. None to plan anew.
 
@@ -92,6 +98,8 @@ def review(
         InfeasibleTask: no plan was found for the runtime.
         InvalidInput: an option breaks a rule.
     """
+    begin = time.monotonic()
+    check_time_limit(time_limit)
     given.check()
     model = with_groups(resolve_cost_model(cost_model, given.task), given.task)
     found = find_plan(
@@ -99,12 +107,15 @@ def review(
         strategy=strategy,
         cost_model=model,
         seed=seed,
-        time_limit=time_limit,
+        time_limit=None if time_limit is None else time_limit * _HERE,
         runs_on=preferred_runtimes(given.task, runs_on, given)[0],
         start=None if move_cost is None else given,
         move_cost=move_cost or 0.0,
     )
-    elsewhere = plan_elsewhere(found, strategy=strategy, cost_model=model, seed=seed, time_limit=time_limit)
+    left = None if time_limit is None else max(0.0, begin + time_limit - time.monotonic())
+    if left is not None and time_limit is not None and left < time_limit * _WORTH:
+        return replace(compared(given, found, model), looked_elsewhere=False)
+    elsewhere = plan_elsewhere(found, strategy=strategy, cost_model=model, seed=seed, time_limit=left)
     return replace(compared(given, found, model), elsewhere=elsewhere)
 
 

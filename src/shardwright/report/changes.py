@@ -7,6 +7,7 @@ device's time: their sum is smaller if tables share a launch, and larger if tabl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -131,6 +132,8 @@ class _Links:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._all = traffic(plan.task, plan.shards)
+        self._sets = {table: sets_of(plan.task, blocks) for table, blocks in plan.by_table.items()}
+        self._users = Counter(each for own in self._sets.values() for each in own)
 
     def without(self, table: str) -> Floats:
         """`(devices, 2)` forward and backward communication ms."""
@@ -138,7 +141,7 @@ class _Links:
         forward, backward = (
             _difference(getattr(self._all, way), getattr(part, way)) for way in ("forward", "backward")
         )
-        left = sets_of(self._plan.task, (shard for shard in self._plan.shards if shard.table != table))
+        left = [each for each, users in self._users.items() if users > (each in self._sets[table])]
         rest = Traffic(forward, backward, waits_of(prices_of(self._plan.task), left))
         return np.stack(rest.milliseconds(self._plan.task), axis=1)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
@@ -15,6 +16,7 @@ from shardwright.cost.score import scored
 from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.auto import Auto
+from shardwright.search.balance import Balanced, balanced, least_moved
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.flexshard.bound import plans_bound
@@ -25,8 +27,10 @@ from shardwright.search.strategy import ROUNDING, Strategy, Told, WarmStrategy, 
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import RunsOn, Runtime, on_their_sides, preferred_runtimes, task_for
+from shardwright.task.quantities import checked_number
 from shardwright.task.task import Task
 
+_FIRST = 0.5  # share of the time for the best step, if memory is balanced
 _WITHOUT_END = 2**31  # rounds of kicks: only the gap or the time limit ends the search
 _OF_TORCHREC: dict[BoundScope, BoundScope] = {"blocks": "torchrec", "wide": "torchrec_wide"}
 _SIDES = (
@@ -52,6 +56,8 @@ def plan(
     start: Plan | None = None,
     move_cost: float = 0.0,
     cross_replicas: bool = False,
+    balance_memory: float | None = None,
+    least_moves: float | None = None,
     progress: Told | None = None,
 ) -> Plan:
     """Find, check and score a plan.
@@ -74,6 +80,10 @@ def plan(
             ms that moving a GB takes, divided by the steps that the job still runs. 0 lets all move, infinity only what must move.
         cross_replicas: for TorchRec, whether tables that are replicated in `start` may be cut or moved whole, and others replicated.
             TorchRec loads no optimizer state for such tables.
+        balance_memory: 0.01 for the plan whose fullest device is the least full, among plans whose step is at most 1% longer than the
+            best one's. Takes some eight searches.
+        least_moves: 0.01 for the plan that moves the fewest bytes from `start`, among plans whose step is at most 1% longer than the best
+            one's. Takes some eight searches, and finds the `move_cost` itself.
         progress: called in a search with the ms of the best step so far, and the bound as far as it is proven, or None.
 
     Raises:
@@ -81,6 +91,20 @@ def plan(
         InvalidInput: the strategy is unknown, cannot start from a plan or proves no gap, the cost model cannot be read, or seed,
             time_limit, gap or move_cost breaks a rule.
     """
+    if least_moves is not None:
+        if start is None or move_cost or balance_memory is not None:
+            raise InvalidInput(
+                "least_moves needs a plan to start from (--from), and goes with neither move_cost nor balance_memory"
+            )
+        return _least_moved(
+            task, least_moves, start, strategy=strategy, time_limit=time_limit,
+            gap=gap, runs_on=runs_on, cost_model=cost_model, seed=seed, cross_replicas=cross_replicas,
+        )  # fmt: skip
+    if balance_memory is not None:
+        return plan_balanced(
+            task, balance_memory, strategy=strategy, time_limit=time_limit, gap=gap, runs_on=runs_on,
+            cost_model=cost_model, seed=seed, start=start, move_cost=move_cost, cross_replicas=cross_replicas,
+        ).plan  # fmt: skip
     begin = time.monotonic()
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     _check_options(chosen, seed, time_limit, start, move_cost, cross_replicas)
@@ -102,6 +126,61 @@ def plan(
                 raise
     seconds = time.monotonic() - begin
     return _with_bound(scored(replace(found, task=task, search_s=seconds), model), limited, model)
+
+
+def plan_balanced(
+    task: Task,
+    tolerance: float,
+    *,
+    strategy: str | Strategy = "auto",
+    time_limit: float | None = None,
+    gap: float | None = None,
+    runs_on: RunsOn | None = "auto",
+    **options: Any,
+) -> Balanced:
+    """Find the plan of least memory on its fullest device, within a tolerance of the best step.
+
+    Args:
+        task: as for `plan`.
+        tolerance: share of the best step by which the plan's may be longer.
+        strategy: as for `plan`.
+        time_limit: seconds of all searches together.
+        gap: as for `plan`, of the search for the best step.
+        runs_on: as for `plan`.
+        options: further options of `plan`.
+
+    Raises:
+        InfeasibleTask: as for `plan`.
+        InvalidInput: as for `plan`, or the tolerance is no number of at least 0.
+    """
+    begin = time.monotonic()
+    checked_number(tolerance, "balance_memory", zero=True)
+    if options.pop("least_moves", None) is not None:
+        raise InvalidInput("balance_memory and least_moves are two goals; leave one of them out")
+    check_time_limit(time_limit)
+    chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
+    first = None if time_limit is None else time_limit * _FIRST
+    best = plan(task, strategy=chosen, time_limit=first, gap=gap, runs_on=runs_on, **options)
+    runtime = preferred_runtimes(task, runs_on, best)[0]
+
+    def search(of: Task, near: float | None, seconds: float | None) -> Plan:
+        ends = near if isinstance(chosen, (Auto, Certified)) else None
+        return plan(of, strategy=chosen, time_limit=seconds, gap=ends, runs_on=runtime, **options)
+
+    return balanced(best, tolerance, search, runtime, None if time_limit is None else begin + time_limit)
+
+
+def _least_moved(task: Task, tolerance: float, start: Plan, *, time_limit: float | None, **options: Any) -> Plan:
+    begin = time.monotonic()
+    checked_number(tolerance, "least_moves", zero=True)
+    check_time_limit(time_limit)
+    best = plan(task, start=start, time_limit=None if time_limit is None else time_limit * _FIRST, **options)
+    options["runs_on"] = preferred_runtimes(task, options["runs_on"], best)[0]
+
+    def search(price: float, seconds: float | None) -> Plan:
+        return plan(task, start=start, move_cost=price, time_limit=seconds, **options)
+
+    return least_moved(best, start, tolerance, search, None if time_limit is None else begin + time_limit)
 
 
 def _planned(

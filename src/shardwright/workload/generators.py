@@ -41,12 +41,14 @@ PUBLIC_MODELS = {
     "hugectr-180": "hugectr_180_tables",
     "hugectr-200": "hugectr_200_tables",
     "hugectr-7": "hugectr_7_tables",
+    "torchrec-dlrm": "torchrec_dlrm",
+    **{f"nvidia-{size}": f"nvidia_{size}" for size in ("tiny", "small", "medium", "large", "jumbo")},
 }
 """For each model, the name of its entry in the shipped facts."""
 
-ZIPF = {"mlperf-dlrm-dcnv2": 1.05, "hugectr-180": 1.1, "hugectr-200": 1.1, "hugectr-7": 1.1}
-"""Zipf exponent of the accesses. HugeCTR's is published. MLPerf's is an assumption: the ids of Criteo's click logs fall off
-about like 1 / rank, and no more exact figure is published in text."""
+ZIPF = {name: 1.1 if name.startswith("hugectr") else 1.05 for name in PUBLIC_MODELS}
+"""Zipf exponent of the accesses. HugeCTR's and NVIDIA's are published. That of the Criteo models is an assumption: the ids of
+Criteo's click logs fall off about like 1 / rank, and no more exact figure is published in text."""
 
 BATCH_SIZE = 65_536
 """Samples per step if a model publishes no batch size."""
@@ -209,8 +211,9 @@ def public_model(name: str, *, scale: float = 1.0, zipf: float | None = None) ->
     """Return the tables of a public model.
 
     Args:
-        name: `mlperf-dlrm-dcnv2` (26 tables), `hugectr-180` (177 tables, according to
-            its published groups), `hugectr-200` (200 tables) or `hugectr-7` (7 giant tables).
+        name: `mlperf-dlrm-dcnv2` or `torchrec-dlrm` (26 tables of Criteo's click logs each), `hugectr-180` (177 tables, according to its
+            published groups), `hugectr-200` (200 tables), `hugectr-7` (7 giant tables), or one of NVIDIA's synthetic models, in which
+            features share tables: `nvidia-tiny` (55 tables), `-small` (107), `-medium` (311), `-large` (612) and `-jumbo` (1,022).
         scale: factor on the rows of every table (a table keeps at least 1 row).
         zipf: Zipf exponent of the accesses, instead of the model's own in `ZIPF`.
 
@@ -220,7 +223,7 @@ def public_model(name: str, *, scale: float = 1.0, zipf: float | None = None) ->
     facts = _facts(name)
     exponent = ZIPF[name] if zipf is None else zipf
     tables = [
-        Table(table_name, rows, dim, float(pooling), access=AccessProfile.zipf(rows, exponent))
+        Table(table_name, rows, dim, pooling, access=AccessProfile.zipf(rows, exponent))
         for table_name, rows, pooling, dim in _specifications(facts)
     ]
     return tuple(tables) if scale == 1 else tuple(table.scaled_rows(scale) for table in tables)
@@ -300,8 +303,11 @@ def _with_unique_names(tables: Sequence[Table]) -> list[Table]:
     return result
 
 
-def _specifications(facts: dict[str, Any]) -> list[tuple[str, int, float, int]]:
-    """Return name, rows, lookups per sample and dim of each table; the third table of group 0 is named g0_2."""
+def _specifications(facts: dict[str, Any]) -> list[tuple[str, int, float | list[float], int]]:
+    """Return name, rows, lookups per sample and dim of each table; the third table of group 0 is named g0_2.
+
+    Lookups are a list if features share the table.
+    """
     if "groups" not in facts:
         return [
             (f"cat_{i}", rows, lookups, facts["dim"])

@@ -265,6 +265,42 @@ def test_a_check_searches_nothing(cli, task_file, option):
     assert "--check searches nothing; leave all options but --model, --export and --json out" in outcome.err
 
 
+@pytest.mark.slow
+def test_memory_is_balanced_within_a_tolerance(cli, task_file, model_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = cli(
+        "plan", task_file, "--model", model_file, "--balance-memory", "20%", "-o", "even.json", "--json"
+    ).document
+    assert sw.Plan.load("even.json").cost.step_ms <= 1.2 * found["balance"]["best_ms"]
+    assert found["balance"]["least_bytes"] <= found["balance"]["fullest_bytes"]
+    assert "the fullest device holds" in cli("plan", task_file, "--model", model_file, "--balance-memory", "0.2").out
+    for value, says in (("much", "balance_memory is"), ("-1%", "balance_memory is")):
+        outcome = cli("plan", task_file, "--model", model_file, "--balance-memory", value)
+        assert outcome.code == 2
+        assert says in outcome.err
+    groups = cli("plan", task_file, "--balance-memory", "1%", "--sharding-group-size", "auto")
+    assert groups.code == 2
+    assert "leave out --balance-memory" in groups.err
+
+
+@pytest.mark.slow
+def test_little_moves_within_a_tolerance(cli, task_file, model_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cli("plan", task_file, "--model", model_file, "--strategy", "random", "-o", "old.json")
+    options = ("plan", task_file, "--model", model_file, "--from", "old.json", "--json")
+    free, least = (cli(*options, *more).document["change"] for more in ((), ("--least-moves", "30%")))
+    assert least["moved_bytes"] <= free["moved_bytes"]
+    for more, says in (
+        (("--balance-memory", "1%", "--least-moves", "1%", "--from", "old.json"), "leave one of them out"),
+        (("--least-moves", "1%"), "needs a plan to start from (--from)"),
+        (("--least-moves", "much", "--from", "old.json"), "least_moves is"),
+        (("--least-moves", "1%", "--sharding-group-size", "auto"), "leave out --least-moves"),
+    ):
+        outcome = cli("plan", task_file, "--model", model_file, *more)
+        assert outcome.code == 2
+        assert says in outcome.err
+
+
 def test_the_help_names_every_listed_strategy(cli):
     from shardwright.cli.options import STRATEGIES
 

@@ -4,6 +4,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.sharding.torchrec_files import plan_from_sharding_plan
+from tests.unit.sharding.test_stats_table import ROWS, table
+from tests.unit.sharding.test_stats_table import log as stats_log
 
 
 @pytest.fixture
@@ -87,6 +89,38 @@ def test_bad_input_is_one_line(cli, plan_file, torchrec_file, task_file, tmp_pat
         ([tmp_path / "none.json"], "none.json"),
         ([task_file], "unknown field"),
         ([plan_file, "-o", plan_file], "plan.json"),
+    ):
+        outcome = cli("review", *arguments)
+        assert outcome.code == 2
+        assert says in outcome.err
+        assert outcome.err.count("\n") == 1
+
+
+def test_a_log_of_torchrecs_planner_is_reviewed(cli, model_file, tmp_path):
+    log, saved, better = tmp_path / "train.log", tmp_path / "task.yaml", tmp_path / "better.json"
+    log.write_text("epoch 1\n" + stats_log(table(ranks=4)))
+    outcome = cli("review", log, "--model", model_file, "--save-task", saved, "-o", better, "--time-limit", 1, "--json")
+    assert outcome.code == 0
+    assert any("h100" in text for text in outcome.document["assumed"])
+    task = sw.Task.load(saved)
+    assert [one.name for one in task.tables] == ["user", "item", "seq"]
+    plan_from_sharding_plan(json.loads(better.read_text()), task, "better").check()
+    again = cli("review", log, "--model", model_file, "--task", saved, "--time-limit", 1)
+    assert again.code == 0
+    assert f"{outcome.document['step_ms']:.3f}" in again.out
+
+
+def test_bad_logs_are_one_line(cli, plan_file, task_file, tmp_path):
+    two, none = tmp_path / "two.log", tmp_path / "none.log"
+    two.write_text(stats_log(table()) + "\n" + stats_log(table(rows=ROWS[:2])))
+    none.write_bytes(b"\xff epoch 1\n" * 100)
+    for arguments, says in (
+        ([two], "holds 2 plans, which begin in lines"),
+        ([two, "--which", 3], "choose one of them with --which, from 1 to 2"),
+        ([none], "holds no planner statistics"),
+        ([two, "--which", 1, "--task", task_file], "the task has no table 'bags.user'"),
+        ([two, "--task", task_file, "--topology", "h100-8"], "leave --topology out"),
+        ([plan_file, "--which", 1], "is no log"),
     ):
         outcome = cli("review", *arguments)
         assert outcome.code == 2

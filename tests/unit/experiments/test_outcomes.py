@@ -1,11 +1,12 @@
 import re
+from dataclasses import replace
 
 import pytest
 from experiments.entrants import Entrant, Limits, digest, entrant, model_version, torchrec_version
 from experiments.outcomes import NO_PLAN, NO_ROOM, NO_TIME, UNSUPPORTED, planned
 
 from shardwright.integrations.torchrec.rival import TorchRec
-from shardwright.task import Table, Task, Topology
+from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 
 MODEL = SimpleCostModel()
@@ -56,8 +57,8 @@ def test_a_task_without_any_plan():
 
 
 def test_a_strategy_that_cannot_plan_such_tasks():
-    topology = Topology.preset("h100-8", devices_per_host=2)
-    row, _ = planned(Task(SMALL.tables, topology, 256), entrant("dreamshard", device="h100"))
+    tiered = {SMALL.tables[0].name: TableConstraint(sharding_types=("tiered",))}
+    row, _ = planned(replace(SMALL, constraints=Constraints(tiered)), entrant("dreamshard"))
     assert row["failure"] == UNSUPPORTED
 
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +9,9 @@ from safetensors.numpy import load_file, save_file
 from shardwright import tensor_files
 from shardwright.cost import save_model
 from shardwright.errors import InvalidInput
-from shardwright.learned import policy_files
 from shardwright.learned.arrays import TABLE_FEATURES
 from shardwright.learned.checkpoints import load_checkpoint, save_checkpoint
-from shardwright.learned.policy_files import SavedPolicy, bundled_policy, load_policy, save_policy
+from shardwright.learned.policy_files import PRICES, SavedPolicy, bundled_policy, load_policy, save_policy
 from tests.unit.cli.models import linear_model
 
 WEIGHTS = {"encoder.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zeros(1, dtype=np.float32)}
@@ -120,18 +120,18 @@ def test_no_file_a_folder_and_a_cost_model_are_refused(tmp_path):
         load_policy(tmp_path / "model.safetensors", "dreamshard")
 
 
-def test_bundled_policies_are_found_by_strategy_and_device(tmp_path, monkeypatch):
-    folder = tmp_path / "policies"
-    folder.mkdir()
-    (folder / "dreamshard-cpu.safetensors").touch()
-    monkeypatch.setattr(policy_files.resources, "files", lambda package: tmp_path)
-    assert bundled_policy("dreamshard", "cpu") == folder / "dreamshard-cpu.safetensors"
-    assert bundled_policy("dreamshard", "h100") is None
-    assert bundled_policy("autoshard", "cpu") is None
-    assert bundled_policy("dreamshard", "x/../../policies/dreamshard-cpu") is None
+def test_one_policy_of_each_strategy_is_bundled_and_reads_prices():
+    found = {strategy: load_policy(bundled_policy(strategy), strategy) for strategy in ("autoshard", "dreamshard")}
+    assert all(policy.metadata["inputs"] == PRICES and policy.metadata["world"] for policy in found.values())
+    folder = bundled_policy("autoshard").parent
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 2_000_000
+    assert len(list(folder.iterdir())) == 2
 
 
-def test_bundled_policies_load():
-    for strategy in ("autoshard", "dreamshard"):
-        path = bundled_policy(strategy, "cpu")
-        assert path is None or load_policy(path, strategy).metadata["world"]
+def test_a_policy_that_reads_other_prices_is_refused(tmp_path):
+    policy = load_policy(bundled_policy("autoshard"), "autoshard")
+    save_policy(replace(policy, metadata=policy.metadata | {"inputs": "prices 0"}), tmp_path / "old.safetensors")
+    with pytest.raises(
+        InvalidInput, match="reads 'prices 0', this version offers 'prices 1'.*shardwright learn autoshard"
+    ):
+        load_policy(tmp_path / "old.safetensors", "autoshard")

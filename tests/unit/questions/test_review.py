@@ -64,3 +64,22 @@ def test_a_plan_that_breaks_a_rule_is_refused():
     task = task_of(3, 2)
     with pytest.raises(InvalidPlan):
         sw.review(sw.Plan(task, planned("size", task).shards[:-1]), cost_model=MODEL)
+
+
+def test_the_time_limit_is_for_both_searches(monkeypatch):
+    limits = []
+
+    def quick(task, *, time_limit, runs_on, cost_model, **_):
+        limits.append(time_limit)
+        return sw.plan(task, strategy="greedy", runs_on=runs_on, cost_model=cost_model)
+
+    given = planned("random")
+    monkeypatch.setattr("shardwright.questions.review.find_plan", quick)
+    assert sw.review(given, cost_model=MODEL, time_limit=100.0).looked_elsewhere
+    assert len(limits) == 2
+    assert limits[0] < 100.0
+    assert limits[1] <= 100.0
+    monkeypatch.setattr("shardwright.questions.review._WORTH", 1.0)  # as if the first search had used up all time
+    found = sw.review(given, cost_model=MODEL, time_limit=100.0)
+    assert not found.looked_elsewhere
+    assert found.elsewhere is None

@@ -323,4 +323,12 @@ def test_shipped_facts_are_the_published_ones():
         pytest.skip(f"{source} is absent; set SHARDWRIGHT_SHARED to the folder that holds data/public_models.yaml")
     import yaml
 
-    assert _all_facts() == yaml.safe_load(source.read_text())
+    published = yaml.safe_load(source.read_text())
+    assert {name: _all_facts()[name] for name in published} == published
+
+
+def test_features_of_nvidias_models_share_tables():
+    model = public_model("nvidia-tiny")
+    assert len(model) == 55
+    assert [table.poolings for table in model[:4]] == [(1, 10), (1, 10), (1, 10), (1,)]
+    assert sum(table.weight_bytes for table in model) / 2**30 == pytest.approx(4.2, abs=0.05)  # as published

@@ -1,4 +1,4 @@
-"""`torchrec`: TorchRec's planner, for comparisons.
+"""`torchrec`: TorchRec's planner, for comparisons; and `tzrec`: the same as TorchEasyRec sets it up, with dynamic programming.
 
 It runs in a process of its own, so that planning here loads no torch and the planner can be ended: TorchRec looks at its timeout only
 between two proposals, and one proposal can take minutes.
@@ -14,7 +14,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
@@ -39,6 +39,8 @@ SHARDING_TYPES = {
 }
 """TorchRec's names for our sharding types."""
 
+Proposer: TypeAlias = Literal["default", "dynamic_programming"]
+
 _ON_CPU = {
     "pooled": ("data_parallel", "table_wise", "column_wise"),
     "sequence": ("table_wise", "column_wise", "row_wise"),
@@ -53,12 +55,14 @@ class TorchRec:
 
     Attributes:
         statistics: whether the planner is given the pooling factors; without them it takes 1 for each, as most users run it.
+        proposer: what proposes sharding types for all tables: TorchRec's defaults, or dynamic programming as in TorchEasyRec.
         time_limit_s: seconds after which the planner ends if the search has no deadline; the best plan so far counts. From some 200
             tables on 16 devices on, the planner takes minutes.
         name: name of the strategy.
     """
 
     statistics: bool = True
+    proposer: Proposer = "default"
     time_limit_s: float = 60.0
     name: str = "torchrec"
 
@@ -81,6 +85,7 @@ class TorchRec:
         request = {
             "task": task_to_dict(task),
             "statistics": self.statistics,
+            "proposer": self.proposer,
             "timeout_s": max(1, math.floor(left)),
             "seed": seed,
         }
@@ -117,6 +122,14 @@ class TorchRec:
                 )
         reply: dict[str, Any] = json.loads(run.stdout)
         return reply
+
+
+@dataclass(frozen=True)
+class TorchEasyRec(TorchRec):
+    """TorchRec's planner with the proposers of TorchEasyRec."""
+
+    proposer: Proposer = "dynamic_programming"
+    name: str = "tzrec"
 
 
 def compute_device(topology: Topology) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.proposers import UniformProposer
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 
@@ -24,6 +25,8 @@ from shardwright.integrations.torchrec.models import (
     torchrec_topology,
 )
 from shardwright.integrations.torchrec.problem import problem_of
+from shardwright.integrations.torchrec.proposers import DynamicProgramming
+from shardwright.integrations.torchrec.rival import Proposer
 from shardwright.sharding.plan import Plan
 from shardwright.task.files import task_from_dict
 from shardwright.task.task import Task
@@ -33,7 +36,14 @@ _ATTEMPTS = 5
 _LEAST_RESERVED = 0.005
 
 
-def torchrec_plan(task: Task, *, statistics: bool = True, timeout_seconds: int | None = None, seed: int = 0) -> Plan:
+def torchrec_plan(
+    task: Task,
+    *,
+    statistics: bool = True,
+    proposer: Proposer = "default",
+    timeout_seconds: int | None = None,
+    seed: int = 0,
+) -> Plan:
     """Plan a task with TorchRec's `EmbeddingShardingPlanner`.
 
     TorchRec counts memory differently from our account. If its plan exceeds our account, it is asked again with that much less memory.
@@ -41,6 +51,7 @@ def torchrec_plan(task: Task, *, statistics: bool = True, timeout_seconds: int |
     Args:
         task: the task; all its memory is for embeddings, so nothing is reserved.
         statistics: whether TorchRec is told the pooling factors.
+        proposer: proposes sharding types, as in `shardwright.integrations.torchrec.rival.TorchRec`.
         timeout_seconds: TorchRec's own timeout, which it checks between two proposals.
         seed: only recorded in the plan; the planner draws no random numbers.
 
@@ -53,7 +64,7 @@ def torchrec_plan(task: Task, *, statistics: bool = True, timeout_seconds: int |
     places = problem_of(module, sharders, torchrec_topology(task.topology), local_batch_size(task))
     reason, reserved, started = "", 0.0, time.monotonic()
     for _ in range(_ATTEMPTS):
-        planner = _planner(task, constraints, reserved, _left(timeout_seconds, started))
+        planner = _planner(task, constraints, proposer, reserved, _left(timeout_seconds, started))
         try:
             found = plan_of(planner.plan(module, sharders), places)
         except PlannerError as error:
@@ -72,15 +83,20 @@ def torchrec_plan(task: Task, *, statistics: bool = True, timeout_seconds: int |
 
 
 def _planner(
-    task: Task, constraints: dict[str, ParameterConstraints], reserved: float, timeout_seconds: int | None
+    task: Task,
+    constraints: dict[str, ParameterConstraints],
+    proposer: Proposer,
+    reserved: float,
+    timeout_seconds: int | None,
 ) -> EmbeddingShardingPlanner:
-    """TorchRec's planner with its default parts, which holds back a share of the memory."""
+    """TorchRec's planner with its default parts but for the proposer, which holds back a share of the memory."""
     return EmbeddingShardingPlanner(
         topology=torchrec_topology(task.topology),
         batch_size=local_batch_size(task),
         storage_reservation=FixedPercentageStorageReservation(reserved),
         stats=[],
         constraints=constraints,
+        proposer=[DynamicProgramming(), UniformProposer()] if proposer == "dynamic_programming" else None,
         debug=False,
         timeout_seconds=timeout_seconds,
     )
@@ -92,7 +108,7 @@ def _left(timeout_seconds: int | None, started: float) -> int | None:
 
 
 def main() -> None:
-    """Read {"task", "statistics", "timeout_s", "seed"} from standard input, write {"shards"} or {"error"} to standard output."""
+    """Read a request ("task", "statistics", "proposer", "timeout_s", "seed") from standard input, write {"shards"} or {"error"}."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # TorchRec's prints must not mix with the reply
     logging.disable(logging.WARNING)
@@ -102,6 +118,7 @@ def main() -> None:
         plan = torchrec_plan(
             task_from_dict(request["task"], "task"),
             statistics=request["statistics"],
+            proposer=request["proposer"],
             timeout_seconds=None if timeout_s is None else max(1, int(timeout_s)),
             seed=request["seed"],
         )

@@ -1,4 +1,4 @@
-"""The strategy `autoshard`: a learned policy places units greedily, one after another, with numpy alone."""
+"""The strategy `autoshard`: a learned policy places units one after another, with numpy alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.learned.arrays import Ints, PlacementArrays
 from shardwright.learned.autoshard.policy import NAME, AutoShardWeights, Setting, decode
-from shardwright.learned.policy_files import ByPolicy
+from shardwright.learned.policy_files import INPUTS, ByPolicy, SavedPolicy
+from shardwright.learned.priced.placing import copies_for, placements
+from shardwright.learned.priced.policy import PricedPolicy
+from shardwright.learned.priced.task import PricedTask
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
@@ -22,9 +25,10 @@ TRIES = 64
 
 @dataclass(frozen=True)
 class AutoShard(ByPolicy):
-    """Placement by the learned policy of [autoshard] (see `policy`). It regards no communication and makes no column splits.
+    """Placement by a policy that AutoShard's actor and critic learned [autoshard]; it makes no column splits.
 
-    The policy is a redesign; it places as published only if learned with `preset=published`.
+    The bundled policy reads the prices of the task's cost model, links included (see `priced.policy`). A policy learned as published
+    (`preset=published`) reads table features, has a cost model of its own, and regards kernels only.
 
     Attributes:
         policy: as in `ByPolicy`.
@@ -36,16 +40,23 @@ class AutoShard(ByPolicy):
     name: str = NAME
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Place by the policy with its own cost model; `cost_model` is not used.
-
-        If a unit finds no device, the search tries other orders and random draws, until one fits or the deadline has passed.
+        """Place by the policy. If a unit finds no device, try other orders and random draws, until one fits or the deadline has passed.
 
         Raises:
-            InfeasibleTask: every try left a unit without a device, or there is no policy.
+            InfeasibleTask: every try left a unit without a device.
             InvalidInput: the policy file cannot be read.
         """
-        arrays, weights = PlacementArrays.of(task), self.read_policy(task, AutoShardWeights)
-        return arrays.plan(placed(arrays, weights, seed, deadline), self.name, seed)
+        policy = self.read_policy(_policy)
+        if isinstance(policy, PricedPolicy):
+            arrays = PlacementArrays.of(task, features=False)
+            found = placements(policy, PricedTask.of(arrays, cost_model), copies_for(arrays), seed, deadline)
+            return arrays.plan(found[0], self.name, seed)
+        arrays = PlacementArrays.of(task)
+        return arrays.plan(placed(arrays, policy, seed, deadline), self.name, seed)
+
+
+def _policy(saved: SavedPolicy) -> PricedPolicy | AutoShardWeights:
+    return PricedPolicy(saved) if INPUTS in saved.metadata else AutoShardWeights(saved)
 
 
 def placed(arrays: PlacementArrays, weights: AutoShardWeights, seed: int, deadline: float | None) -> Ints:

@@ -17,7 +17,10 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.learned.arrays import Floats, Ints, PlacementArrays
 from shardwright.learned.dreamshard.policy import NAME, STUCK, EncodedTask, Policy
-from shardwright.learned.policy_files import ByPolicy
+from shardwright.learned.policy_files import INPUTS, ByPolicy, SavedPolicy
+from shardwright.learned.priced.placing import copies_for, placements
+from shardwright.learned.priced.policy import PricedPolicy
+from shardwright.learned.priced.task import PricedTask
 from shardwright.learned.worlds import SimulatedWorld, step_ms
 from shardwright.search.certified import Certified
 from shardwright.search.engine.plans import WarmStart
@@ -76,9 +79,10 @@ def _hardest_first(arrays: PlacementArrays) -> Ints:
 
 @dataclass(frozen=True)
 class DreamShard(ByPolicy):
-    """Greedy placement by a DreamShard policy [dreamshard]; the cost model is not used.
+    """Placement by a policy that DreamShard's REINFORCE learned [dreamshard].
 
-    The policy is a redesign; it places as published only if learned with `preset=published`.
+    The bundled policy reads the prices of the task's cost model (see `priced.policy`), where the paper estimates them by a network of
+    its own. A policy learned as published (`preset=published`) brings that network, and does not ask the cost model.
 
     Attributes:
         policy: as in `ByPolicy`.
@@ -90,14 +94,23 @@ class DreamShard(ByPolicy):
     name: str = NAME
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Place by the policy; the seed matters only if memory is tight.
+        """Place by the policy.
 
         Raises:
             InvalidInput: the policy's file cannot be read, or belongs to another strategy or feature set.
             InfeasibleTask: the policy found no placement that keeps memory and constraints.
         """
-        arrays, policy = PlacementArrays.of(task), self.read_policy(task, Policy)
+        policy = self.read_policy(_policy)
+        if isinstance(policy, PricedPolicy):
+            arrays = PlacementArrays.of(task, features=False)
+            found = placements(policy, PricedTask.of(arrays, cost_model), copies_for(arrays), seed, deadline)
+            return arrays.plan(found[0], self.name, seed)
+        arrays = PlacementArrays.of(task)
         return arrays.plan(greedy_placement(policy, policy.encode(arrays), seed), self.name, seed)
+
+
+def _policy(saved: SavedPolicy) -> PricedPolicy | Policy:
+    return PricedPolicy(saved) if INPUTS in saved.metadata else Policy(saved)
 
 
 @dataclass(frozen=True)
@@ -129,26 +142,29 @@ class DreamShardPlus(ByPolicy):
 
         Raises:
             InvalidInput: the policy's file cannot be read, or belongs to another strategy or feature set.
-            InfeasibleTask: the search found no plan that keeps memory and constraints, or there is no policy.
+            InfeasibleTask: the search found no plan that keeps memory and constraints.
         """
         search = _FromProposal(self.tolerance, self.patience, self.threads, self.name)
-        policy = self.read_policy(task, Policy)
+        policy = self.read_policy(_policy)
         try:
-            proposed = self._proposed(task, cost_model, policy, seed)
+            proposed = self._proposed(task, cost_model, policy, seed, deadline)
         except InfeasibleTask:
             return search.search(task, cost_model, seed=seed, deadline=deadline)
         return search.search_from(task, cost_model, start=proposed, move_cost=0.0, seed=seed, deadline=deadline)
 
-    def _proposed(self, task: Task, cost_model: CostModel, policy: Policy, seed: int) -> Plan:
+    def _proposed(
+        self, task: Task, cost_model: CostModel, policy: PricedPolicy | Policy, seed: int, deadline: float | None
+    ) -> Plan:
         """The plan of the fastest placement by the cost model, among the greedy and the sampled ones."""
+        if isinstance(policy, PricedPolicy):
+            arrays = PlacementArrays.of(task, features=False)
+            found = placements(policy, PricedTask.of(arrays, cost_model), 1 + self.proposals, seed, deadline)
+            return arrays.plan(found[0], self.name, seed)
         arrays = PlacementArrays.of(task)
         encoded = policy.encode(arrays)
-        placements = [
-            greedy_placement(policy, encoded, seed),
-            *sampled_placements(policy, encoded, self.proposals, seed),
-        ]
-        costs = SimulatedWorld(cost_model).costs([(arrays, placement) for placement in placements])
-        return arrays.plan(placements[int(np.argmin([step_ms(phases) for phases in costs]))], self.name, seed)
+        several = [greedy_placement(policy, encoded, seed), *sampled_placements(policy, encoded, self.proposals, seed)]
+        costs = SimulatedWorld(cost_model).costs([(arrays, placement) for placement in several])
+        return arrays.plan(several[int(np.argmin([step_ms(phases) for phases in costs]))], self.name, seed)
 
 
 class _FromProposal(Certified):

@@ -125,3 +125,12 @@ def test_types_that_make_too_many_shards_are_not_offered():
         "table_wise",
         "column_wise",
     ]
+
+
+@pytest.mark.slow
+def test_dynamic_programming_proposes_in_place_of_torchrecs_defaults():
+    task = task_of(6, 4)
+    plan = strategy_named("tzrec").search(task, SimpleCostModel(), seed=0, deadline=None)
+    plan.check()
+    assert plan.strategy == "tzrec"
+    assert torchrec_plan(task, proposer="dynamic_programming").shards == plan.shards

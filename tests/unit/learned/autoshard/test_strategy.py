@@ -155,16 +155,6 @@ def test_a_table_larger_than_any_device_is_found_before_anything_is_placed(tmp_p
         search(saved(tmp_path), task)
 
 
-def test_without_a_policy_the_strategy_says_how_to_get_one():
-    task = replace(varied_task(0), topology=Topology(devices_per_host=3, device="none-such"))
-    says = AutoShard().supports(task)
-    assert says is not None
-    assert "no policy is bundled for device 'none-such'" in says
-    assert "shardwright learn autoshard" in says
-    with pytest.raises(InfeasibleTask, match="--policy"):
-        search(AutoShard(), task)
-
-
 def test_tables_that_may_not_be_whole_are_refused(tmp_path):
     task = varied_task(0)
     cut = {task.tables[0].name: TableConstraint(sharding_types=("tiered",))}

@@ -93,7 +93,7 @@ def test_tight_memory_is_met_by_placing_large_units_first(tmp_path):
         saved.weights["policy.logit.weight"] = np.repeat(np.float32([[1.0, 0.0]]), 32, axis=1)
         save_policy(saved, tmp_path / f"{seed}.safetensors")
         task = packing_task(1.05)
-        applied = DreamShard(tmp_path / f"{seed}.safetensors").read_policy(task, Policy)
+        applied = DreamShard(tmp_path / f"{seed}.safetensors").read_policy(Policy)
         encoded = applied.encode(PlacementArrays.of(task))
         stuck += bool((applied.place(encoded) == STUCK).any())
         placed = greedy_placement(applied, encoded, 0)
@@ -109,16 +109,6 @@ def test_what_cannot_be_placed_is_told_with_numbers_and_a_remedy(policy):
         DreamShard(policy).search(impossible_task(), MODEL, seed=0, deadline=None)
     with pytest.raises(InfeasibleTask, match="table 't0' needs"):
         DreamShard(policy).search(packing_task(0.5), MODEL, seed=0, deadline=None)
-
-
-@pytest.mark.parametrize("kind", [DreamShard, DreamShardPlus])
-def test_without_a_policy_the_strategy_says_how_to_get_one(kind):
-    task = sw.Task(task_of(3, 2).tables, sw.Topology(device="nothing-like-it", memory="4 GB"), 64)
-    assert "learn one with 'shardwright learn dreamshard'" in kind().supports(task)
-    with pytest.raises(InfeasibleTask, match="no policy is bundled for device 'nothing-like-it'"):
-        plan(task, kind())
-    with pytest.raises(InfeasibleTask, match="'nothing-like-it'"):
-        kind().search(task, MODEL, seed=0, deadline=None)
 
 
 def test_a_policy_of_another_strategy_is_refused(tmp_path):

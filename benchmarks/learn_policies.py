@@ -1,0 +1,58 @@
+"""Makes the bundled policies anew: `make policies`.
+
+    python -m benchmarks.learn_policies --processor MODEL [--rounds N] [FOLDER]
+
+Both policies learn from the tasks of `policies.yaml`, priced by the model of one processor and by published GPUs. What the figures of
+`learned_quality` are about is left out: the other processor, the H100 as measured, one published GPU, and half of all tables. A training
+that is stopped goes on when the program is started again; its figures go to `out/learned/logs`, for TensorBoard.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardwright.cost.files import load_model
+from shardwright.cost.published import PublishedModel
+from shardwright.learned.options import PricedAutoShard, PricedDreamShard
+from shardwright.learned.policy_files import bundled_policy, save_policy
+from shardwright.learned.records import TrainingRecord
+from shardwright.learned.trainer import learn
+from shardwright.learned.worlds import SimulatedWorld
+from shardwright.threads import one_thread
+from shardwright.workload.training_tasks import load_training_tasks
+
+LOGS = Path("out/learned/logs")
+GPUS = ("rtx2080ti", "v100", "h200", "b200", "mi250", "mi300")
+"""Published GPUs to learn from: neither the H100 nor the A100."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=bundled_policy("dreamshard").parent)
+    parser.add_argument("--processor", type=Path, required=True, help="cost model of the processor to learn from")
+    parser.add_argument("--tasks", type=Path, default=Path(__file__).with_name("policies.yaml"))
+    parser.add_argument(
+        "--strategies", nargs="+", default=("dreamshard", "autoshard"), choices=("dreamshard", "autoshard")
+    )
+    parser.add_argument("--rounds", type=int, help="rounds of each training; by default those of its options")
+    parser.add_argument("--logs", type=Path, default=LOGS)
+    options = parser.parse_args(arguments)
+    tasks = load_training_tasks(options.tasks).tasks
+    world = SimulatedWorld(load_model(options.processor), tuple(PublishedModel(gpu) for gpu in GPUS))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for strategy in options.strategies:
+        kind = PricedDreamShard if strategy == "dreamshard" else PricedAutoShard
+        how = kind(rounds=options.rounds) if options.rounds else kind()
+        logs = options.logs / strategy
+        logs.mkdir(parents=True, exist_ok=True)
+        checkpoint = logs / "checkpoint"
+        with one_thread(), TrainingRecord(logs) as record:
+            policy = learn(tasks, world, how, record=record, checkpoint=checkpoint)
+        save_policy(policy, options.folder / f"{strategy}.safetensors")
+        checkpoint.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Public models: what we predict of their embedding part, beside what others published of whole steps.
+
+    python -m benchmarks.public_models                     # results/public_models.md
+    python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml
+
+Published steps hold dense layers too, and were trained by plans of their own. A predicted embedding part above them would be wrong; the
+share that it has of them should grow with the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import shardwright as sw
+from benchmarks import results_table
+from shardwright.errors import InfeasibleTask
+from shardwright.workload import public_task
+
+SECONDS = 20.0
+JOURNAL = Path("public_models.jsonl")
+OF_NVIDIA = "whole step, distributed-embeddings on DGX A100, Adagrad"
+OF_MLCOMMONS = "whole step, torchrec_dlrm on AWS p4d, from records a second"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model on a cluster, and its published step if there is one.
+
+    Attributes:
+        model: name of the public model.
+        preset: topology of a host.
+        devices: number of devices.
+        batch_size: samples a step; None for the published ones.
+        memory: bytes of a device for tables; None for the preset's.
+        step_ms: the published step; None if none is published.
+        what: what that step covers, and where it ran.
+    """
+
+    model: str
+    preset: str
+    devices: int
+    batch_size: int | None = None
+    memory: str | None = None
+    step_ms: float | None = None
+    what: str = "–"
+
+    @property
+    def task(self) -> sw.Task:
+        """The model on its cluster."""
+        near = min(self.devices, 8)
+        more = {} if self.memory is None else {"memory": self.memory}
+        topology = sw.Topology.preset(self.preset, hosts=self.devices // near, devices_per_host=near, **more)
+        return public_task(self.model, topology, batch_size=self.batch_size)
+
+
+STEPS_OF_NVIDIA = {
+    "tiny": {1: 24.433, 8: 5.537, 16: 4.867},
+    "small": {1: 67.355, 8: 17.203, 16: 12.461, 32: 11.839},
+    "medium": {8: 63.393, 16: 46.636, 32: 37.732, 128: 27.329},
+    "large": {32: 67.57, 128: 37.934},
+    "jumbo": {128: 124.3},
+}
+"""Steps in ms by GPUs: README of the synthetic models of NVIDIA-Merlin/distributed-embeddings."""
+
+OF_FOLDER = {
+    "meta_1935_tables_96_gpus": (
+        1469.293,
+        "TorchRec's own estimate of its plan: sum of maxima in the statistics that its documentation shows",
+    )
+}
+"""Published figures of models in a folder, by file."""
+
+CASES = (
+    *(
+        Published(f"nvidia-{size}", "a100-8", devices, step_ms=step, what=OF_NVIDIA)
+        for size, steps in STEPS_OF_NVIDIA.items()
+        for devices, step in steps.items()
+    ),
+    Published("torchrec-dlrm", "a100-8", 8, 8 * 2048, "34 GB", 9.8, OF_MLCOMMONS),
+    Published("torchrec-dlrm", "a100-8", 8, 8 * 8192, "34 GB", 12.2, OF_MLCOMMONS),
+    Published("mlperf-dlrm-dcnv2", "h100-8", 8),
+    Published("hugectr-180", "h100-8", 8),
+    Published("hugectr-200", "h100-8", 16),
+    Published("hugectr-7", "h100-8", 32),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="task files of further models, NAME.task.yaml")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in the model's name")
+    parser.add_argument("--journal", type=Path, default=JOURNAL)
+    options = parser.parse_args(arguments)
+    rows = []
+    known = {row["case"]: row for row in _read(options.journal)}
+    for name, task, step_ms, what in _cases(options.models):
+        if options.only in name:
+            row = known.get(name) or _outcome(name, task, step_ms, what)
+            if name not in known:
+                with options.journal.open("a", encoding="utf-8") as journal:
+                    journal.write(json.dumps(row) + "\n")
+                print(row, file=sys.stderr, flush=True)
+            rows.append(row)
+    write(rows, "python -m benchmarks.public_models" + (" --models FOLDER" if options.models else ""))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def _cases(folder: Path | None) -> Iterator[tuple[str, sw.Task, float | None, str]]:
+    for case in CASES:
+        task = case.task
+        yield f"{case.model}, {case.devices} {task.topology.device}, {task.batch_size:,}", task, case.step_ms, case.what
+    for path in sorted(folder.glob("*.task.yaml")) if folder else ():
+        task = sw.Task.load(path)
+        name = path.name.removesuffix(".task.yaml")
+        if not name.startswith(("nvidia_synthetic", "torchrec_dlrm")):  # these are above
+            step_ms, what = OF_FOLDER.get(name, (None, "–"))
+            yield f"{name}, {task.topology.devices} {task.topology.device}, {task.batch_size:,}", task, step_ms, what
+
+
+def _outcome(name: str, task: sw.Task, step_ms: float | None, what: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "case": name, "tables": len(task.tables), "weights": sum(table.weight_bytes for table in task.tables),
+        "memory": max(task.topology.memory_bytes), "published": step_ms, "what": what, "step": None,
+    }  # fmt: skip
+    try:
+        plan = sw.plan(task, time_limit=SECONDS, runs_on="torchrec")
+    except InfeasibleTask as error:
+        return {**row, "why": str(error)}
+    assert plan.cost is not None
+    kernels = plan.cost.compute_ms
+    return {
+        **row,
+        "step": plan.cost.step_ms,
+        "kernels": kernels,
+        "bound": plan.bound_ms,
+        "fullest": int(max(plan.memory.total)),
+    }
+
+
+def write(rows: list[dict[str, Any]], command: str) -> None:
+    """Write the page."""
+    results_table.write_results(
+        "public_models",
+        "Public models: predicted embedding part, and published steps",
+        [
+            (
+                f"Plans for TorchRec, `auto` with {SECONDS:g} s. The embedding part is a predicted step: lookups, exchange, gradients and "
+                "optimizer of all tables, by the bundled model of the device and preset links; nothing was measured by us. A name says "
+                "GPUs and samples a step.",
+                ("model, GPUs, batch", "tables", "weights, GB", "embedding part, ms", "kernels of it", "bound", "gap", "fullest of, GB",
+                 "published, ms", "part of it"),
+                [_cells(row) for row in rows],
+            ),
+            (
+                "What was published.",
+                ("model, GPUs, batch", "step, ms", "of what"),
+                [[row["case"], f"{row['published']:g}", row["what"]] for row in rows if row["published"]],
+            ),
+        ],
+        command,
+    )  # fmt: skip
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    head = [row["case"], f"{row['tables']:,}", f"{row['weights'] / 1e9:,.0f}"]
+    if row["step"] is None:
+        return [*head, "no plan", *["–"] * 4, f"{row['published']:g}" if row["published"] else "–", "–"]
+    step, bound, published = row["step"], row["bound"], row["published"]
+    return [
+        *head, f"{step:.2f}", f"{row['kernels']:.2f}", f"{bound:.2f}" if bound else "–", f"{step / bound - 1:.1%}" if bound else "–",
+        f"{row['fullest'] / 1e9:.1f} of {row['memory'] / 1e9:.0f}", f"{published:g}" if published else "–",
+        f"{step / published:.0%}" if published else "–",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The best of a policy's placements of a task, by the cost model's own prices; other orders of the units if memory is tight."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from shardwright.arrays import Ints
+from shardwright.errors import InfeasibleTask
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.priced.policy import Floor, PricedPolicy, place
+from shardwright.learned.priced.task import PricedTask
+
+COPIES = 32
+"""Most copies of a placement; the policy's likeliest choices and samples of it."""
+MOST_NUMBERS = 32_768
+"""Most units times devices times copies, so that large tasks take milliseconds too."""
+TRIES = 8
+"""Most orders tried if memory is so tight that no copy places every unit."""
+
+
+def copies_for(arrays: PlacementArrays, most: int = COPIES) -> int:
+    """Number of copies of a task's placement: `most` for small tasks, one for large ones."""
+    return int(np.clip(MOST_NUMBERS // max(1, len(arrays) * arrays.devices), 1, most))
+
+
+def placements(policy: PricedPolicy, priced: PricedTask, copies: int, seed: int, deadline: float | None) -> list[Ints]:
+    """`(n,)` devices of the units in each distinct whole placement, fastest first; at least one.
+
+    If every copy leaves a unit without a device, the hardest units come first: those with the fewest devices to choose from, then the
+    largest. Later tries begin with the unit that found no device before.
+
+    Raises:
+        InfeasibleTask: every try left a unit without a device.
+    """
+    rng = np.random.default_rng(seed)
+    arrays, order = priced.arrays, None
+    for _ in range(TRIES + 1):
+        floor = place(policy, priced, rng, copies, order)
+        if floor.whole.any():
+            return _fastest_first(floor)
+        stuck = int(np.argmin(floor.assignment[0] >= 0))
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        copies = max(copies, 2)
+        order = _hardest_first(arrays) if order is None else np.concatenate([[stuck], order[order != stuck]])
+    raise InfeasibleTask(arrays.left_over(stuck, floor.assignment[0], "in the last of several orders"))
+
+
+def _fastest_first(floor: Floor) -> list[Ints]:
+    ranked = np.argsort(floor.step, kind="stable")
+    found = {floor.assignment[copy].tobytes(): floor.assignment[copy] for copy in ranked if floor.whole[copy]}
+    return list(found.values())
+
+
+def _hardest_first(arrays: PlacementArrays) -> Ints:
+    """`(n,)` units by their number of devices that are allowed and large enough, fewest first; ties by memory, largest first."""
+    choices = (arrays.allowed & (arrays.used + arrays.bytes[:, None] <= arrays.memory)).sum(axis=1)
+    return np.lexsort((-arrays.bytes, choices))

@@ -1,0 +1,172 @@
+"""A task at the prices of its cost model: what each unit adds to a device, and the even share that everything is compared with.
+
+Three phases count on a device: forward kernels, backward kernels, and links (both passes together). Kernel times come from sums of
+vectors (`cost.model.Pricing`), links from the bytes that a unit's holder sends. The *reference* of a phase is what no plan of whole tables
+can do without: the even share of all devices, or the unit that takes longest. Policies see times over references, never milliseconds.
+
+Letters: n units, d devices, c fused calls, q numbers of a pricing vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from shardwright.arrays import Bools, Floats
+from shardwright.cost.collectives import prices_of
+from shardwright.cost.features import WorkArrays, widths
+from shardwright.cost.ledger import EncodedBlocks
+from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.prices import peers_of
+from shardwright.cost.score import communication_ms, served_bytes
+from shardwright.cost.synchronisation import with_groups
+from shardwright.errors import ShardwrightError
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.sharding.work import ShardWork, shard_work
+
+PHASES = ("forward", "backward", "links")
+_LEAST_PART = 1e-3  # least reference of a phase, as a part of all references, so that times can be divided by it
+
+
+@dataclass(frozen=True, eq=False)
+class PricedTask:
+    """A task as a policy reads it.
+
+    Attributes:
+        arrays: the task's units, memory and rules.
+        pricing: turns sums of vectors into kernel times.
+        vectors: `(n, c, q)` what each unit adds to each fused call.
+        calls: `(n, c)` whether a unit takes part in a call.
+        links: `(n,)` ms that a unit adds to the links of its device, both passes together.
+        fixed_vectors: `(d, c, q)` the same of the settled shards.
+        fixed_calls: `(d, c)` whether settled shards take part in a call.
+        fixed_links: `(d,)` ms of the settled shards' links.
+        works: what the blocks of all units make their devices do.
+    """
+
+    arrays: PlacementArrays
+    pricing: Pricing
+    vectors: Floats
+    calls: Bools
+    links: Floats
+    fixed_vectors: Floats
+    fixed_calls: Bools
+    fixed_links: Floats
+    works: tuple[ShardWork, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, arrays: PlacementArrays, cost_model: CostModel) -> PricedTask:
+        """Price the units of a task.
+
+        Raises:
+            ShardwrightError: the cost model predicted NaN or infinity.
+        """
+        task, units = arrays.task, arrays.units
+        model = with_groups(cost_model, task)
+        blocks = [block for unit in units.free for block in unit.blocks]
+        works = [shard_work(task, shard) for shard in (*blocks, *units.fixed)]
+        own, encoded = len(blocks), EncodedBlocks.of(model, works)
+        of_units, of_devices = encoded.ledger(len(arrays)), encoded.ledger(arrays.devices)
+        of_units.add(arrays.unit_of, np.arange(own))
+        settled_shard, device = np.nonzero(arrays.fixed_on)
+        of_devices.add(device, own + settled_shard)
+        vectors, fixed_vectors = (model.pricing.vectors(ledger.sums) for ledger in (of_units, of_devices))
+        if not np.isfinite(vectors).all():
+            raise ShardwrightError(f"cost model {model.name} predicted NaN or infinity; train it again")
+        served = np.zeros(len(arrays))
+        np.add.at(served, arrays.unit_of, [served_bytes(task, work)[0] for work in works[:own]])
+        prices, peers = prices_of(task), peers_of(task.topology)
+        ms_a_byte = sum(float((peers * each).max()) for each in (prices.forward, prices.backward))
+        settled = sum(communication_ms(task, units.fixed)) if units.fixed else np.zeros(arrays.devices)
+        return cls(
+            arrays, model.pricing, vectors, of_units.present, served * ms_a_byte, fixed_vectors, of_devices.present,
+            np.asarray(settled), tuple(works[:own]),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def kernels(self, vectors: Floats, calls: Bools) -> Floats:
+        """`(..., 2)` forward and backward ms of devices with `(..., c, q)` sums in these `(..., c)` calls."""
+        times = np.where(calls[..., None], self.pricing.times(vectors), 0.0).sum(axis=-2)
+        found: Floats = times + calls.any(axis=-1, keepdims=True) * self.pricing.once
+        return found
+
+    def alone(self) -> Floats:
+        """`(n, 3)` ms of a device that holds one unit, by phase."""
+        return np.column_stack([self.kernels(self.vectors, self.calls), self.links])
+
+    def even(self) -> Floats:
+        """`(3,)` ms of a device that holds an even share of everything, by phase."""
+        total, devices = self.vectors.sum(axis=0) + self.fixed_vectors.sum(axis=0), self.arrays.devices
+        made: Bools = np.logical_or(self.calls.any(axis=0), self.fixed_calls.any(axis=0))
+        links = (self.links.sum() + self.fixed_links.sum()) / devices
+        return np.append(self.kernels(total / devices, made), links)
+
+    def references(self) -> Floats:
+        """`(3,)` ms that times are compared with, by phase: the even share, or the unit that takes longest; greater than 0."""
+        found = np.maximum(self.even(), self.alone().max(axis=0, initial=0.0))
+        floored: Floats = np.maximum(found, _LEAST_PART * found.sum() + 1e-12)
+        return floored
+
+    def perturbed(self, rng: np.random.Generator) -> PricedTask:
+        """The task at the prices of another, made-up device.
+
+        Kernels, phases and links take other parts of the step, single units are dearer or cheaper, and a model without gates may get some.
+        """
+        pricing, gates = self.pricing, self.pricing.gates
+        counters = self.vectors.shape[2] - 2 - 3 * gates + 3 * np.arange(gates)
+        dearer = np.exp(_UNITS * rng.standard_normal((len(self), 1, 1))) * np.ones_like(self.vectors)
+        dearer[..., counters] = 1.0
+        phases = np.exp(_PHASES * rng.standard_normal(2))
+        of_phase = np.ones(self.vectors.shape[2])
+        of_phase[-2:] = phases
+        for phase in range(2):
+            of_phase[counters + 1 + phase] = phases[phase]
+        other = replace(
+            pricing, mix=phases[:, None] * pricing.mix, bias=phases * pricing.bias, once=phases * pricing.once
+        )
+        found = replace(
+            self, pricing=other, vectors=self.vectors * dearer * of_phase, fixed_vectors=self.fixed_vectors * of_phase
+        )
+        if not gates and rng.random() < _GATED:
+            found = found._gated(rng)
+        even = found.even()
+        if even[2] > 0:
+            scale = even[:2].sum() / even[2] * np.exp(rng.uniform(*np.log(_LINKS)))
+            found = replace(found, links=found.links * scale, fixed_links=found.fixed_links * scale)
+        return found
+
+    def _gated(self, rng: np.random.Generator) -> PricedTask:
+        """The task with gates as a GPU has them (`cost.model`): wide units make the narrower ones of their call dearer."""
+        of_blocks = widths(WorkArrays.of(self.works))
+        wide = np.zeros((len(self), *of_blocks.shape[1:]))
+        np.add.at(wide, self.arrays.unit_of, of_blocks)
+        gates = wide.shape[1]
+        units = np.concatenate(
+            [wide[..., :1], np.repeat(wide[..., 1:] @ [[1.0], [rng.uniform()]], 2, axis=-1)], axis=-1
+        )
+        total = units[..., 1:].sum(axis=0) / self.arrays.devices
+        share = rng.dirichlet(np.ones(gates))[:, None] * rng.uniform(*_GATE_SHARES) * self.even()[:2]
+        units[..., 1:] *= np.divide(share, total, out=np.zeros_like(total), where=total > 0)
+        added = np.where(self.calls[..., None], units.reshape(len(self), 1, -1), 0.0)
+        empty = np.zeros((*self.fixed_vectors.shape[:2], added.shape[2]))
+        old = self.pricing
+        pricing = replace(
+            old,
+            hidden=np.vstack([old.hidden, np.zeros((3 * gates, old.hidden.shape[1]))]),
+            hidden_bias=np.append(old.hidden_bias, np.zeros(3 * gates)),
+            mix=np.hstack([old.mix, np.zeros((2, 3 * gates))]),
+            gates=gates,
+        )
+        vectors, fixed = (
+            np.concatenate([of[..., :-2], more, of[..., -2:]], axis=-1)
+            for of, more in ((self.vectors, added), (self.fixed_vectors, empty))
+        )
+        return replace(self, pricing=pricing, vectors=vectors, fixed_vectors=fixed)
+
+
+_UNITS, _PHASES = 0.3, 0.3  # standard deviations of the logarithms of the factors on units and on the two kernel phases
+_LINKS = 0.03, 2.0  # least and most time of links, in even shares of kernels
+_GATED, _GATE_SHARES = 0.5, (0.02, 0.6)  # how often gates are added, and what they add to an even share

@@ -1,0 +1,159 @@
+"""Goals with a tolerance: among the plans whose step is nearly the best, one of even memory, or one that moves little.
+
+For even memory, the memory of the devices is limited, and the limit bisected. A search under a limit ends as soon as its plan is within
+the tolerance, since the bound of the best plan tells how far that is. A limit is proven too low if no plan keeps it, or if the bound under
+it is above the tolerated step. For few moves, the price of a moved byte is bisected; nothing is proven.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from shardwright.errors import InfeasibleTask, InvalidPlan
+from shardwright.search.infeasible import prove_infeasible
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import Runtime, task_for
+from shardwright.task.quantities import format_bytes
+from shardwright.task.task import Task
+
+_ROUNDS = 8
+_FINE = 0.01  # of the fullest device: limits closer than this are not told apart
+
+Search = Callable[[Task, float | None, float | None], Plan]
+"""A search of a task that may end at a gap to the bound, and ends after some seconds; None for its own gap, or for no limit."""
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """A plan with even memory beside the best one.
+
+    Attributes:
+        plan: the plan whose fullest device is the least full; within the tolerance of the best step that was found.
+        best: the plan with the best step.
+        least_bytes: in no plan within the tolerance is the fullest device less full.
+    """
+
+    plan: Plan
+    best: Plan
+    least_bytes: int
+
+    @property
+    def fullest_bytes(self) -> int:
+        """Bytes of the plan's fullest device."""
+        return fullest(self.plan)
+
+    @property
+    def best_ms(self) -> float:
+        """The best step that was found."""
+        assert self.best.cost is not None
+        return self.best.cost.step_ms
+
+    def to_dict(self) -> dict[str, float]:
+        """The sizes in bytes and the best step in ms, as plain data."""
+        return {"fullest_bytes": self.fullest_bytes, "least_bytes": self.least_bytes, "best_ms": self.best_ms}
+
+    def sentence(self) -> str:
+        """The outcome in one line."""
+        before, after = (format_bytes(fullest(plan)) for plan in (self.best, self.plan))
+        return (
+            f"the fullest device holds {after}, {before} in the plan with the best step ({self.best_ms:.3f} ms); no plan this fast has it "
+            f"below {format_bytes(self.least_bytes)}"
+        )
+
+
+def fullest(plan: Plan) -> int:
+    """Bytes of a plan's fullest device."""
+    return int(plan.memory.total.max())
+
+
+def balanced(best: Plan, tolerance: float, search: Search, runtime: Runtime | None, deadline: float | None) -> Balanced:
+    """Find the plan with the least full fullest device within a tolerance of the best step.
+
+    Args:
+        best: the plan with the best step, scored.
+        tolerance: share of that step by which the plan's may be longer.
+        search: finds and scores a plan of a task.
+        runtime: what is to run the plans; None if anything may.
+        deadline: `time.monotonic()` after which no search begins; None for no limit.
+    """
+    task, begin, found = best.task, time.monotonic(), best
+    assert best.cost is not None
+    most_ms = best.cost.step_ms * (1 + tolerance)
+    low = proven = sum(table.weight_bytes for table in task.tables) // task.topology.devices
+    high = fullest(best)
+    for _ in range(_ROUNDS):
+        left = None if deadline is None else deadline - time.monotonic()
+        if high - low <= _FINE * high or (left is not None and left <= 0):
+            break
+        limit = (low + high) // 2
+        limited = _limited(task, limit)
+        try:
+            why_not = prove_infeasible(task_for(limited, runtime))
+            plan = search(limited, _gap(best, most_ms), left) if why_not is None else None
+        except (InfeasibleTask, InvalidPlan):
+            plan, why_not = None, None
+        if plan is not None and plan.cost is not None and plan.cost.step_ms <= most_ms:
+            found, high = plan, fullest(plan)
+            continue
+        low = limit
+        if why_not is not None or (plan is not None and plan.bound_ms is not None and plan.bound_ms > most_ms):
+            proven = max(proven, limit)
+    seconds = (best.search_s or 0.0) + time.monotonic() - begin
+    chosen = replace(found, task=task, bound_ms=best.bound_ms, bound_scope=best.bound_scope, search_s=seconds)
+    return Balanced(chosen, best, proven)
+
+
+def least_moved(
+    best: Plan, start: Plan, tolerance: float, search: Callable[[float, float | None], Plan], deadline: float | None
+) -> Plan:
+    """Find the plan that moves the fewest bytes from a running plan, within a tolerance of the best step.
+
+    A search at a price for each GB moves what gains more than that. The price is raised while the step stays within the tolerance, then
+    bisected.
+
+    Args:
+        best: the plan with the best step, scored.
+        start: the running plan.
+        tolerance: share of the best step by which the plan's may be longer.
+        search: finds and scores a plan at a price in ms per GB, in so many seconds; None for no limit.
+        deadline: `time.monotonic()` after which no search begins; None for no limit.
+    """
+    begin, found, moved = time.monotonic(), best, start.diff(best).moved_bytes
+    assert best.cost is not None
+    most_ms = best.cost.step_ms * (1 + tolerance)
+    low, high, price = 0.0, math.inf, most_ms * max(tolerance, _FINE) / max(moved / 1e9, 1e-9)
+    for _ in range(_ROUNDS):
+        left = None if deadline is None else deadline - time.monotonic()
+        if not moved or high <= 1.5 * low or (left is not None and left <= 0):
+            break
+        plan = search(price, left)
+        assert plan.cost is not None
+        fits = plan.cost.step_ms <= most_ms
+        low, high = (price, high) if fits else (low, price)
+        if fits and start.diff(plan).moved_bytes < moved:
+            found, moved = plan, start.diff(plan).moved_bytes
+        price = 4 * low if high == math.inf else math.sqrt(low * high) if low else high / 16
+    seconds = (best.search_s or 0.0) + time.monotonic() - begin
+    return replace(found, bound_ms=best.bound_ms, bound_scope=best.bound_scope, search_s=seconds)
+
+
+def _gap(best: Plan, most_ms: float) -> float | None:
+    """The gap to the bound at which a plan is fast enough; None without a bound."""
+    return most_ms / best.bound_ms - 1 if best.bound_ms else None
+
+
+def _limited(task: Task, limit: int) -> Task:
+    """The task, on devices with at most so many bytes."""
+    memory = [min(each, max(1, limit)) for each in task.topology.memory_bytes]
+    return replace(task, topology=replace(task.topology, memory=memory))
+
+
+def tolerance_of(text: str) -> float:
+    """The share that a text states: "1%" or "0.01"; NaN if it states none, for `balanced` to refuse."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+import torch
+
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.learned.policy_files import SavedPolicy
+from shardwright.learned.priced.placing import copies_for, placements
+from shardwright.learned.priced.policy import Floor, PricedPolicy, place
+from shardwright.learned.priced.task import PricedTask
+from shardwright.task import TableConstraint
+from shardwright.testing.tasks import impossible_task
+from tests.unit.learned.priced.made import mixed_task, models, policy_of, priced, random_network
+
+
+@pytest.mark.parametrize("name", ["h200", "cpu", "h100"])
+def test_numpy_and_torch_agree(name):
+    network, task = random_network(), priced(mixed_task(), models()[name])
+    policy, floor = PricedPolicy(policy_of(network)), Floor(task, 3)
+    rng = np.random.default_rng(0)
+    for unit in floor.order():
+        look = floor.look(unit)
+        seen, facts = floor.seen(look)
+        assert np.isfinite(seen).all()
+        assert np.isfinite(facts).all()
+        ours = policy.logits(seen, facts)
+        with torch.no_grad():
+            theirs = network.logits(
+                torch.tensor(np.moveaxis(seen, 0, 2), dtype=torch.float32), torch.tensor(facts, dtype=torch.float32)
+            ).numpy()
+        np.testing.assert_allclose(ours - ours[:, :1], theirs - theirs[:, :1], rtol=1e-3, atol=1e-3)
+        floor.place(look, rng.integers(4, size=3), floor.able(unit))
+
+
+def test_what_is_seen_does_not_depend_on_a_devices_own_scale():
+    """A device that is a thousand times slower, links included, gets the same placement."""
+    task, policy = priced(mixed_task(), models()["h200"]), PricedPolicy(policy_of(random_network()))
+    slower = PricedTask(
+        task.arrays,
+        type(task.pricing)(task.pricing.hidden, task.pricing.hidden_bias, task.pricing.mix, task.pricing.linear, 1e3 * task.pricing.bias),
+        1e3 * task.vectors, task.calls, 1e3 * task.links, 1e3 * task.fixed_vectors, task.fixed_calls, 1e3 * task.fixed_links, task.works,
+    )  # fmt: skip
+    np.testing.assert_array_equal(place(policy, task, None, 1).assignment, place(policy, slower, None, 1).assignment)
+
+
+def test_one_copy_is_the_likeliest_and_seeds_decide_the_others():
+    task, policy = priced(mixed_task(), models()["cpu"]), PricedPolicy(policy_of(random_network()))
+    one = place(policy, task, None, 1).assignment[0]
+    several = place(policy, task, np.random.default_rng(1), 4).assignment
+    np.testing.assert_array_equal(several[0], one)
+    np.testing.assert_array_equal(several, place(policy, task, np.random.default_rng(1), 4).assignment)
+    assert len({row.tobytes() for row in several}) > 1
+
+
+def test_rules_are_kept():
+    task = mixed_task(
+        apart=(("t0", "t1", "t2"),), colocate=(("t3", "t6"),), tables={"t4": TableConstraint(devices=(2,))}
+    )
+    found = priced(task, models()["h200"])
+    policy = PricedPolicy(policy_of(random_network()))
+    for assignment in placements(policy, found, 6, 0, None):
+        found.arrays.plan(assignment, "dreamshard", 0).check()
+
+
+def test_tight_memory_is_met_by_other_orders_and_what_cannot_fit_is_told():
+    from tests.unit.learned.dreamshard.test_strategy import packing_task
+
+    tight, policy = priced(packing_task(1.05), models()["cpu"]), PricedPolicy(policy_of(random_network()))
+    for assignment in placements(policy, tight, 1, 0, None):
+        assert np.bincount(assignment, minlength=4).tolist() == [2, 2, 2, 2]
+    with pytest.raises(InfeasibleTask, match=r"no device is left for table .*allow column_wise or row_wise"):
+        placements(policy, priced(impossible_task(), models()["cpu"]), 2, 0, None)
+
+
+def test_large_tasks_are_placed_once():
+    arrays = priced(mixed_task(40), models()["cpu"]).arrays
+    assert copies_for(arrays) == 32
+    assert copies_for(arrays, most=3) == 3
+    large = type("Large", (), {"devices": 128, "__len__": lambda self: 1000})()
+    assert copies_for(large) == 1
+
+
+@pytest.mark.parametrize("fault", ["missing", "shape", "nan"])
+def test_a_damaged_policy_is_refused(fault):
+    policy = policy_of(random_network(), "autoshard")
+    weights = dict(policy.weights)
+    if fault == "missing":
+        del weights["gain"]
+    elif fault == "shape":
+        weights["gain"] = np.zeros(2, dtype=np.float32)
+    else:
+        weights["gain"] = np.full(1, np.nan, dtype=np.float32)
+    with pytest.raises(
+        InvalidInput, match="autoshard policy: gain .*; learn it again with 'shardwright learn autoshard'"
+    ):
+        PricedPolicy(SavedPolicy("autoshard", weights, policy.metadata))

@@ -1,0 +1,75 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwright.learned.priced.policy import Floor
+from shardwright.learned.worlds import BACKWARD, FORWARD, SimulatedWorld
+from shardwright.task import Constraints, TableConstraint
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
+from tests.unit.learned.priced.made import mixed_task, models, priced
+
+
+def place_at_random(task, seed=0):
+    floor, rng = Floor(task, 2), np.random.default_rng(seed)
+    for unit in floor.order():
+        floor.place(floor.look(unit), rng.integers(task.arrays.devices, size=2), floor.able(unit))
+    return floor
+
+
+@pytest.mark.parametrize("name", ["h200", "cpu", "h100"])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_devices_take_as_long_as_the_cost_model_says(name, hosts):
+    model = models()[name]
+    task = priced(mixed_task(hosts=hosts), model)
+    floor, reference = place_at_random(task), task.references()
+    for copy in range(2):
+        (phases,) = SimulatedWorld(model).costs([(task.arrays, floor.assignment[copy])])
+        np.testing.assert_allclose(floor.before[0, copy] * reference[0], phases[:, FORWARD], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(floor.before[1, copy] * reference[1], phases[:, BACKWARD], rtol=1e-9, atol=1e-12)
+
+
+def test_links_differ_from_the_cost_models_by_latencies_and_ids_only():
+    model = models()["h200"]
+    task = priced(mixed_task(), model)
+    rises, links = [], []
+    for seed in range(3):
+        floor = place_at_random(task, seed)
+        (phases,) = SimulatedWorld(model).costs([(task.arrays, floor.assignment[0])])
+        links.append(floor.slowest[2, 0] * task.references()[2])
+        rises.append(phases[:, 1:3].max(axis=0).sum() - links[-1])
+    assert np.ptp(rises) < 0.1 * min(links)
+
+
+def test_settled_shards_take_their_time_before_anything_is_placed():
+    whole = mixed_task(8)
+    task = replace(whole, constraints=Constraints({"t0": TableConstraint(sharding_types=("row_wise",))}))
+    found = priced(task, models()["cpu"])
+    assert found.arrays.fixed_on.any()
+    assert (Floor(found, 1).before[:2] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["h200", "cpu", "h100"])
+def test_a_made_up_device_keeps_the_rules_of_prices(name):
+    task = priced(mixed_task(), models()[name])
+    rng, gated = np.random.default_rng(0), 0
+    for _ in range(8):
+        other = task.perturbed(rng)
+        gated += other.pricing.gates > 0
+        assert np.isfinite(other.references()).all()
+        assert (other.alone() > 0).all()
+        floor = place_at_random(other)
+        sums = np.zeros((other.arrays.devices, *other.vectors.shape[1:]))
+        np.add.at(sums, floor.assignment[0], other.vectors)
+        held = np.zeros((other.arrays.devices, other.calls.shape[1]), dtype=bool)
+        np.logical_or.at(held, floor.assignment[0], other.calls)
+        np.testing.assert_allclose(floor.before[:2, 0].T * other.references()[:2], other.kernels(sums, held), rtol=1e-9)
+        assert floor.step[0] >= 1 - 0.5  # references are what no plan does much better than
+    assert gated == 8 if name == "h100" else 0 < gated < 8
+
+
+def test_a_task_without_tables_to_place_and_one_device():
+    alone = priced(task_of(3, 1), SimpleCostModel())
+    assert (alone.links == 0).all()
+    assert np.isfinite(alone.references()).all()

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.hugectr import HugeCTR
+from shardwright.testing import check_strategy
+from shardwright.testing.model import SimpleCostModel
+
+MODEL = SimpleCostModel()
+
+
+@pytest.mark.parametrize("options", [{}, {"columns": False}, {"hierarchical": True}], ids=["auto", "rows", "hier_auto"])
+def test_every_rule_is_kept(options):
+    check_strategy(HugeCTR(**options))
+
+
+def cluster(hosts=1, devices=4, memory="40 GB"):
+    return sw.Topology(hosts, devices, "h100", memory)
+
+
+def planned(tables, topology=None, **options):
+    return HugeCTR(**options).search(sw.Task(tables, topology or cluster(), 1024), MODEL, seed=0, deadline=None)
+
+
+def test_a_table_that_outweighs_all_others_is_cut_into_as_many_pieces_as_devices():
+    plan = planned([sw.Table("hot", 10_000, 64, 900.0), sw.Table("a", 100, 16), sw.Table("b", 100, 16)], columns=False)
+    assert len(plan.by_table["hot"]) == 4
+    assert {shard.rows[1] - shard.rows[0] for shard in plan.by_table["hot"]} == {2500}
+
+
+def test_traffic_is_what_columns_divide():
+    """Rows leave the outputs whole, columns halve them: with few lookups, columns are the cheaper cut."""
+    plan = planned([sw.Table("wide", 10_000, 256, 1.0), sw.Table("a", 100, 16)])
+    assert {shard.rows for shard in plan.by_table["wide"]} == {(0, 10_000)}
+    assert len({shard.columns for shard in plan.by_table["wide"]}) == 4
+
+
+def test_what_fits_nowhere_is_cut_until_it_fits():
+    plan = planned([sw.Table("big", 1_000_000, 64)], cluster(memory="100 MB"))
+    assert len(plan.by_table["big"]) == 4
+
+
+def test_hosts_share_their_pieces_by_rows():
+    plan = planned([sw.Table(name, 1000, 32, 5.0) for name in "abcd"], cluster(2, 2), hierarchical=True)
+    for shards in plan.by_table.values():
+        assert len({shard.devices[0] // 2 for shard in shards}) == 1
+        assert [shard.rows for shard in shards] == [(0, 500), (500, 1000)]
+
+
+def test_load_is_even_where_tables_are_alike():
+    plan = planned([sw.Table(f"t{index}", 1000, 32, 5.0) for index in range(8)])
+    assert np.bincount([shard.devices[0] for shard in plan.shards]).tolist() == [2, 2, 2, 2]
+
+
+def test_what_cannot_be_planned_says_why():
+    with pytest.raises(InfeasibleTask, match="no device has room"):
+        planned([sw.Table("big", 10_000_000, 64)], cluster(memory="100 MB"))
+    assert "one host" in HugeCTR(hierarchical=True).supports(sw.Task([sw.Table("a", 10, 8)], cluster(), 64))
+    with pytest.raises(InvalidInput, match="rounds is 0"):
+        HugeCTR(rounds=0)
