@@ -21,7 +21,7 @@ from shardwright.cost.choice import cache_folder, keep_model, path_for, samples_
 from shardwright.cost.files import bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.published import GPUS, PublishedModel
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, counted
 from shardwright.hardware import (
     Fingerprint,
     available_memory,
@@ -284,6 +284,7 @@ class Calibrating(Interruptible):
 
     def __post_init__(self) -> None:
         self._began = monotonic()
+        self._ready = self._began  # when the controls are measured, which takes longer than a set
         self._error: float | None = None
         self._reserve = min(_RESERVE * self.seconds, _MOST_RESERVE_S)
         self.stopped = "time"
@@ -302,6 +303,7 @@ class Calibrating(Interruptible):
 
     def _measure(self) -> None:
         self.observed.visit_controls()
+        self._ready = monotonic()
         models: Sequence[ComputeModel] = [self.start] if self.start is not None else []
         queue: list[Group] = []
         goal = FEWEST_SETS
@@ -326,10 +328,10 @@ class Calibrating(Interruptible):
     def too_few(self) -> str:
         """What was measured, if that is too little for a model, and how long the rest takes."""
         measured, lacking = len(self.observed.sets), FEWEST_SETS - len(self.observed)
-        each = (monotonic() - self._began) / max(1, measured)
+        each = (monotonic() - self._ready) / max(1, measured)
         needed = math.ceil((lacking * each + self._reserve + _START_S) / 6) / 10
         return (
-            f"{measured} sets were measured and are kept, and a model needs {FEWEST_SETS}: the next run goes on from them, and is through "
+            f"{counted(measured, 'set')} measured and kept, and a model needs {FEWEST_SETS}: the next run goes on from there, and ends "
             f"with about --minutes {needed:g}"
         )
 
@@ -387,7 +389,7 @@ class Calibrating(Interruptible):
         measured, lacking = len(self.observed.sets), FEWEST_SETS - len(self.observed)
         if measured != _FIRST_SETS or lacking <= 0:
             return
-        each = (monotonic() - self._began) / measured
+        each = (monotonic() - self._ready) / measured
         if lacking * each > self._left:
             enough = int(self._left / each) + len(self.observed)
             warnings.warn(

@@ -122,7 +122,7 @@ def test_a_clock_that_jumps_changes_nothing(cache_folder, brief_training, monkey
 def test_too_few_sets_make_no_model_and_say_so(cache_folder):
     found = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=10))
     assert found.model is None
-    assert "sets were measured and are kept, and a model needs 30" in found.notes[0]
+    assert "measured and kept, and a model needs 30" in found.notes[0]
     assert "--minutes" in found.notes[0]
     assert not user_models()
 
