@@ -140,7 +140,7 @@ class TableChange:
         before: its sharding type in the older plan.
         after: its sharding type in the newer plan.
         moved_bytes: bytes that devices must fetch.
-        kept_bytes: bytes that stay where they are.
+        kept_bytes: bytes that stay on their devices.
     """
 
     table: str
@@ -183,7 +183,7 @@ class PlanDiff:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that stay where they are."""
+        """Bytes that stay on their devices."""
         return sum(change.kept_bytes for change in self.tables)
 
     @property

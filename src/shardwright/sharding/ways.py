@@ -2,8 +2,8 @@
 
 A *place* is a device; a host, the rows dealt evenly to its devices; or all devices, the rows dealt or replicated. Column blocks on single
 devices, rows dealt to a host or to all devices, and column blocks whose rows are each dealt to a host (`grid`) are TorchRec's sharding
-types. Columns of several widths, and row blocks of any sizes on any devices, are possible besides where constraints do not ask for equal
-ones. The engine's catalog, `exact`, the bound and the baselines read the rules here.
+types. If constraints do not ask for equal blocks, columns of several widths and row blocks of any sizes on any devices are possible too.
+The engine's catalog, `exact`, the bound and the baselines read the rules here.
 """
 
 from __future__ import annotations
