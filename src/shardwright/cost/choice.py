@@ -246,7 +246,7 @@ def given_cost_model(given: CostModel | str | Path) -> CostModel:
 
 
 def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> CostModel:
-    """The cost model for a task, from what a caller may pass: a model, a file, the name of a plug-in, or None.
+    """The cost model for a task, given as a model, a file, the name of a plug-in, or None.
 
     None means the model calibrated on this machine, if this machine has the task's device type and the bundled model does not cover more
     of the task; otherwise it means the bundled model.
