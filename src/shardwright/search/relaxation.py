@@ -1,4 +1,4 @@
-"""The relaxed problem behind the bound: what each table would choose at given prices, and the linear program that finds the prices.
+"""The relaxed problem behind the bound: each table's cheapest way at given prices, and the linear program that finds the prices.
 
 A table's ways (see `engine.catalog`) are single column blocks and single row blocks of its forms; equal row blocks over 2, 4, 8, … devices,
 over as many as a host has, over those the table is pinned to, or over all; grids, any number of whose column blocks share a host; and
@@ -140,7 +140,7 @@ class Relaxation:
         return Choice(worth, best, rows, uses[rows], other)
 
     def settled(self, of_form: Floats, of_other: Floats, made: Floats) -> tuple[Floats, Ints, Ints, Ints]:
-        """Every table's cheapest way, given the price of each; replicas count where they gain more than making their call costs.
+        """Every table's cheapest way, given the price of each; replicas count if they gain more than their call costs.
 
         Args:
             of_form: `(forms,)` least price of each form.

@@ -2,8 +2,7 @@
 
 A table can lie in single blocks, each on one device: column blocks (of multiples of 4 columns), or row blocks on a grid of `row_units`
 parts. Or it can be *spread*: cut into equal row blocks over a set of devices, replicated on every device, or cut into column blocks whose
-rows are each dealt to a host (a grid). The bound and the searches
-choose from these ways.
+rows are each dealt to a host (a grid). The bound and the searches choose from these ways.
 
 Terms. An *item* is what a search places: a table, or a colocated group with the pieces and spreads that its tables share. A *form* is a way
 to cut an item into single blocks: form i cuts item i into columns, later forms cut into rows, or into another number of equal column

@@ -56,7 +56,7 @@ class Prepared:
 
     @property
     def bound_ms(self) -> float:
-        """The bound, or 0 where the cost model is not convex."""
+        """The bound, or 0 if the cost model is not convex."""
         return self._bound.ms if self._bound else 0.0
 
     def tighten(self, step_ms: float, *, late: bool = False) -> float | None:

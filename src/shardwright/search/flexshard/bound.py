@@ -340,7 +340,7 @@ def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
     """Lower bound in ms on the step of any plan of a task with sequence tables, tiers and all blocks included; and what it counts.
 
     Kernels count only if the cost model has a `superadditive` one below it, by which no cutting makes a table cheaper. Then the busiest
-    device takes at least an even share of what all tables take whole.
+    device takes at least an even share of the time of all tables whole.
     """
     links = communication_bound(task)[0]
     least = cost_model.superadditive
