@@ -1,7 +1,7 @@
 """How many devices does a model need? One task planned on several clusters, with the proven bound beside each plan.
 
-A bound says more than a plan: if even the bound of a larger cluster is no better than the plan of a smaller one, no search can find a
-reason to buy the larger one.
+If even the bound of a larger cluster is no better than the plan of a smaller one, no search can find a plan that makes the larger cluster
+pay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class DenseWork:
-    """What a step does besides the embeddings.
+    """The dense part of a step.
 
     Attributes:
         ms: time of a step's dense layers.
@@ -79,7 +79,7 @@ class ClusterSize:
 
     @property
     def bound_scope(self) -> BoundScope | None:
-        """The plans that the bound speaks of; None if nothing is proven."""
+        """The plans that the bound holds for; None if nothing is proven."""
         return self.plan.bound_scope if self.plan is not None and self.plan.bound_ms is not None else None
 
     @property
@@ -89,7 +89,7 @@ class ClusterSize:
 
     @property
     def most_throughput(self) -> float:
-        """Samples a second that no plan exceeds on this cluster; infinite if nothing is proven."""
+        """Upper bound on the samples a second of any plan on this cluster; infinite if nothing is proven."""
         if self.plan is None:
             return 0.0
         return self.batch_size / self.bound_ms * 1e3 if self.bound_ms else math.inf
@@ -101,7 +101,7 @@ class ClusterSize:
 
     @property
     def least_cost(self) -> float | None:
-        """Price of a million samples that no plan goes below on this cluster; 0 if nothing is proven, None without a price."""
+        """Lower bound on the price of a million samples on this cluster; 0 if nothing is proven, None without a price."""
         return self._cost_at(self.most_throughput)
 
     def _cost_at(self, throughput: float) -> float | None:
