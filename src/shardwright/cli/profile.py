@@ -64,20 +64,18 @@ def run(
     list_separator: Annotated[
         str | None, option("--list-separator", metavar="TEXT", text="Separates ids in a CSV field.")
     ] = None,
-    dim: Annotated[int, typer.Option("--dim", min=1, help="Embedding dim of all tables; a log does not tell.")] = 64,
+    dim: Annotated[int, typer.Option("--dim", min=1, help="Embedding dim of all tables; logs do not contain it.")] = 64,
     rows: Annotated[
         Literal["distinct", "max_id"] | None,
         option(
             "--rows",
             metavar="distinct|max_id",
-            text="Count distinct ids (the default), or take the largest id + 1 (with --rank-maps the default, where ids are integers).",
+            text="Count distinct ids (the default), or take the largest id + 1 (with --rank-maps the default, if ids are integers).",
         ),
     ] = None,
     rank_maps: Annotated[
         Path | None,
-        option(
-            "--rank-maps", metavar="FILE", text="Save which ids are the hottest of each table here, as safetensors."
-        ),
+        option("--rank-maps", metavar="FILE", text="Save the hottest ids of each table here, as safetensors."),
     ] = None,
     rank_map_rows: Annotated[
         int | None,

@@ -55,7 +55,7 @@ def run(
     ] = None,
     batch_per_device: Annotated[
         int | None,
-        option("--batch-per-device", metavar="N", text="Samples of a step on each device, in place of --batch."),
+        option("--batch-per-device", metavar="N", text="Samples of a step on each device, instead of --batch."),
     ] = None,
     dense_ms: Annotated[float, typer.Option("--dense-ms", help="Time of a step's dense layers.")] = 0.0,
     overlap: Annotated[
