@@ -224,7 +224,7 @@ class Added(NamedTuple):
     Attributes:
         part: `(n + 1,)`.
         call: `(parts,)` the call that each part is in.
-        vectors: `(parts, h + 2)` what it adds there.
+        vectors: `(parts, h + 2)` the numbers that it adds there.
     """
 
     part: Ints

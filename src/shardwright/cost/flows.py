@@ -109,11 +109,11 @@ class LinkTraffic:
 
 @dataclass(frozen=True, eq=False)
 class HoldingDevices:
-    """The k devices that hold a block, and who asks them, in a cluster of `hosts` × `per_host` devices.
+    """The k devices that hold a block, and the devices that ask them, in a cluster of `hosts` × `per_host` devices.
 
     Attributes:
-        asks: `(2, devices)` how often each device asks others, by link class, in units of what the samples of one device ask for. Through
-            proxies, the unit between hosts is what the samples of one host ask for.
+        asks: `(2, devices)` how often each device asks others, by link class, in units of the requests of one device's samples. Through
+            proxies, the unit between hosts is the requests of one host's samples.
         serves: `(2, devices)` how often each device is asked, in the same units.
         ranks: `(k,)` the holders.
         hosts: number of hosts with a holder.

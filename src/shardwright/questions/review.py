@@ -26,7 +26,7 @@ class Review:
     Attributes:
         plan: the plan under review, scored.
         better: the best plan found; the plan itself if none is better.
-        bound_ms: no plan of the kinds that `better.bound_scope` names takes less. None if nothing is proven, or if the plan under
+        bound_ms: lower bound on the step of the plans that `better.bound_scope` names. None if nothing is proven, or if the plan under
             review takes less because it is of another kind.
         elsewhere: the best plan found for the other runtime; None if there is none.
     """

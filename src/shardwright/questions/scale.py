@@ -54,7 +54,7 @@ class ClusterSize:
         batch_size: samples of a step, over all devices.
         plan: the plan; None if there is none.
         why_not: why there is no plan.
-        dense: what a step does besides the embeddings.
+        dense: the dense part of a step.
         price: price of a device for an hour; None if it was not given.
     """
 
@@ -72,7 +72,7 @@ class ClusterSize:
 
     @property
     def bound_ms(self) -> float | None:
-        """No plan makes a shorter step on this cluster; None if nothing is proven."""
+        """Lower bound on the step of any plan on this cluster; None if nothing is proven."""
         if self.plan is None or self.plan.bound_ms is None:
             return None
         return self.dense.step_ms(self.plan.bound_ms)
@@ -175,7 +175,7 @@ def scale(
         task: tables, batch size, optimizer and constraints; its own topology does not count.
         topologies: the clusters.
         batch_per_device: samples of a step on each device; by default all devices of a cluster share out the task's batch.
-        dense: what a step does besides the embeddings; nothing by default.
+        dense: the dense part of a step; nothing by default.
         prices: price of a device for an hour, by device type; clusters without a price get no costs.
         strategy: as for `plan`.
         cost_model: as for `plan`, or a function of the task; by default the model of each cluster's devices.

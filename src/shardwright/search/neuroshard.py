@@ -191,7 +191,7 @@ class Cuts:
 
     Attributes:
         whole: `(u,)` rows of the units before any split, sorted.
-        half: `(r,)` row of a half; -1 where the piece cannot be halved.
+        half: `(r,)` row of a half; -1 if the piece cannot be halved.
         size_rank: `(r,)` place of the row by size in bytes, largest first.
         table: `(r,)` which table the piece is of; for a colocated group, its first table.
         most: `(r,)` most shards the table may have.
@@ -339,7 +339,7 @@ class Beam:
     """One run of the beam search.
 
     Attributes:
-        strategy: says how wide and deep the beam is, and how many threads call `inner`.
+        strategy: sets the width and depth of the beam, and the threads that call `inner`.
         cuts: which rows are whole, and their halves.
         inner: returns the score and the ranks of a state's best placement.
         deadline: `time.monotonic()` at which to stop; None for no limit.

@@ -6,7 +6,7 @@ replicas on all devices.
 
 The program mixes the tables' ways so that the mean device costs least; its duals are the prices. Its variables are the cost of each
 hidden unit of each call, the share of devices that make each call, the ms of the forward and of the backward links, and the share of each
-column. A column is what a group of tables would choose at some prices. Columns are added as they are found, and the solver continues
+column. A column is the cheapest ways of a group of tables at some prices. Columns are added as they are found, and the solver continues
 from its last solution.
 """
 
@@ -59,7 +59,7 @@ class Relaxation:
     """The ways of all tables, and the cheapest of them for any prices.
 
     Attributes:
-        catalog: what can be made of every table.
+        catalog: the ways of every table.
         legal: `(pieces,)` whether each piece may be used.
         other_legal: `(others,)` whether each of the other ways may be used.
         low_rows: pieces that may be a row shorter than the catalog says.
@@ -121,7 +121,7 @@ class Relaxation:
         """Every table's cheapest way.
 
         Args:
-            prices: ms of what the ways need.
+            prices: ms of the resources that the ways need.
             made: `(calls,)` ms times devices that making each call of `everywhere` costs.
             weight: factor on the kernels of all ways except those in the calls of `everywhere`.
         """

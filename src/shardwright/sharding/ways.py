@@ -76,7 +76,7 @@ def within_kernels(table: Table, limits: TableConstraint, device: str) -> TableC
 
     Args:
         table: the table.
-        limits: its constraints; their `max_columns` counts if it is less than what the kernels take.
+        limits: its constraints; their `max_columns` counts if it is below the limit of the kernels.
         device: type of the devices.
 
     Raises:
@@ -161,7 +161,7 @@ def grid_counts(table: Table, limits: TableConstraint, topology: Topology) -> li
 
 
 def grids_of(table: Table, limits: TableConstraint, topology: Topology, turn: int) -> Iterator[Dealt]:
-    """Grids of a table, fewest column blocks first: each block on a host of its own, or several on each if there are too few hosts.
+    """Grids of a table, fewest column blocks first: each block on a separate host, or several on each if there are too few hosts.
 
     Args:
         table: the table.
