@@ -1,4 +1,4 @@
-// What Python sees of the engine: shardwright._engine. All that can be wrong with arguments is told here; the headers trust each other.
+// Bindings and argument checks of shardwright._engine; the headers trust each other.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>

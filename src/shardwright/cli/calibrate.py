@@ -42,13 +42,13 @@ def run(
     ] = None,
     device: Annotated[
         str | None,
-        option("--device", metavar="cpu|cuda", text="What to measure on; by default what the task is for, else cpu."),
+        option("--device", metavar="cpu|cuda", text="Device to measure on; by default the task's, else cpu."),
     ] = None,
     aim: Annotated[
-        float, typer.Option("--aim", metavar="SHARE", help="Mean error on sets not seen that is good enough to stop.")
+        float, typer.Option("--aim", metavar="SHARE", help="Stop at this mean error on held-out sets.")
     ] = 0.05,
     seed: Seed = 0,
-    links: Annotated[bool, typer.Option("--links", help="Measure collectives in place of kernels.")] = False,
+    links: Annotated[bool, typer.Option("--links", help="Measure collectives instead of kernels.")] = False,
     devices: Annotated[
         int | None,
         option("--devices", metavar="N", text="With --links: processes to start. (default one a core or GPU)"),

@@ -17,18 +17,20 @@ from shardwright.measure.backend import is_own
 from shardwright.measure.stock import seconds_or_default
 from shardwright.task.quantities import parse_bytes
 
-Output = Annotated[Path, option("--output", "-o", metavar="FOLDER", text="The sample store; an existing one goes on.")]
+Output = Annotated[
+    Path, option("--output", "-o", metavar="FOLDER", text="The sample store; an existing one is extended.")
+]
 SampleCount = Annotated[
     int | None,
     option(
         "--samples",
         "-n",
         metavar="N",
-        text="Samples the store is to hold in the end. (default 8000, of collectives 2000)",
+        text="Target number of samples in the store. (default 8000, of collectives 2000)",
     ),
 ]
 Collectives = Annotated[
-    bool, typer.Option("--collectives", help="Measure collectives between processes, in place of kernels.")
+    bool, typer.Option("--collectives", help="Measure collectives between processes instead of kernels.")
 ]
 BatchSizes = Annotated[
     list[int] | None,
@@ -63,7 +65,7 @@ Seconds = Annotated[
     option(
         "--seconds",
         metavar="N",
-        text="Stop after this time; the same command again goes on. (default none, on cuda 1400; inf for none)",
+        text="Stop after this time; the same command resumes. (default none, on cuda 1400; inf for none)",
     ),
 ]
 World = Annotated[int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")]
@@ -172,7 +174,7 @@ def _kernels_collected(
         from shardwright.cluster import open_cluster
         from shardwright.measure.remote import open_fleet
 
-        collection = Collection(**options)  # wrong options are told before a cluster starts
+        collection = Collection(**options)  # reports wrong options before a cluster starts
         collection.sets(collection.arena(lambda: 4 * 10**9))
         with (
             open_cluster(address) as cluster,

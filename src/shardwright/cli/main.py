@@ -63,7 +63,7 @@ def _print_version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Decide which piece of each embedding table goes on which device, and prove how far the plan is from the best possible.

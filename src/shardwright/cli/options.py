@@ -55,7 +55,7 @@ Gap = Annotated[
     option(
         "--gap",
         metavar="PART",
-        text="End the search once the plan is proven this close to the best: 0.01 is 1%; with --time-limit, only one of the two ends it.",
+        text="End the search once the plan is proven this close to the best: 0.01 is 1%; with --time-limit, nothing else ends it before.",
     ),
 ]
 OnRuntime = Annotated[
@@ -67,7 +67,7 @@ OnRuntime = Annotated[
     ),
 ]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Undisturbed measurements per device; the median counts.")]
-Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="What to measure on.")]
+Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Device to measure on.")]
 OtherHardware = Annotated[
     bool, typer.Option("--allow-other-hardware", help="Accept samples that were measured on other hardware.")
 ]
@@ -76,7 +76,7 @@ HardwareName = Annotated[
     option(
         "--hardware",
         metavar="NAME",
-        text="Take samples of the processor or backend with this in its name. (default: the only one there is)",
+        text="Use the samples of the processor or backend with this in its name. (default: the only one in the store)",
     ),
 ]
 BackendName = Annotated[
@@ -84,7 +84,7 @@ BackendName = Annotated[
     option(
         "--backend",
         metavar="NAME",
-        text="fbgemm, embedding_bag, a plug-in's name, or package.module:ClassName. (default fbgemm, or embedding_bag where it is absent)",
+        text="fbgemm, embedding_bag, a plug-in's name, or package.module:ClassName. (default fbgemm, or embedding_bag if it is absent)",
     ),
 ]
 RayAddress = Annotated[

@@ -60,7 +60,7 @@ CrossReplicas = Annotated[
     bool,
     typer.Option(
         "--cross-replicas",
-        help="With --from, for TorchRec: let tables become replicas or cease to be, though it loads no optimizer state for them then.",
+        help="With --from, for TorchRec: let tables gain or lose replicas, although TorchRec then loads no optimizer state for them.",
     ),
 ]
 BalanceMemory = Annotated[
@@ -104,7 +104,7 @@ FullySharded = Annotated[
 
 Check = Annotated[
     bool,
-    typer.Option("--check", help="TASK is a plan file: search nothing, check it whole, and say what it costs."),
+    typer.Option("--check", help="TASK is a plan file: check and price it, without a search."),
 ]
 
 _GOALS = ("--balance-memory", "--least-moves")
@@ -131,7 +131,7 @@ def run(
         option(
             "--rank-maps",
             metavar="FILE",
-            text="Ids by hotness, by 'shardwright profile'; tables in order of hotness take theirs, and the plan keeps them beside it.",
+            text="Ids by hotness, from 'shardwright profile'; those that the plan needs are saved beside it.",
         ),
     ] = None,
     seed: Seed = 0,

@@ -83,14 +83,12 @@ def run(
         option(
             "--rows",
             metavar="distinct|max_id",
-            text="Count distinct ids (the default), or take the largest id + 1 (with --rank-maps the default, where ids are integers).",
+            text="Count distinct ids (the default), or take the largest id + 1 (with --rank-maps the default, if ids are integers).",
         ),
     ] = None,
     rank_maps: Annotated[
         Path | None,
-        option(
-            "--rank-maps", metavar="FILE", text="Save which ids are the hottest of each table here, as safetensors."
-        ),
+        option("--rank-maps", metavar="FILE", text="Save the hottest ids of each table here, as safetensors."),
     ] = None,
     rank_map_rows: Annotated[
         int | None,

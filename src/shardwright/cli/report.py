@@ -33,7 +33,7 @@ def run(
         option(
             "--measured",
             metavar="FILE",
-            text="What 'shardwright verify PLAN --json' printed, of one of the plans; may be given several times.",
+            text="Output of 'shardwright verify PLAN --json' for one of the plans; may be given several times.",
         ),
     ] = None,
     measure: Annotated[

@@ -36,11 +36,11 @@ def run(
     task: TaskFile,
     output: Annotated[
         Path | None,
-        option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON, with what was measured."),
+        option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON, with its measurements."),
     ] = None,
     minutes: Annotated[float, typer.Option("--minutes", metavar="MINUTES", help="How long it may take.")] = 5.0,
     device: Annotated[
-        str | None, option("--device", metavar="cpu|cuda", text="What to measure on; by default what the task is for.")
+        str | None, option("--device", metavar="cpu|cuda", text="Device to measure on; by default the task's.")
     ] = None,
     model: ModelFile = None,
     runs_on: OnRuntime = "auto",

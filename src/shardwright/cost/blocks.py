@@ -58,7 +58,7 @@ class BlockCosts:
 
     Attributes:
         call: `(n,)` the kind of fused call that serves it, as `Tables` numbers them.
-        vectors: `(n, h + 2)` what it adds to that call's pre-activations of the cost model's hidden units, and to the linear parts of
+        vectors: `(n, h + 2)` its share of that call's pre-activations of the cost model's hidden units, and to the linear parts of
             forward and backward time.
         bytes: `(n,)` memory.
         served: `(n, 2)` bytes of values and of ids that a single holder sends and receives in a pass by all-to-alls; 0 for replicas.
@@ -224,7 +224,7 @@ class Added(NamedTuple):
     Attributes:
         part: `(n + 1,)`.
         call: `(parts,)` the call that each part is in.
-        vectors: `(parts, h + 2)` what it adds there.
+        vectors: `(parts, h + 2)` the numbers that it adds there.
     """
 
     part: Ints

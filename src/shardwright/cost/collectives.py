@@ -1,4 +1,4 @@
-"""What the collectives of a step take, by how a table's blocks lie.
+"""The time of a step's collectives, by the way in which a table's blocks lie.
 
 TorchRec calls other collectives for each sharding type, and so do these prices. The cluster has H hosts of P devices, D = H P. B samples
 of a step look up in a block of C columns for F features; a value takes v bytes on the wire, and V = B F C v.
@@ -17,9 +17,9 @@ device sends
 
 All-to-alls share the links of a pass, so a device waits for the busier direction of the slower link class. The others follow one another.
 Rows count as dealt if each device of the place has a block, and no block is larger than equal ones must be, as in TorchRec. Other row
-blocks of pooled tables send sums of their own to every device, as whole tables do.
+blocks of pooled tables send partial sums to every device, as whole tables do.
 
-*Sets.* Each sharding type that a module uses calls collectives of its own, whose latencies every device pays: three for the input (four
+*Sets.* Each sharding type that a module uses calls its own collectives, whose latencies every device pays: three for the input (four
 if a table is weighted), one or two forward and as many backward. Whole tables and column blocks count as one type, since TorchRec takes a
 whole table as `column_wise` too.
 

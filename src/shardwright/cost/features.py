@@ -5,8 +5,8 @@ features contain the same numbers, as logarithms if they span decades. They add 
 rows, cache lines touched, alignment.
 
 The features of a row block are those of the table that it was cut from; only its sizes (`scales`) are its own. So a model prices a block as
-its share of the table, plus what every block adds, such as outputs of its own. It cannot believe that a table becomes cheaper by being cut,
-which a search would take at its word.
+its share of the table, plus the fixed parts of every block, such as its outputs. So it never predicts that cutting saves work, an error
+that a search would exploit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cost models on disk, and their metadata: where a model was learned, how accurate it was, and which tasks it does not cover.
+"""Cost models on disk, and their metadata: the machine that a model was learned on, how accurate it was, and which tasks it does not cover.
 
 A file is safetensors with a versioned header. It is read with numpy alone; nothing is unpickled.
 """
@@ -77,7 +77,7 @@ def unlike(metadata: Mapping[str, str], task: Task) -> Iterator[str]:
 
 
 def kind_of_table(pooled: bool, dtype: str) -> str:
-    """The kind of a table, by which a model says what it covers: "pooled-fp32", "sequence-fp16"."""
+    """The kind of a table, by which a model names its range: "pooled-fp32", "sequence-fp16"."""
     return f"{'pooled' if pooled else 'sequence'}-{dtype}"
 
 

@@ -22,7 +22,7 @@ All devices together ask for this many rows:
     inside hosts    (h P - |S|) rows(1)      + (H - h) (P - 1) u(1) to proxies with "host"
     between hosts   (H - h) P rows(1), or      (H - h) u(P)         with "host"
 
-*Replicas* agree on the gradient of a block in three steps. Inside each host, every replica sends its sums to the replica that owns the row
+*Replicas* reduce the gradient of a block in three steps. Inside each host, every replica sends its sums to the replica that owns the row
 there. Then the owners of a row on all hosts send their sums to one of them. Then the sum goes back the same way. Each replica sends
 
     whole     inside: 2 (p - 1) / p · 4 R C                          between: 2 (h - 1) / h · 4 R C / p
@@ -82,7 +82,7 @@ class LinkTraffic:
     Attributes:
         sent: `(2, devices)` bytes sent inside the host, and between hosts.
         received: `(2, devices)` bytes received inside the host, and between hosts.
-        apart: `(devices,)` ms of collectives of their own. A pass has their bytes not among `sent` and `received`.
+        apart: `(devices,)` ms of separate collectives, whose bytes are not among `sent` and `received`.
     """
 
     devices: int
@@ -109,11 +109,11 @@ class LinkTraffic:
 
 @dataclass(frozen=True, eq=False)
 class HoldingDevices:
-    """The k devices that hold a block, and who asks them, in a cluster of `hosts` × `per_host` devices.
+    """The k devices that hold a block, and the devices that ask them, in a cluster of `hosts` × `per_host` devices.
 
     Attributes:
-        asks: `(2, devices)` how often each device asks others, by link class, in units of what the samples of one device ask for. Through
-            proxies, the unit between hosts is what the samples of one host ask for.
+        asks: `(2, devices)` how often each device asks others, by link class, in units of the requests of one device's samples. Through
+            proxies, the unit between hosts is the requests of one host's samples.
         serves: `(2, devices)` how often each device is asked, in the same units.
         ranks: `(k,)` the holders.
         hosts: number of hosts with a holder.

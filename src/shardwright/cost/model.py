@@ -9,13 +9,14 @@ To predict a kernel time, encode each shard, SUM the encodings of each fused cal
 The sum lets one model serve any number of shards (AutoShard, DreamShard, NeuroShard). The first estimate as a factor keeps the relative
 error even over the three decades that times span. Features outside the range of the training sets are clipped to it: there the factor g
 stays constant, and only the first estimate extrapolates. With the `convex` head the time is a convex function of the sums, and the lower
-bound relies on that. Latents and weights are not negative, so no shard makes a device faster; a search would build on such a gain. Two
+bound relies on that. Latents and weights are not negative, so a search cannot exploit model error by adding shards. Two
 columns beside the latents are not learned: the bytes of the distinct rows, in units of the L2 and of the last-level cache of the measured
 machine. Only their sum over the call shows whether rows come from a cache.
 
 On a GPU, a fused call works on each lookup as if its table were as wide as the widest table of the call. So a model of a GPU has `wide`
 weights. For each of the `WIDTHS`, a call that has a wider table pays extra for the lookups and the bags of all narrower tables. This is not
-convex: the first wide table raises the price of all others at once. It only adds time, so a bound may leave it out.
+convex: the first wide table raises the price of all others at once. It only adds time: a bound may ignore it, or
+count the devices that pay it (`search.holders`).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Pricing:
 
     @property
     def base(self) -> Floats:
-        """`(h + 2,)` what a call with nothing in it has in the place of vectors."""
+        """`(h + 2,)` the sum of an empty call."""
         return np.concatenate([self.hidden_bias, self.bias])
 
     def scaled_hidden(self, scale: Floats) -> Floats:
@@ -175,7 +176,7 @@ class CostModel(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name that says what the model is and what it was made from; written into plans."""
+        """Name with the model's kind and origin; written into plans."""
 
     @property
     @abstractmethod
@@ -202,7 +203,7 @@ class CostModel(ABC):
 
     @property
     def superadditive(self) -> CostModel | None:
-        """A model that is never dearer, in which cutting or replicating a table never makes it cost less; bounds of tiers need it."""
+        """A model that never predicts more, in which cutting or replicating a table never makes it cost less; bounds of tiers need it."""
         return None
 
     @property
@@ -212,7 +213,7 @@ class CostModel(ABC):
 
 
 class AddedModel(CostModel):
-    """A cost model that adds forward and backward ms of its own to each shard, in two more columns of a base model's encodings.
+    """A cost model that adds forward and backward ms to each shard, in two more columns of a base model's encodings.
 
     Attributes:
         base: the base model.

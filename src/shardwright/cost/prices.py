@@ -1,4 +1,4 @@
-"""Prices of what a plan uses on the mean device: what the bound's linear programme is dual in, and what searches choose ways by."""
+"""Prices of the resources of the mean device: the dual variables of the bound's linear program, by which searches choose ways."""
 
 from __future__ import annotations
 

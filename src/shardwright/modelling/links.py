@@ -89,7 +89,7 @@ def _line(sent: Floats, ms: Floats) -> LinkSpeed:
 def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLinks:
     """The links of a cluster, from ms by rung.
 
-    How true a fit is, is told by sizes that it has not seen: each in turn is predicted from all others.
+    The error of a fit is that of held-out sizes: each in turn is predicted from all others.
     """
     speeds: dict[str, Speeds] = {}
     errors: dict[str, dict[str, LinkErrors]] = {}

@@ -182,7 +182,7 @@ def each_size(
 
     Args:
         sizes: the sizes.
-        time_limit: seconds of all searches together: each gets an even part of what is left when its turn comes. None for no limit.
+        time_limit: seconds of all searches together: each gets an even part of the remaining time. None for no limit.
         search: plans one size within the seconds that it is given.
     """
     end = None if time_limit is None else time.monotonic() + time_limit

@@ -1,4 +1,4 @@
-"""Review a plan: its step, the best step found, and what no plan can go below, all by one cost model."""
+"""Review a plan: its step, the best step found, and the proven bound, all by one cost model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Review:
     Attributes:
         plan: the plan under review, scored.
         better: the best plan found; the plan itself if none is better.
-        bound_ms: no plan of the kinds that `better.bound_scope` names takes less. None if nothing is proven, or if the plan under
+        bound_ms: lower bound on the step of the plans that `better.bound_scope` names. None if nothing is proven, or if the plan under
             review takes less because it is of another kind.
         elsewhere: the best plan found for the other runtime; None if there is none, or if no time was left to look.
         looked_elsewhere: whether the other runtime was searched.
@@ -61,11 +61,11 @@ class Review:
 
     @property
     def diff(self) -> PlanDiff:
-        """What devices must fetch to go from the plan to the better one."""
+        """The bytes that devices must fetch to go from the plan to the better one."""
         return self.plan.diff(self.better)
 
     def sentence(self) -> str:
-        """The review in one line; `better.bound_scope` says which plans the bound holds for."""
+        """The review in one line; `better.bound_scope` names the plans that the bound holds for."""
         bound = "" if self.bound_ms is None else f"; the proven bound is {self.bound_ms:.3f}"
         if self.better is self.plan:
             return f"your plan takes {self.step_ms:.3f} ms; no better one was found{bound}"

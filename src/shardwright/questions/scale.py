@@ -1,7 +1,7 @@
 """How many devices does a model need? One task planned on several clusters, with the proven bound beside each plan.
 
-A bound says more than a plan: if even the bound of a larger cluster is no better than the plan of a smaller one, no search can find a
-reason to buy the larger one.
+If even the bound of a larger cluster is no better than the plan of a smaller one, no search can find a plan that makes the larger cluster
+pay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class DenseWork:
-    """What a step does besides the embeddings.
+    """The dense part of a step.
 
     Attributes:
         ms: time of a step's dense layers.
@@ -54,7 +54,7 @@ class ClusterSize:
         batch_size: samples of a step, over all devices.
         plan: the plan; None if there is none.
         why_not: why there is no plan.
-        dense: what a step does besides the embeddings.
+        dense: the dense part of a step.
         price: price of a device for an hour; None if it was not given.
     """
 
@@ -72,14 +72,14 @@ class ClusterSize:
 
     @property
     def bound_ms(self) -> float | None:
-        """No plan makes a shorter step on this cluster; None if nothing is proven."""
+        """Lower bound on the step of any plan on this cluster; None if nothing is proven."""
         if self.plan is None or self.plan.bound_ms is None:
             return None
         return self.dense.step_ms(self.plan.bound_ms)
 
     @property
     def bound_scope(self) -> BoundScope | None:
-        """The plans that the bound speaks of; None if nothing is proven."""
+        """The plans that the bound holds for; None if nothing is proven."""
         return self.plan.bound_scope if self.plan is not None and self.plan.bound_ms is not None else None
 
     @property
@@ -89,7 +89,7 @@ class ClusterSize:
 
     @property
     def most_throughput(self) -> float:
-        """Samples a second that no plan exceeds on this cluster; infinite if nothing is proven."""
+        """Upper bound on the samples a second of any plan on this cluster; infinite if nothing is proven."""
         if self.plan is None:
             return 0.0
         return self.batch_size / self.bound_ms * 1e3 if self.bound_ms else math.inf
@@ -101,7 +101,7 @@ class ClusterSize:
 
     @property
     def least_cost(self) -> float | None:
-        """Price of a million samples that no plan goes below on this cluster; 0 if nothing is proven, None without a price."""
+        """Lower bound on the price of a million samples on this cluster; 0 if nothing is proven, None without a price."""
         return self._cost_at(self.most_throughput)
 
     def _cost_at(self, throughput: float) -> float | None:
@@ -175,7 +175,7 @@ def scale(
         task: tables, batch size, optimizer and constraints; its own topology does not count.
         topologies: the clusters.
         batch_per_device: samples of a step on each device; by default all devices of a cluster share out the task's batch.
-        dense: what a step does besides the embeddings; nothing by default.
+        dense: the dense part of a step; nothing by default.
         prices: price of a device for an hour, by device type; clusters without a price get no costs.
         strategy: as for `plan`.
         cost_model: as for `plan`, or a function of the task; by default the model of each cluster's devices.

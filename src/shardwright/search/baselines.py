@@ -6,7 +6,7 @@ bytes takes the table. `dim` has many ties. `greedy` asks the cost model instead
 
 A uniform strategy shards all tables in one way and is named after that sharding type. It places tables by lookups, most first. Each table
 takes the way that fits and leaves its busiest device the least busy. If a table then fits nowhere, all tables are placed anew by size,
-where most memory is left. A table that is too small to be cut (a single row, fewer than 8 columns) stays whole.
+each where most memory is left. A table that is too small to be cut (a single row, fewer than 8 columns) stays whole.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Uniform:
         return next((reason for reason in reasons if reason is not None), None)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Place greedily; the cost model is not asked, and nothing is random."""
+        """Place greedily, without the cost model and without randomness."""
         return Plan(task, place_uniformly(task, {table.name: self.name for table in task.tables}), self.name, seed)
 
 

@@ -1,7 +1,7 @@
 r"""A proven lower bound on the step time of every plan.
 
 What the bound covers. All devices are of one type, and every table is in one of these ways, as far as its constraints and the memory of
-single devices allow: whole; in column blocks (of multiples of 4 columns where the dim is one, or of the multiples that a constraint asks
+single devices allow: whole; in column blocks (of multiples of 4 columns if the dim is one, or of the multiples that a constraint asks
 for); in row blocks whose borders lie on a grid of 16 parts of the table (from 1,024 rows on); in row blocks of equal size (to a row, or as
 TorchRec cuts them under `equal_rows`) over 2, 4, 8, … devices, over as many as a host has, over those the table is pinned to, or over all;
 or replicated on every device. Memory filled by several tables, pinning, colocation and separation only
@@ -23,7 +23,7 @@ link classes the slower counts. So for every mix of the link classes, and D devi
     step  ≥  C + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
 This is Jensen's inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ is linear in the vectors and
-bytes. It is at least its minimum over the ways the table may be cut: a shortest path over widths. Replicas count where they gain more than
+bytes. It is at least its minimum over the ways the table may be cut: a shortest path over widths. Replicas count if they gain more than
 the c_k of their call. The right side is a bound for any λ. The best λ is the dual solution of a linear program over mixtures of ways, which
 is solved by column generation: the tables' cheapest ways at the λ so far are the columns of the next program (one column for each of a few
 groups of tables). If U has u devices, kernels other than the replicas' count 1 / u instead of 1 / D. The least over ways is concave in
@@ -34,7 +34,7 @@ device spends on the phases in Q, plus the mean over devices of the other phases
 that mean from below. On the phases in Q, p's device spends at least, for every λ, (constant) + price_λ(p) + Σ over tables of min(0, the
 least that any part of the table can add), and p's own bytes on the links. If the whole exceeds T, no better plan holds p. So p is struck
 out, and the bound of what is left, or T if that is lower, holds for all plans. Every table must be cut somehow: a way's figure is the
-largest over its pieces, and the smallest over the table's ways is a bound too. It binds where one table dominates.
+largest over its pieces, and the smallest over the table's ways is a bound too. It binds if one table dominates.
 
 Ranges. Let E be the kernel time of a plan: its slowest forward kernels plus its slowest backward kernels. If E is in [a, b], no piece of
 the plan keeps its device's kernels busy for more than b. And E is at least a and at least the mean device's kernels, so at least any mean
@@ -64,8 +64,8 @@ Gates. On a GPU a call's widest block sets the price of all its lookups, which i
 than a gate's width are holders as above. All such blocks lie with them, and every narrower block of the call pays the gate's ms there, with
 those of the gates for lesser widths. The bound is the least over the number of these devices, and over no block being so wide.
 
-Two details keep this safe. Loads are taken as at least 0: what they can be below 0 is subtracted from a_p, for all tables together. And
-the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
+Two details keep this safe. Loads count as at least 0: the most that they can be below 0, for all tables together, is subtracted from a_p.
+And the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
 weighted sum.
 """
 
@@ -113,7 +113,7 @@ class Bound:
     Attributes:
         ms: no plan of the task has a smaller step time.
         prices: the prices behind the bound.
-        choice: what every table chooses at these prices: a hint where cutting and replicating pay.
+        choice: each table's cheapest way at these prices: a hint for cutting and replicating.
         by: the part of the proof that gave the bound: "prices", "pieces" alone, ranges of "kernels", "holders" of a hot table, or
             the "sets" of collectives.
     """

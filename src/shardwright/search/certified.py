@@ -6,7 +6,7 @@
 3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`native/descent.hpp`).
 4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind.
 5. Kicks: take pieces off slow devices, cut a few tables in other ways, place them anew and improve; keep the plan if it is better.
-   Starts and kicks run on two threads; what they find does not depend on the number of threads.
+   Starts and kicks run on two threads; the result does not depend on the number of threads.
 6. A table that is cut or replicated for a gain below a thousandth, or below the cost model's error on cuts (`cut_error`), is made whole.
 7. The best plan tightens the bound, and so does the number of devices that can hold a hot table.
 

@@ -112,7 +112,7 @@ class Held:
         pieces: `(pieces,)` whether each piece is one of them.
         spreads: `(spreads,)` whether each other way is of them.
         table: the table; None for a gate.
-        of_pieces: pieces with what they add to a holder; those of other tables pay an open gate there.
+        of_pieces: pieces with their loads on a holder; those of other tables pay an open gate there.
         of_spreads: likewise.
     """
 
@@ -129,7 +129,7 @@ class Holders:
     Args:
         relaxation: the ways of all tables.
         pricing: the cost model's head.
-        prices: where the head is taken as linear, and the weights of the link classes.
+        prices: the point at which the head is linearised, and the weights of the link classes.
     """
 
     def __init__(self, relaxation: Relaxation, pricing: Pricing, prices: Prices) -> None:

@@ -1,6 +1,6 @@
 """NeuroShard's search: a beam over column splits outside, a greedy on a grid of dim bounds inside.
 
-The search of "Pre-train and Search" (MLSys 2023) as in the paper, and as in its public code where the paper leaves a rule open. The inner
+The search of "Pre-train and Search" (MLSys 2023) as in the paper, and as in its public code if the paper leaves a rule open. The inner
 searches run on all cores.
 
 Outside, a beam over column splits. A step halves one piece. It tries the N largest pieces by size and the N largest by predicted cost, if
@@ -191,7 +191,7 @@ class Cuts:
 
     Attributes:
         whole: `(u,)` rows of the units before any split, sorted.
-        half: `(r,)` row of a half; -1 where the piece cannot be halved.
+        half: `(r,)` row of a half; -1 if the piece cannot be halved.
         size_rank: `(r,)` place of the row by size in bytes, largest first.
         table: `(r,)` which table the piece is of; for a colocated group, its first table.
         most: `(r,)` most shards the table may have.
@@ -339,7 +339,7 @@ class Beam:
     """One run of the beam search.
 
     Attributes:
-        strategy: says how wide and deep the beam is, and how many threads call `inner`.
+        strategy: sets the width and depth of the beam, and the threads that call `inner`.
         cuts: which rows are whole, and their halves.
         inner: returns the score and the ranks of a state's best placement.
         deadline: `time.monotonic()` at which to stop; None for no limit.
@@ -451,7 +451,7 @@ class NeuroShard:
         most_splits: L, steps; cuts of tables that fit no device come before the steps and are not counted.
         grid: M, number of dim bounds.
         widest_bound: the largest dim bound; the smallest is 1.
-        score: what a placement is judged by: "embedding", the largest sum of a device's four phases, as published; or "step".
+        score: the objective: "embedding", the largest sum of a device's four phases, as published; or "step".
         free_cuts: cut tables that fit no device before the beam; the paper does not, and finds no plan if L halvings are not enough.
         threads: threads to search with; None for one a core. The plan is the same.
         name: name of the strategy.
@@ -478,7 +478,7 @@ class NeuroShard:
         return why_not_counted(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Search; nothing is random, the seed is only noted. At the deadline and on Ctrl-C the best plan so far is returned."""
+        """Search without randomness; the seed is only recorded. At the deadline and on Ctrl-C the best plan so far is returned."""
         units = take_apart(task, cut_large=self.free_cuts)
         PartialPlan(task, units)  # raises if the fixed shards alone break a rule
         if not units.free:

@@ -1,6 +1,6 @@
 """Find and register strategies by name, and give a strategy a learned policy that a user names.
 
-The learned strategies and TorchRec's planner lie in rooms of their own, `shardwright.learned` and `shardwright.integrations`. Nothing here
+The learned strategies and TorchRec's planner lie in separate rooms, `shardwright.learned` and `shardwright.integrations`. Nothing here
 imports these rooms: the registry finds their strategies as it finds plug-ins, by the entry points of this package.
 """
 
@@ -90,7 +90,7 @@ def takes_policy(strategy: Strategy) -> bool:
 
 
 def with_policy(strategy: Strategy, policy: Path) -> Strategy:
-    """The strategy with this policy in place of the bundled one.
+    """The strategy with this policy instead of the bundled one.
 
     Raises:
         InvalidInput: the strategy takes no policy.

@@ -1,4 +1,4 @@
-"""The relaxed problem behind the bound: what each table would choose at given prices, and the linear program that finds the prices.
+"""The relaxed problem behind the bound: each table's cheapest way at given prices, and the linear program that finds the prices.
 
 A table's ways (see `engine.catalog`) are single column blocks and single row blocks of its forms; equal row blocks over 2, 4, 8, … devices,
 over as many as a host has, over those the table is pinned to, or over all; grids, any number of whose column blocks share a host; and
@@ -6,7 +6,7 @@ replicas on all devices.
 
 The program mixes the tables' ways so that the mean device costs least; its duals are the prices. Its variables are the cost of each
 hidden unit of each call, the share of devices that make each call, the ms of the forward and of the backward links, and the share of each
-column. A column is what a group of tables would choose at some prices. Columns are added as they are found, and the solver continues
+column. A column is the cheapest ways of a group of tables at some prices. Columns are added as they are found, and the solver continues
 from its last solution.
 """
 
@@ -59,7 +59,7 @@ class Relaxation:
     """The ways of all tables, and the cheapest of them for any prices.
 
     Attributes:
-        catalog: what can be made of every table.
+        catalog: the ways of every table.
         legal: `(pieces,)` whether each piece may be used.
         other_legal: `(others,)` whether each of the other ways may be used.
         low_rows: pieces that may be a row shorter than the catalog says.
@@ -121,7 +121,7 @@ class Relaxation:
         """Every table's cheapest way.
 
         Args:
-            prices: ms of what the ways need.
+            prices: ms of the resources that the ways need.
             made: `(calls,)` ms times devices that making each call of `everywhere` costs.
             weight: factor on the kernels of all ways except those in the calls of `everywhere`.
         """
@@ -140,7 +140,7 @@ class Relaxation:
         return Choice(worth, best, rows, uses[rows], other)
 
     def settled(self, of_form: Floats, of_other: Floats, made: Floats) -> tuple[Floats, Ints, Ints, Ints]:
-        """Every table's cheapest way, given the price of each; replicas count where they gain more than making their call costs.
+        """Every table's cheapest way, given the price of each; replicas count if they gain more than their call costs.
 
         Args:
             of_form: `(forms,)` least price of each form.

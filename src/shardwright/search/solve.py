@@ -68,14 +68,13 @@ def plan(
         cost_model: a model, or the path of one made by `shardwright train`. By default the model that was calibrated on this machine,
             if its devices are the topology's, else the bundled one.
         seed: the same task, strategy and seed give the same plan.
-        time_limit: seconds after which the search returns the best plan so far; None for no limit. Compiled code loads before the search,
-            once in a process, for about a second; 0 returns the first plan that there is, without loading it.
+        time_limit: seconds after which the search returns the best plan so far; None for no limit, 0 for the first plan found.
         gap: the search ends once its plan is proven to be at most this share longer than the best possible one; 0.002 by default. It also
             ends if nothing better is found for a while. With both a gap and a time_limit, it goes on until the time limit instead.
         runs_on: the runtime of the plan. "torchrec": TorchRec for all tables. "shardwright": `shardwright.runtime`, which trains tables in
             any blocks, tiers included. "auto": TorchRec, unless the strategy, `start` or the constraints
             ask for tiers, or TorchRec has no plan. None: any blocks. `Plan.runs_on` says what can run a plan.
-        start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then says what moves.
+        start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then lists the moves.
         move_cost: ms per GB: a GB of `start` moves to another device only if that shortens a step by more than this. A fair value is the
             ms that moving a GB takes, divided by the steps that the job still runs. 0 lets all move, infinity only what must move.
         cross_replicas: for TorchRec, whether tables that are replicated in `start` may be cut or moved whole, and others replicated.
@@ -87,7 +86,7 @@ def plan(
         progress: called in a search with the ms of the best step so far, and the bound as far as it is proven, or None.
 
     Raises:
-        InfeasibleTask: no plan keeps memory and constraints; the message says which rule binds and what would help.
+        InfeasibleTask: no plan keeps memory and constraints; the message states the rule that binds and a remedy.
         InvalidInput: the strategy is unknown, cannot start from a plan or proves no gap, the cost model cannot be read, or seed,
             time_limit, gap or move_cost breaks a rule.
     """

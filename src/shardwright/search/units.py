@@ -236,7 +236,7 @@ Eligible = Ints
 
 
 class PartialPlan:
-    """Shards placed so far, the memory they take, and where a further unit may go."""
+    """Shards placed so far, their memory, and the devices that a further unit may go to."""
 
     def __init__(self, task: Task, units: Units) -> None:
         self._task = task

@@ -115,7 +115,7 @@ def check_plan(task: Task, shards: Sequence[Shard]) -> None:
     """Check every rule a plan must keep.
 
     Raises:
-        InvalidPlan: a rule is broken; the message says which, with the numbers.
+        InvalidPlan: a rule is broken; the message names it, with the numbers.
     """
     groups = shards_by_table(task, shards)
     for table in task.tables:

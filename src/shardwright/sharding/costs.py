@@ -43,7 +43,7 @@ _DRAWS = 1000  # of errors; each also counts with the other sign
 
 
 def expected_slowest(ms: Floats, error: float) -> float:
-    """Mean time of the slowest device, if the time of each device has a normal error of its own.
+    """Mean time of the slowest device, if the times of the devices have independent normal errors.
 
     The slowest of equal devices is the one with the largest error, so the mean is longer than the longest time.
 

@@ -140,7 +140,7 @@ class TableChange:
         before: its sharding type in the older plan.
         after: its sharding type in the newer plan.
         moved_bytes: bytes that devices must fetch.
-        kept_bytes: bytes that stay where they are.
+        kept_bytes: bytes that stay on their devices.
     """
 
     table: str
@@ -157,7 +157,7 @@ class PlanDiff:
     Bytes cover weights and optimizer state, counted once for each device that holds them.
 
     Attributes:
-        moves: what each device fetches, in the newer plan's order of tables and ranks.
+        moves: the fetches of each device, in the newer plan's order of tables and ranks.
         tables: how each table that both plans have changes, in the newer plan's order.
         added: tables only the newer plan has; their weights are initialised, not moved.
         removed: tables only the older plan has.
@@ -183,7 +183,7 @@ class PlanDiff:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that stay where they are."""
+        """Bytes that stay on their devices."""
         return sum(change.kept_bytes for change in self.tables)
 
     @property
@@ -193,7 +193,7 @@ class PlanDiff:
 
 
 def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
-    """Return what each device must fetch when `newer` replaces `older`.
+    """Return the fetches of each device when `newer` replaces `older`.
 
     A device is the same in both plans if it has the same type, the same host and the same place on that host. A table moves whole if its
     row order changes, because the plans cannot tell which rows its blocks share. So does a tier that is dealt out anew.

@@ -153,7 +153,7 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
 
     Args:
         plan: the plan.
-        path: where the plan is saved, so that it can name its file of rank maps; None if it is not saved.
+        path: file of the plan, so that it can name its file of rank maps; None if it is not saved.
     """
     kinds = {table.name: plan.sharding_type(table.name) for table in plan.task.tables}
     cost = plan.cost

@@ -70,7 +70,7 @@ def in_group(task: Task, groups: ShardingGroups) -> Task:
 
 
 def group_memory(plan: Plan) -> GroupMemory:
-    """Bytes on the devices of a plan: the memory account, and what the exchange of fully sharded groups adds and frees."""
+    """Bytes on the devices of a plan: the memory account, with the buffers of fully sharded groups."""
     total, groups = plan.memory.total, plan.task.groups
     if groups is None or not groups.fully_sharded:
         return GroupMemory(total, total)

@@ -1,4 +1,4 @@
-"""A plan: shards that tile every table of a task, and what they cost."""
+"""A plan: shards that tile every table of a task, and their cost."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Plan:
     def gap(self) -> float | None:
         """(step − bound) / bound: how far, at most, the plan is from the best possible one.
 
-        None without a bound, and where the bound counts the links alone: the kernels would be most of such a gap.
+        None without a bound, and if the bound counts the links alone: such a gap would consist mostly of kernels.
         """
         if self.cost is None or self.bound_ms is None or self.bound_ms <= 0 or self.bound_scope == "links":
             return None
@@ -133,7 +133,7 @@ class Plan:
         return replace(self, rank_maps=attached(self, maps))
 
     def diff(self, newer: Plan) -> PlanDiff:
-        """Return what moves, and how many bytes, when `newer` replaces this plan."""
+        """Return the moves of tables, with their bytes, when `newer` replaces this plan."""
         from shardwright.sharding.diff import diff_plans
 
         return diff_plans(self, newer)

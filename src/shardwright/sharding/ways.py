@@ -2,8 +2,8 @@
 
 A *place* is a device; a host, the rows dealt evenly to its devices; or all devices, the rows dealt or replicated. Column blocks on single
 devices, rows dealt to a host or to all devices, and column blocks whose rows are each dealt to a host (`grid`) are TorchRec's sharding
-types. Columns of several widths, and row blocks of any sizes on any devices, are possible besides where constraints do not ask for equal
-ones. The engine's catalog, `exact`, the bound and the baselines read the rules here.
+types. If constraints do not ask for equal blocks, columns of several widths and row blocks of any sizes on any devices are possible too.
+The engine's catalog, `exact`, the bound and the baselines read the rules here.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def within_kernels(table: Table, limits: TableConstraint, device: str) -> TableC
 
     Args:
         table: the table.
-        limits: its constraints; their `max_columns` counts if it is less than what the kernels take.
+        limits: its constraints; their `max_columns` counts if it is below the limit of the kernels.
         device: type of the devices.
 
     Raises:
@@ -161,7 +161,7 @@ def grid_counts(table: Table, limits: TableConstraint, topology: Topology) -> li
 
 
 def grids_of(table: Table, limits: TableConstraint, topology: Topology, turn: int) -> Iterator[Dealt]:
-    """Grids of a table, fewest column blocks first: each block on a host of its own, or several on each if there are too few hosts.
+    """Grids of a table, fewest column blocks first: each block on a separate host, or several on each if there are too few hosts.
 
     Args:
         table: the table.

@@ -35,7 +35,7 @@ class ShardWork:
         dtype: type of the weights.
         row_share: share that the block's rows are of the table's, or of the tier's, if they are drawn from all of its rows alike; else 1.
             It tells a cost model what the block was cut from, and does not change the work.
-        feature_shares: share of the lookups by each feature that looks up in the table; features have bags and outputs of their own.
+        feature_shares: share of the lookups by each feature that looks up in the table; each feature has its own bags and outputs.
         weighted: whether every lookup has a weight.
     """
 

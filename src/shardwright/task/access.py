@@ -247,7 +247,7 @@ class AccessProfile:
         return float(high - low)
 
     def block(self, start: float, stop: float) -> AccessProfile:
-        """Return the profile of the rows `[start, stop)` of the hotness order, as a table of their own."""
+        """Return the profile of the rows `[start, stop)` of the hotness order, as a separate table."""
         if (start, stop) == (0, self.total_rows):
             return self
         inside = self.rows[(self.rows > start) & (self.rows < stop)]

@@ -33,8 +33,8 @@ class TableConstraint:
         sharding_types: the allowed sharding types; None allows all.
         devices: the only ranks that may hold a part of the table; None allows all.
         max_shards: most shards the table may be cut into; None for no limit.
-        min_columns: fewest columns of a block, where the table is cut into columns; None for no limit.
-        max_columns: most columns of a block, where the table is cut into columns; needs equal_columns. None for no limit.
+        min_columns: fewest columns of a block if the table is cut into columns; None for no limit.
+        max_columns: most columns of a block if the table is cut into columns; needs equal_columns. None for no limit.
         equal_rows: whether row blocks must be equal, one on each device of the cluster or of one host, as TorchRec runs them.
         equal_columns: whether all column blocks must have one width, as TorchRec loads from checkpoints; a device may hold several.
         column_multiple: the columns of every block must be a multiple of this, if the table is cut into columns; None for no limit.

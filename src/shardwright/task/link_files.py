@@ -1,4 +1,4 @@
-"""Files of measured links: what the links of one cluster do, as `shardwright calibrate --links` writes it and topologies take it."""
+"""Files of the measured links of one cluster, which `shardwright calibrate --links` writes and topologies read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where links were measured.
+    """The cluster on which links were measured.
 
     Attributes:
         device: device type, as topologies name it.

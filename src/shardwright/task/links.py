@@ -1,4 +1,4 @@
-"""Latency and bandwidth of single collectives, where they are known."""
+"""Known latencies and bandwidths of single collectives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LinkSpeed:
 class Links:
     """Speeds by collective, each inside a host and between hosts; None if one was not measured.
 
-    A topology's own latencies and bandwidths hold for what is missing here.
+    A topology's own latencies and bandwidths apply to collectives that are missing here.
     """
 
     all_to_all: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)

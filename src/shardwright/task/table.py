@@ -40,7 +40,7 @@ class Table:
         rows: number of rows (the hash size).
         dim: columns (the embedding dimension).
         pooling: pooling factor, the mean number of lookups per sample by all features together. Given as a list, one number for each
-            feature: features share the table, and each has outputs of its own.
+            feature: features share the table, and each has its own outputs.
         pooled: whether the looked-up rows of a sample are summed; False marks a sequence table.
         access: how accesses spread over the rows; uniform unless given.
         dtype: type of the weights; int8 weights have a scale and a bias per row.

@@ -94,7 +94,7 @@ class Task:
         return load_task(Path(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the task as YAML, or as JSON where the name ends in .json; atomic."""
+        """Write the task as YAML, or as JSON if the name ends in .json; atomic."""
         from shardwright.task.files import save_task
 
         save_task(self, Path(path))

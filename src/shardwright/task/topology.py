@@ -39,7 +39,7 @@ class Topology:
     Attributes:
         hosts: number of hosts.
         devices_per_host: devices of each host.
-        device: name of the device type; selects the bundled cost model, and the links where none are given.
+        device: name of the device type; selects the bundled cost model, and the links if none are given.
         memory: bytes for embeddings on each device, `(devices,)`; given as one size for all devices, or one per device.
         intra_bandwidth: bytes per second a device can send inside its host.
         inter_bandwidth: bytes per second a device can send to other hosts.

@@ -172,7 +172,7 @@ class CommunicationNetworks:
     def embedding_costs(self, times: Floats, dims: npt.ArrayLike, batch_size: int) -> Floats:
         """`(k, D)` kernels + both all-to-alls, in ms, of each device in k placements.
 
-        A device starts the forward all-to-all late by what its kernels + backward all-to-all take longer than the fastest device's.
+        A device starts the forward all-to-all late by the time that its kernels + backward all-to-all exceed the fastest device's.
 
         Args:
             times: `(k, D, 2)` forward and backward kernel ms.

@@ -98,7 +98,7 @@ def kernels_by_type(
         types &= {ShardingType.TABLE_WISE.value}
     if topology.world_size % min(topology.intra_group_size, topology.world_size):
         types -= _ROWS_OF_HOSTS
-    # On CPUs, FBGEMM's dense kernel pools whatever it is told, and takes one batch size only.
+    # On CPUs, FBGEMM's dense kernel always pools, and takes one batch size only.
     dense = device != "cpu" or (table.pooled and not variable_batches)
     asked = {kind: _kernels(table, kind, given, device, dense=dense) for kind in PREFERENCE if kind in types}
     found = {

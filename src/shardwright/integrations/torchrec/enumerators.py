@@ -27,7 +27,7 @@ _PIPELINES: dict[PipelineType, Pipeline] = {
 
 @dataclass(frozen=True)
 class Said:
-    """What planner and enumerator are told, together.
+    """The joint arguments of planner and enumerator.
 
     Attributes:
         constraints: constraints by name of the parameter: the enumerator's, and the planner's for all other tables.
@@ -43,7 +43,7 @@ class Said:
     def by(
         cls, enumerator: Enumerator | None, constraints: dict[str, ParameterConstraints] | None, batch_size: int | None
     ) -> Said:
-        """Join what a planner and its enumerator are told, and warn of what is assumed or contradicts itself."""
+        """Join the arguments of a planner and its enumerator, and warn of assumptions and contradictions."""
         own: dict[str, ParameterConstraints] | None = getattr(enumerator, "_constraints", None)
         size: int | None = getattr(enumerator, "_batch_size", None)
         if size is None and batch_size is None:

@@ -67,7 +67,7 @@ class TorchRec:
     name: str = "torchrec"
 
     def supports(self, task: Task) -> str | None:
-        """Tasks whose constraints TorchRec's planner can be told, if TorchRec is installed."""
+        """Tasks whose constraints TorchRec's planner can express, if TorchRec is installed."""
         missing = [name for name in ("torch", "fbgemm_gpu", "torchrec") if find_spec(name) is None]
         if missing:
             return f"{' and '.join(missing)} is not installed; {_INSTALL}"
@@ -138,7 +138,7 @@ def compute_device(topology: Topology) -> str:
 
 
 def why_not_expressible(task: Task) -> str | None:
-    """What TorchRec's planner cannot be told of a task; None if it can be told all."""
+    """The part of a task that TorchRec's planner cannot express; None if it can express all."""
     if task.constraints.colocate or task.constraints.apart:
         return "TorchRec's planner cannot be told to colocate tables or keep them apart; drop the constraint, or use strategy certified"
     for table in task.tables:

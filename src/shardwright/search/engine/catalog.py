@@ -2,12 +2,11 @@
 
 A table can lie in single blocks, each on one device: column blocks (of multiples of 4 columns), or row blocks on a grid of `row_units`
 parts. Or it can be *spread*: cut into equal row blocks over a set of devices, replicated on every device, or cut into column blocks whose
-rows are each dealt to a host (a grid). The bound and the searches
-choose from these ways.
+rows are each dealt to a host (a grid). The bound and the searches choose from these ways.
 
-Terms. An *item* is what a search places: a table, or a colocated group with the pieces and spreads that its tables share. A *form* is a way
-to cut an item into single blocks: form i cuts item i into columns, later forms cut into rows, or into another number of equal column
-blocks. A *piece* is what a device holds of a form: w units, row `first[form] + w - 1` of the piece arrays. A piece is one block, or w
+Terms. An *item* is the unit that a search places: a table, or a colocated group with the pieces and spreads that its tables share. A *form*
+is a way to cut an item into single blocks: form i cuts item i into columns, later forms cut into rows, or into another number of equal
+column blocks. A *piece* is a device's part of a form: w units, row `first[form] + w - 1` of the piece arrays. A piece is one block, or w
 blocks of a unit each if a table must have equal columns.
 """
 
@@ -48,7 +47,7 @@ class Forms:
         searched: `(f,)` whether its pieces may lie on any devices. A search leaves out forms of rows whose blocks may not; the bound counts
             them.
         equal: `(f,)` whether a piece of w units is w blocks; the whole table is one block, unless it may not be table_wise.
-        first: `(f + 1,)` where the pieces of each form begin.
+        first: `(f + 1,)` index of the first piece of each form.
         pieces: a block of every piece; for row pieces one with the most rows.
         costs: what each piece adds to its device.
         legal: `(pieces,)` whether constraints and the memory of at least one device leave room for it.
@@ -85,7 +84,7 @@ class Spreads:
 
     Attributes:
         table: `(s,)` the table, ascending.
-        dealt: what each is; equal sets of devices are one array.
+        dealt: each spread; equal sets of devices are one array.
         blocks: a block that each of its devices holds; for row blocks the largest.
         costs: what the blocks of a device add to it.
         ways: how the outputs of each reach the devices.
@@ -323,13 +322,13 @@ class Home(NamedTuple):
 
     Attributes:
         form: `(items,)` form of each item, or -1; `(0,)` without a plan.
-        first: `(items + 1,)` where the devices of each item begin; `(0,)` without a plan.
+        first: `(items + 1,)` index of the first device of each item; `(0,)` without a plan.
         device: devices that hold a part, ascending for each item.
         width: units they hold.
         start: the first unit they hold.
         unit_ms: `(f,)` ms that a unit of each form costs its receiver; 0 for tables that must be made anew wherever they lie.
         spread_ms: `(spreads,)` ms that taking each spread costs, over all its devices.
-        least_ms: `(items,)` least ms that any way of an item costs: some device must receive what no device holds.
+        least_ms: `(items,)` least ms that any way of an item costs: some device must receive the parts that no device holds.
     """
 
     form: Ints
@@ -351,7 +350,7 @@ class EngineArrays(NamedTuple):
     """What stays the same in a search. Letters: d devices, h hidden units, f forms, r rows of the piece arrays; see `native/problem.hpp`.
 
     Attributes:
-        first: `(f + 1,)` where the pieces of each form begin: one of w units is row `first[form] + w - 1`.
+        first: `(f + 1,)` index of the first piece of each form: one of w units is row `first[form] + w - 1`.
         item: `(f,)` the item that a form cuts.
         next_form: `(f,)` the item's next form; after its last form comes its first. Form i is one of item i.
         equal: `(f,)` whether a piece of w units is w blocks.
@@ -368,7 +367,7 @@ class EngineArrays(NamedTuple):
         allowed: `(items, d)` where pieces of an item may go; `(0, 0)` if all may go everywhere.
         rivals: `(items, items)` which items may not share a device; `(0, 0)` if all may.
         spread_first: `(items + 1,)` the spreads of each item.
-        spread_range: `(spreads, 2)` where the devices of each spread begin and end.
+        spread_range: `(spreads, 2)` first and last index of the devices of each spread, half-open.
         spread_device: devices of all spreads; equal sets share their place.
         spread_part: `(spreads + 1,)` this and the next two: what a spread adds to each of its devices.
         spread_call: see above.
@@ -421,14 +420,14 @@ class EngineArrays(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Assembly:
-    """A search's arrays, and what its items are.
+    """A search's arrays, and the meaning of its items.
 
     Attributes:
         arrays: what stays the same in the search.
-        catalog: what the arrays were made from.
+        catalog: the source of the arrays.
         members: `(items,)` tables of each item: one, or a colocated group.
         forms: `(forms,)` the catalog's form behind each form; for a group, that of its first table.
-        dealt: what each spread is.
+        dealt: each spread.
         home: the plan to start from.
     """
 

@@ -115,7 +115,7 @@ def _holding_of_group(assembly: Assembly, item: int, shards: list[list[Shard]]) 
 
 
 def home_of(carried: Carried, assembly: Assembly, price_ms_per_byte: float) -> Home:
-    """What devices hold, and the price of what they would have to receive.
+    """The bytes that devices hold, and the price of those that they would have to receive.
 
     Args:
         carried: the plan to start from, on the task's devices.
@@ -228,12 +228,12 @@ def resumed(carried: Carried, assembly: Assembly, cold: Solution) -> Solution | 
     """Turn the start plan into a full solution.
 
     Args:
-        carried: what is left of the plan on the task's devices.
+        carried: the part of the plan that lies on the task's devices.
         assembly: the arrays of the search.
         cold: a solution in which every item has a way; items that the plan does not settle are cut as in this one.
 
     Returns:
-        The solution; None if what the plan does not settle finds no place around the rest.
+        The solution; None if the items that the plan does not settle find no place.
     """
     solution = Solution(assembly.problem)
     items = range(len(assembly.members))

@@ -1,4 +1,4 @@
-"""One search: what it starts from (catalog, bound, arrays of the engine), its descents and kicks, and the best solution so far."""
+"""One search: its inputs (catalog, bound, arrays of the engine), its descents and kicks, and the best solution so far."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Prepared:
 
     Attributes:
         assembly: the arrays of the engine.
-        piece_shares: `(pieces,)` how much a piece takes of what the mean device spends on a phase; the largest over the phases.
+        piece_shares: `(pieces,)` a piece's time over the mean device's in a phase; the largest over the phases.
         spread_shares: `(spreads,)` the same of a spread's part on one device.
         spread_price: `(spreads,)` ms times devices of each spread.
-        price_ms: rough step time of a good plan: the bound, or an even share of what all items cost alone.
+        price_ms: rough step time of a good plan: the bound, or an even share of the cost of all items alone.
     """
 
     assembly: Assembly
@@ -56,7 +56,7 @@ class Prepared:
 
     @property
     def bound_ms(self) -> float:
-        """The bound, or 0 where the cost model is not convex."""
+        """The bound, or 0 if the cost model is not convex."""
         return self._bound.ms if self._bound else 0.0
 
     def tighten(self, step_ms: float, *, late: bool = False) -> float | None:
@@ -363,7 +363,7 @@ _LOST = 0.02  # share of the step time: a lane so far behind the best continues 
 class SearchSession:
     """A search under way. What it finds does not depend on the number of threads, unless it runs out of time.
 
-    If the assembly has a start plan, the search lowers the step time plus the price of what moves.
+    If the assembly has a start plan, the search lowers the step time plus the price of the moves.
 
     Args:
         prepared: the task.
@@ -428,7 +428,7 @@ class SearchSession:
         """Resume from the start plan, and improve it if wanted; return whether that was possible.
 
         Args:
-            carried: what is left of the plan on the task's devices.
+            carried: the part of the plan that lies on the task's devices.
             improve: whether to improve the plan, or to keep it as it is.
         """
         solution = self._adopted(carried)

@@ -3,13 +3,13 @@
 Kernels. A fused call takes max(0, Σ_h mix_h · max(0, a_h) + linear · z + bias). Here z is the sum of its pieces' encodings, and
 a = hidden · z + hidden_bias. With mix ≥ 0 a minimum lies on the epigraph: u_h ≥ 0, u_h ≥ a_h, call ≥ mix · u + linear · z + bias,
 call ≥ 0, and phase ≥ the sum of a device's calls. Hidden units that cannot change sign over all placements need no variable. A call without
-a piece costs nothing: its row is lifted by what the head gives for a sum of zero. No lift is needed if devices make one call at most and
+a piece costs nothing: its row is lifted by the head's value at a sum of zero. No lift is needed if devices make one call at most and
 every piece adds time to it: an empty call is then never the slowest.
 
 Gates. A gate adds extra · z if some piece of the call opens it, else nothing. This is not convex, so each gate of a call has a binary w,
 1 if such a piece is taken: extra ms ≥ extra · z - most · (1 - w), and ≥ 0, where `most` is the most that extra · z can be.
 
-Links. On each device a pass takes what its all-to-alls take over the slower link class in the busier direction, and what its other
+Links. On each device a pass takes the time of its all-to-alls over the slower link class in the busier direction, and that of its other
 collectives take: linear in the pieces. Besides, every device pays the latencies of the sets of collectives in use: a variable for each set,
 at least 1 if a table is made in a way that needs it.
 """

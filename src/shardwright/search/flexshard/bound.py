@@ -202,7 +202,7 @@ _FIRST_PRICES = 2.0 ** np.arange(
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """What bounds the mixture.
+    """The constraints of the mixture.
 
     Attributes:
         memory: bytes of all devices together.
@@ -337,10 +337,10 @@ def communication_bound(task: Task) -> tuple[float, TierRelaxation | None]:
 
 
 def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
-    """Lower bound in ms on the step of any plan of a task with sequence tables, tiers and all blocks included; and what it counts.
+    """Lower bound in ms on the step of any plan of a task with sequence tables, tiers and all blocks included; and its scope.
 
     Kernels count only if the cost model has a `superadditive` one below it, by which no cutting makes a table cheaper. Then the busiest
-    device takes at least an even share of what all tables take whole.
+    device takes at least an even share of the time of all tables whole.
     """
     links = communication_bound(task)[0]
     least = cost_model.superadditive

@@ -63,7 +63,7 @@ def cold_levels(room: Floats, need: float, most: int = 4) -> list[Level]:
 
 @dataclass(frozen=True, eq=False)
 class Deal:
-    """A tier of a table, and where its blocks lie.
+    """A tier of a table, and the places of its blocks.
 
     Attributes:
         table: the table.
@@ -166,7 +166,7 @@ _NEAR_ENOUGH = 1.02
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Tiers at some boundaries: what they should cost, and the `(devices,)` bytes of their rows and buffers."""
+    """Tiers at some boundaries: their predicted cost, and the `(devices,)` bytes of their rows and buffers."""
 
     boundaries: Ints
     ms: float
@@ -193,7 +193,7 @@ class Dealer:
     def best(self, relaxation: TierRelaxation) -> Fitted:
         """The best tiers found.
 
-        If devices have unequal memory, cold rows on all alike are tried first: further levels of cold rows need buffers of their own.
+        If devices have unequal memory, cold rows on all alike are tried first: further levels of cold rows need separate buffers.
 
         Raises:
             InfeasibleTask: there is no room to hold every row once.

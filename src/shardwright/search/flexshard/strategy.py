@@ -43,7 +43,7 @@ class TierPlan:
         boundaries: end of the hot and of the warm rows of each table, hottest first.
         shards: the blocks of these tables, and the shards that were given for others.
         bound_ms: no choice of tiers has less `communication_ms`.
-        plans_bound_ms: no plan of the task has less, whatever its blocks. It is lower where memory is tight: every device that
+        plans_bound_ms: no plan of the task has less, whatever its blocks. It is lower if memory is tight: every device that
             holds cold rows of a table needs the offsets of a whole batch, and a plan may save some by holding cold rows on few devices.
     """
 
@@ -61,7 +61,7 @@ class TierPlan:
 
     @property
     def gap(self) -> float:
-        """(communication − bound) / bound; 0 where there is no communication."""
+        """(communication − bound) / bound; 0 without communication."""
         return self.communication_ms / self.bound_ms - 1 if self.bound_ms > 0 else 0.0
 
 
@@ -232,7 +232,7 @@ class FlexShard:
         return why_no_others(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Place what is not tiered, then choose the tiers; the cost model is asked for pooled tables only.
+        """Place the tables without tiers, then choose the tiers; only pooled tables need the cost model.
 
         Raises:
             InfeasibleTask: the tables do not fit the memory.

@@ -132,7 +132,7 @@ class Impossible:
 
     Attributes:
         kind: the sharding type.
-        reason: what is missing.
+        reason: the missing resource.
     """
 
     kind: str

@@ -1,19 +1,19 @@
 """Is there provably no plan? Three rules; `prove_infeasible` checks the cheap ones first.
 
 *Cliques.* Two groups cannot share a device if constraints keep them apart, or if both must stay whole and each takes more than half of the
-largest memory. A greedy finds sets in which no two groups can share a device. Each group of such a set needs devices of its own, so there
+largest memory. A greedy finds sets in which no two groups can share a device. Each group of such a set needs separate devices, so there
 must be a matching of groups to devices.
 
 *Crowds.* A set of devices has less memory than is confined to it. By Hall's theorem for divisible goods (Gale, "A theorem on flows in
 networks", 1957) it is enough to look at one set: the source side of a minimum cut between tables, with what they need, and devices, with
 what they have. The same cut tells how many groups of a clique find devices (König).
 
-*Packing.* Groups that must each stay on one device may be too many for the devices. Two bounds of bin packing tell:
+*Packing.* Groups that must each stay on one device may be too many for the devices. Two bounds of bin packing decide:
 
 Counting, for bins of any sizes. A device with memory m takes at most ⌊m / b⌋ groups of b bytes or more.
 
 L2 (Martello & Toth, "Lower bounds and reduction procedures for the bin packing problem", 1990), for bins of one size C and any a ≤ C / 2:
-a group above C − a leaves no room for a group of a or more, and groups above C / 2 lie on a device of their own each. A smaller device
+a group above C − a leaves no room for a group of a or more, and groups above C / 2 lie on separate devices. A smaller device
 counts as one of size C that holds an item of the missing bytes: what fits on the small device fits beside that item.
 """
 

@@ -227,7 +227,7 @@ def _of_rank_0(plans: Sequence[Plan], member: Member) -> list[Plan]:
 
 
 def _check(plans: Sequence[Plan], device: str, timeout_s: float) -> None:
-    """Check what can be told before any process starts."""
+    """Make the checks that need no process."""
     group_backend(device)  # raises for other devices
     if not 0 < timeout_s < float("inf"):
         raise InvalidInput(f"timeout is {timeout_s} s, must be a finite number above 0")
