@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardwright.sharding import Plan, PlanCost, Shard
     from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "AccessProfile",
