@@ -86,8 +86,8 @@ def test_the_example_loads():
     ("text", "says"),
     [
         ("groups: []", "train.yaml: the training set has no task"),
-        ("{}", "the field 'groups' is missing"),
-        ("[]", "Expected `object`"),
+        ("{}", "train.yaml: training tasks are a task file"),
+        ("[]", "train.yaml: training tasks are a task file"),
         ("groups: [{count: 0}]", "groups[0].count: Expected `int` >= 1, got 0"),
         ("groups: [{count: 1_000_000_000}]", "groups[0].count: Expected `int` <= 100000, got 1000000000"),
         ("groups: [{count: x}]", "groups[0].count: Expected `int`, got `str` 'x'"),

@@ -235,7 +235,7 @@ def rewrite(path, tensors=None, **header):
 
 
 def test_the_three_networks_survive_a_file(model, model_file):
-    found = resolve_cost_model(model_file, "cpu")
+    found = resolve_cost_model(model_file, task_of(2, 1))
     assert isinstance(found, NeuroShardModel)
     assert found.name == "cpu/neuroshard"
     assert found.metadata == model.metadata
