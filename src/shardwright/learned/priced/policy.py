@@ -224,7 +224,8 @@ class Floor:
         """Place the unit of a look on `(k,)` devices; copies in which the device is not able leave it unplaced."""
         rows = self._rows[able[self._rows, device]]
         to = device[rows]
-        self._sums[rows, to, look.some], self._calls[rows, to, look.some] = look.sums[rows, to], look.calls[rows, to]
+        at = (rows, to, look.some) if isinstance(look.some, slice) else (rows[:, None], to[:, None], look.some)
+        self._sums[at], self._calls[at] = look.sums[rows, to], look.calls[rows, to]
         after = look.after[:, rows, to]
         self.before[:, rows, to], self._powers[:, rows, to] = after, look.powers[:, rows, to]
         self._now[rows, to] = look.now[rows, to]

@@ -20,9 +20,10 @@ def place_at_random(task, seed=0):
 
 @pytest.mark.parametrize("name", ["h200", "cpu", "h100"])
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_devices_take_as_long_as_the_cost_model_says(name, hosts):
+@pytest.mark.parametrize("colocate", [(), (("t0", "t1", "t2"),)])  # t0 is a sequence table, so these make several calls
+def test_devices_take_as_long_as_the_cost_model_says(name, hosts, colocate):
     model = models()[name]
-    task = priced(mixed_task(hosts=hosts), model)
+    task = priced(mixed_task(hosts=hosts, colocate=colocate), model)
     floor, reference = place_at_random(task), task.references()
     for copy in range(2):
         (phases,) = SimulatedWorld(model).costs([(task.arrays, floor.assignment[copy])])
