@@ -42,7 +42,9 @@ def model_file(tmp_path):
 def test_exit_codes_and_streams(task_file, model_file, tmp_path):
     done = run("plan", task_file, "--model", model_file, "-o", tmp_path / "plan.json", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == json.loads((tmp_path / "plan.json").read_text())
+    document = json.loads(done.stdout)
+    assert (document.pop("notes"), document.pop("saved")) == ([], [str(tmp_path / "plan.json")])
+    assert document == json.loads((tmp_path / "plan.json").read_text())
     bad = run("plan", tmp_path / "nope.yaml", "--json")
     assert bad.returncode == 2
     assert bad.stderr == f"error: {json.loads(bad.stdout)['error']['message']}\n"
@@ -80,7 +82,8 @@ def test_a_reader_that_leaves_early_is_no_fault(tmp_path, as_json):
         text=True,
     ) as process:
         process.stdout.close()
-        assert process.stderr.read() == ""
+        (note,) = process.stderr.read().splitlines()
+        assert note.startswith("cost model h200/published")
     assert process.returncode == 1
 
 
@@ -194,7 +197,8 @@ def test_the_quick_demo(model_file, tmp_path):
     assert [one["strategy"] for one in found["strategies"]] == list(
         sw.strategy_names(sw.Task.load(tmp_path / "demo" / "task.yaml"))
     )
-    assert Path(found["report"]).stat().st_size > 10_000
+    (report,) = (Path(file) for file in found["saved"] if file.endswith(".html"))
+    assert report.stat().st_size > 10_000
     for one in found["strategies"]:
         assert one["measured_compute_ms"] > 0
         plan = sw.Plan.load(tmp_path / "demo" / f"{one['strategy']}.json")
