@@ -41,8 +41,10 @@ def _rank(rank: int, folder: str, port: int) -> None:
         loss.backward()
         assert torch.isfinite(loss)
     if rank == 0:
-        print(f"two steps on {len(tables)} tables, loss {float(loss.detach()):.3g}")
+        print(f"two steps on {len(tables)} tables, loss {float(loss.detach()):.3g}", flush=True)
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # threads of gloo and autograd may still run, which would abort an orderly exit of the interpreter
 
 
 if __name__ == "__main__":
