@@ -221,9 +221,9 @@ class AddedModel(CostModel):
 
     base: CostModel
 
+    @abstractmethod
     def added(self, works: WorkArrays, latents: Floats) -> Floats:
         """`(n, 2)` forward and backward ms to add to n shards, whose `(n, latent)` encodings by the base model are given."""
-        raise NotImplementedError
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
         """`(n, latent + 2)` encodings of n shards."""

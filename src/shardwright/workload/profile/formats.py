@@ -5,6 +5,7 @@ Parquet files are read by row groups, and their footers are checked before they 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def _value_type(column_type: pa.DataType) -> pa.DataType:
     return column_type.value_type if is_list_type(column_type) else column_type
 
 
-class LogReader:
+class LogReader(ABC):
     """Reader of one log file.
 
     Attributes:
@@ -124,6 +125,7 @@ class LogReader:
         """Number of lookups in the columns; None if only reading the file would tell."""
         return None
 
+    @abstractmethod
     def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the columns in batches of at most tens of MB. A batch may hold some of the columns; each row of a column comes once.
 
@@ -134,7 +136,6 @@ class LogReader:
         Raises:
             InvalidInput: the file is damaged or breaks its format; the message names the place.
         """
-        raise NotImplementedError
 
 
 class ParquetLog(LogReader):
