@@ -9,8 +9,8 @@ import numpy as np
 
 from shardwright.cost import PublishedModel, load_model
 from shardwright.cost.files import bundled_models
+from shardwright.cost.for_task import for_task
 from shardwright.cost.model import CostModel, Pricing
-from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidInput
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
@@ -85,7 +85,7 @@ def draw(number: int, seed: int) -> tuple[Task, CostModel, np.random.Generator]:
             task = _task(rng)
         except InvalidInput:  # constraints that contradict each other
             continue
-        return task, with_groups(model_of(number), task), rng
+        return task, for_task(model_of(number), task), rng
 
 
 def _pick(rng: np.random.Generator, values, weights=None):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.arrays import Floats
+from shardwright.cost.for_task import for_task
 from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import communication_ms, compute_ms
-from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidPlan
 from shardwright.sharding.checking import check_plan
 from shardwright.sharding.shard import Shard
@@ -56,7 +56,7 @@ class Moves:
     """
 
     def __init__(self, task: Task, model: CostModel, shards: Sequence[Shard], kernels: Floats) -> None:
-        self._task, self._model = task, with_groups(model, task)
+        self._task, self._model = task, for_task(model, task)
         self._works = ShardWorks(task)
         self._error = kernels - compute_ms(task, shards, model)
         self._start = list(shards)

@@ -20,7 +20,7 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.calibration.sets import Set
-from shardwright.cost.score import communication_ms, synchronisation_ms
+from shardwright.cost.score import beside_kernels_ms, communication_ms
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
 from shardwright.measure.measuring import (
@@ -227,7 +227,7 @@ class Candidate:
         promised_ms: predicted step of the plan.
         works: the work of each device.
         links: `(devices, 2)` predicted ms of forward and backward collectives.
-        added: `(devices, 2)` predicted ms of synchronising sharding groups.
+        added: `(devices, 2)` predicted ms of codecs and of synchronising sharding groups.
     """
 
     name: str
@@ -242,7 +242,7 @@ class Candidate:
         """The candidate of a plan."""
         links = np.stack(communication_ms(plan.task, plan.shards), axis=1)
         return cls(
-            name, plan, promised_ms, tuple(device_works(plan, 0)), links, synchronisation_ms(plan.task, plan.shards)
+            name, plan, promised_ms, tuple(device_works(plan, 0)), links, beside_kernels_ms(plan.task, plan.shards)
         )
 
     def step_ms(self, times: Floats) -> Floats:

@@ -73,12 +73,12 @@ def run(
     require("measure", "measuring")
     from shardwright.cli.compare import truth_line
     from shardwright.cli.model_notes import model_of, print_origin_notes
-    from shardwright.cost.score import without_synchronisation
+    from shardwright.cost.score import kernels_and_links
     from shardwright.measure.measuring import measure_plans
     from shardwright.sharding import Plan
     from shardwright.task import Task
 
-    checked = without_synchronisation(Plan.load(plan))
+    checked = kernels_and_links(Plan.load(plan))
     if task is not None:
         check_same_task(checked, plan, Task.load(task), task)
     _check_comparable(checked, device, tolerance)

@@ -20,8 +20,8 @@ Rows count as dealt if each device of the place has a block, and no block is lar
 blocks of pooled tables send partial sums to every device, as whole tables do.
 
 *Sets.* Each sharding type that a module uses calls its own collectives, whose latencies every device pays: three for the input (four
-if a table is weighted), one or two forward and as many backward. Whole tables and column blocks count as one type, since TorchRec takes a
-whole table as `column_wise` too.
+if a table is weighted), one or two forward and as many backward. Those of the input follow one another at once, which may cost less. Whole
+tables and column blocks count as one type, since TorchRec takes a whole table as `column_wise` too.
 
 Source: `torchrec.distributed.sharding`, TorchRec 1.8.
 """
@@ -102,15 +102,18 @@ def _sets(topology: Topology, weighted: tuple[bool, ...]) -> Floats:
     if topology.devices == 1:
         return found.reshape(SETS, 2)
 
-    def latency(collective: Collective, across: bool = True) -> float:
-        intra, inter = topology.latency_of(collective)
+    def slower(intra: float, inter: float, across: bool = True) -> float:
         return max(intra * (topology.devices_per_host > 1), inter * (across and topology.hosts > 1))
 
+    def latency(collective: Collective, across: bool = True) -> float:
+        return slower(*topology.latency_of(collective), across)
+
+    following = slower(*topology.following_of("all_to_all"))
     exchanged, scattered, gathered = (
         latency(collective) for collective in ("all_to_all", "reduce_scatter", "all_gather")
     )
     for kind, fourth in enumerate(weighted):
-        found[kind, :, 0] = (3 + fourth) * exchanged
+        found[kind, :, 0] = exchanged + (2 + fourth) * following
         found[kind, 0] += exchanged
         found[kind, 1] += scattered, gathered
         found[kind, 2] += latency("reduce_scatter", False) + exchanged, latency("all_gather", False) + exchanged

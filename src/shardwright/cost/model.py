@@ -244,6 +244,25 @@ class AddedModel(CostModel):
         )
 
 
+class TaskModel(AddedModel):
+    """A base model's kernels with what a task adds to them; searches treat its blocks as they treat the base model's."""
+
+    @property
+    def name(self) -> str:
+        """The name of the base model."""
+        return self.base.name
+
+    @property
+    def cut_error(self) -> float:
+        """The `cut_error` of the base model."""
+        return self.base.cut_error
+
+    @property
+    def narrowest(self) -> int | None:
+        """Fewest columns of a block that searches cut, from the base model; None if it has no such limit."""
+        return self.base.narrowest
+
+
 @dataclass(frozen=True, eq=False)
 class ComputeModel(CostModel):
     """The learned compute model, evaluated with numpy.

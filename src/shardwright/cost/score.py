@@ -28,9 +28,10 @@ from shardwright.cost.flows import (
     traffic_by_kind,
     value_bytes,
 )
+from shardwright.cost.for_task import for_task
 from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel
-from shardwright.cost.synchronisation import NoKernels, with_groups
+from shardwright.cost.synchronisation import NoKernels
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
@@ -154,9 +155,9 @@ def device_ms(model: CostModel, works: Sequence[ShardWork]) -> tuple[float, floa
 def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Floats:
     """`(devices, 2)` predicted forward and backward kernel ms, each the sum over the device's fused calls.
 
-    A device without shards costs 0. The synchronisation of sharding groups is included.
+    A device without shards costs 0. Codecs and the synchronisation of sharding groups are included.
     """
-    works, cost_model = ShardWorks(task), with_groups(cost_model, task)
+    works, cost_model = ShardWorks(task), for_task(cost_model, task)
     of_shard = [works.of(shard) for shard in shards]  # equal blocks of a tier share one work, which is encoded once
     distinct = {id(work): work for work in of_shard}
     number = {key: index for index, key in enumerate(distinct)}
@@ -167,16 +168,21 @@ def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Fl
     return ledger.times()
 
 
-def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
-    """`(devices, 2)` forward and backward ms to synchronise sharding groups in a step; see `cost.synchronisation`."""
+def beside_kernels_ms(task: Task, shards: Sequence[Shard]) -> Floats:
+    """`(devices, 2)` forward and backward ms of codecs and of the synchronisation of sharding groups in a step; see `cost.for_task`."""
     return compute_ms(task, shards, NoKernels())
 
 
-def without_synchronisation(plan: Plan) -> Plan:
-    """The plan with the predicted cost of only its kernels and links, as one group alone can measure them."""
-    if plan.task.groups is None or plan.cost is None:
+def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
+    """`(devices, 2)` forward and backward ms to synchronise sharding groups in a step; see `cost.synchronisation`."""
+    return beside_kernels_ms(replace(task, exchange=replace(task.exchange, conversion="kernel")), shards)
+
+
+def kernels_and_links(plan: Plan) -> Plan:
+    """The plan with the predicted cost of only its kernels and links, as one group alone can measure them without codecs."""
+    if plan.cost is None or isinstance(for_task(NoKernels(), plan.task), NoKernels):
         return plan
-    less = synchronisation_ms(plan.task, plan.shards).tolist()
+    less = beside_kernels_ms(plan.task, plan.shards).tolist()
     devices = (
         replace(one, forward_ms=one.forward_ms - forward, backward_ms=one.backward_ms - backward)
         for one, (forward, backward) in zip(plan.cost.devices, less, strict=True)

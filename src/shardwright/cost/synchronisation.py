@@ -24,7 +24,7 @@ import numpy as np
 from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.flows import GRADIENT_BYTES
-from shardwright.cost.model import AddedModel, CostModel, Pricing
+from shardwright.cost.model import CostModel, Pricing, TaskModel
 from shardwright.sharding.memory import STATE_BYTES
 from shardwright.task.sharding_groups import Shape, ShardingGroups
 from shardwright.task.task import Task
@@ -42,14 +42,8 @@ class NoKernels(CostModel):
         return np.zeros((len(works.rows), 0))
 
 
-def with_groups(model: CostModel, task: Task) -> CostModel:
-    """The cost model plus the synchronisation of the task's sharding groups; the model itself if the task has no groups."""
-    base = model.base if isinstance(model, GroupedModel) else model
-    return base if task.groups is None else GroupedModel(base, task, task.groups)
-
-
 @dataclass(frozen=True, eq=False)
-class GroupedModel(AddedModel):
+class GroupedModel(TaskModel):
     """A cost model that adds the synchronisation of replicas to the kernels of a base model.
 
     Attributes:
@@ -61,21 +55,6 @@ class GroupedModel(AddedModel):
     base: CostModel
     task: Task
     groups: ShardingGroups
-
-    @property
-    def name(self) -> str:
-        """The name of the base model."""
-        return self.base.name
-
-    @property
-    def cut_error(self) -> float:
-        """The `cut_error` of the base model."""
-        return self.base.cut_error
-
-    @property
-    def narrowest(self) -> int | None:
-        """Fewest columns of a block that searches cut, from the base model; None if it has no such limit."""
-        return self.base.narrowest
 
     @cached_property
     def pricing(self) -> Pricing:

@@ -12,8 +12,10 @@ import re
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import TypeAlias
 
 import numpy as np
@@ -94,12 +96,12 @@ def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLin
     speeds: dict[str, Speeds] = {}
     errors: dict[str, dict[str, LinkErrors]] = {}
     for collective in COLLECTIVES:
-        rungs = [rung for rung in times if rung.collective == collective]
+        rungs = [rung for rung in times if rung.collective == collective and rung.calls == 1]
         sent, ms = np.array([rung.sent(cluster) for rung in rungs]), np.array([times[rung] for rung in rungs])
         size = np.array([rung.size for rung in rungs])
         if len(set(size.tolist())) < _FEWEST:
             continue
-        speeds[collective] = fit_speeds(sent, ms)
+        speeds[collective] = _with_following(fit_speeds(sent, ms), collective, times)
         missed = np.zeros(len(ms))
         for one in np.unique(size):
             held = size == one
@@ -111,6 +113,22 @@ def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLin
                 of_class = {rung: times[rung] for rung, there in zip(rungs, here, strict=True) if there}
                 errors[collective][name] = LinkErrors(float(missed[here].mean()), _noise(of_class))
     return MeasuredLinks(cluster, Links(**speeds), errors, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def _with_following(speeds: Speeds, collective: str, times: Mapping[Rung, float]) -> Speeds:
+    """The speeds, with the latency of collectives that follow another one at once, as far as chains of them were measured."""
+    found = list(speeds)
+    for place, within in enumerate((True, False)):
+        chains = [rung for rung in times if (rung.collective, rung.within) == (collective, within) and rung.calls > 1]
+        each = [
+            (times[rung] - times[alone]) / (rung.calls - 1)
+            for rung in chains
+            if (alone := replace(rung, calls=1)) in times
+        ]
+        if each and (speed := found[place]) is not None:
+            least = min(max(fmean(each), 0.0), speed.latency_ms)
+            found[place] = replace(speed, following_ms=float(f"{least:.5g}"))
+    return found[0], found[1]
 
 
 def _noise(times: Mapping[Rung, float]) -> float | None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.for_task import for_task
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
-from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidInput, InvalidPlan, some_of
 from shardwright.questions.review import shorter
 from shardwright.search.solve import plan as find_plan
@@ -137,7 +137,7 @@ def drift(
         )
     changed = {one.now.name: one.now for one in found}
     today = replace(task, tables=[changed.get(table.name, table) for table in task.tables])
-    model = with_groups(resolve_cost_model(cost_model, today), today)
+    model = for_task(resolve_cost_model(cost_model, today), today)
     kept, why_not = Plan(today, older.shards, older.strategy, older.seed), ""
     try:
         kept.check()

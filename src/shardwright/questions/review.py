@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.for_task import for_task
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
-from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InfeasibleTask
 from shardwright.search.solve import check_time_limit
 from shardwright.search.solve import plan as find_plan
@@ -101,7 +101,7 @@ def review(
     begin = time.monotonic()
     check_time_limit(time_limit)
     given.check()
-    model = with_groups(resolve_cost_model(cost_model, given.task), given.task)
+    model = for_task(resolve_cost_model(cost_model, given.task), given.task)
     found = find_plan(
         given.task,
         strategy=strategy,

@@ -17,9 +17,9 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.collectives import prices_of, sets_of, waits_of
 from shardwright.cost.flows import LinkTraffic
+from shardwright.cost.for_task import for_task
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import Traffic, communication_ms, score, traffic
-from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InvalidPlan, ShardwrightError
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.costs import PHASES, PlanCost
@@ -67,7 +67,7 @@ def marginals(plan: Plan, cost_model: CostModel) -> Marginals:
     Raises:
         ShardwrightError: the cost model predicted NaN.
     """
-    cost_model = with_groups(cost_model, plan.task)
+    cost_model = for_task(cost_model, plan.task)
     cost = score(plan.task, plan.shards, cost_model)
     times = _times(cost)
     places = sorted({(plan.task.table_number[shard.table], rank) for shard in plan.shards for rank in shard.devices})
@@ -212,7 +212,7 @@ def best_use_of(plan: Plan, cost_model: CostModel, ranks: Collection[int]) -> Ch
     costliest = [int(table) for table in np.argsort(-worth, kind="stable")[:_TABLES]]
     ways = [way for table in costliest for way in _ways(plan, table, found)]
     used = [way for way in ways if any(rank in ranks for shard in way[1] for rank in shard.devices)]
-    priced = [_replaced(plan, with_groups(cost_model, plan.task), base, way) for way in used]
+    priced = [_replaced(plan, for_task(cost_model, plan.task), base, way) for way in used]
     return max((one for one in priced if one and one.kind == "plan"), key=lambda one: one.gain, default=None)
 
 

@@ -24,9 +24,9 @@ import numpy.typing as npt
 from shardwright.arrays import Floats
 from shardwright.cost.collectives import prices_of
 from shardwright.cost.flows import asked_bytes, traffic_by_kind
+from shardwright.cost.for_task import for_task
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import passes_of
-from shardwright.cost.synchronisation import with_groups
 from shardwright.sharding.files import plan_to_dict
 from shardwright.sharding.memory import block_parts
 from shardwright.sharding.plan import Plan
@@ -58,7 +58,7 @@ def what_if(
         plans: how many plans share the page.
     """
     task, works = plan.task, ShardWorks(plan.task)
-    model = with_groups(model, task)
+    model = for_task(model, task)
     bytes_each = _BESIDE + (model.pricing.linear.shape[1] + 4) * 8 * 4 // 3
     own = {id(works.of(shard)): shard for shard in shards}
     if len(own) * bytes_each > _MOST / plans:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.for_task import for_task
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
-from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.auto import Auto
 from shardwright.search.balance import Balanced, balanced, least_moved
@@ -108,7 +108,7 @@ def plan(
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     _check_options(chosen, seed, time_limit, start, move_cost, cross_replicas)
     chosen = chosen if gap is None else _proving(chosen, gap, time_limit)
-    model = with_groups(resolve_cost_model(cost_model, task), task)
+    model = for_task(resolve_cost_model(cost_model, task), task)
     deadline = None if time_limit is None else begin + float(time_limit)
     runtimes = preferred_runtimes(task, runs_on, start, tiers=isinstance(chosen, FlexShard))
     for runtime in runtimes:

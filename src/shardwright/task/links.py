@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
@@ -23,14 +23,19 @@ class LinkSpeed:
     Attributes:
         latency_ms: fixed cost of the collective.
         bandwidth: bytes per second that a device sends; see `cost.collectives` for the bytes that count.
+        following_ms: fixed cost of a collective that follows another one at once; that of any other one if it is not known.
     """
 
     latency_ms: float
     bandwidth: float
+    following_ms: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "latency_ms", checked_number(self.latency_ms, "links: latency_ms", zero=True))
         object.__setattr__(self, "bandwidth", parse_bandwidth(self.bandwidth, "links: bandwidth"))
+        if self.following_ms is not None:
+            following = checked_number(self.following_ms, "links: following_ms", zero=True)
+            object.__setattr__(self, "following_ms", following)
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,10 @@ class Links:
         """The links with all latencies, and the bandwidths inside a host and between hosts, times factors."""
 
         def other(speed: LinkSpeed | None, factor: float) -> LinkSpeed | None:
-            return speed and LinkSpeed(latency * speed.latency_ms, factor * speed.bandwidth)
+            if speed is None:
+                return None
+            following = None if speed.following_ms is None else latency * speed.following_ms
+            return LinkSpeed(latency * speed.latency_ms, factor * speed.bandwidth, following)
 
         intra, inter = bandwidth
         pairs = ((name, self.of(name)) for name in COLLECTIVES)
@@ -79,7 +87,7 @@ def links_to_dict(links: Links) -> dict[str, dict[str, dict[str, float]]]:
     """The links as plain data, without what was not measured."""
     of_collective = {
         field.name: {
-            name: {"latency_ms": speed.latency_ms, "bandwidth": speed.bandwidth}
+            name: {key: value for key, value in asdict(speed).items() if value is not None}
             for name, speed in zip(LINK_CLASSES, getattr(links, field.name), strict=True)
             if speed is not None
         }
@@ -91,11 +99,14 @@ def links_to_dict(links: Links) -> dict[str, dict[str, dict[str, float]]]:
 def _speed(content: object, what: str) -> LinkSpeed | None:
     if content is None:
         return None
-    given = _mapping(content, what, ("latency_ms", "bandwidth"))
-    if len(given) < 2:
+    given = _mapping(content, what, ("latency_ms", "bandwidth", "following_ms"))
+    if not {"latency_ms", "bandwidth"} <= set(given):
         raise InvalidInput(f"{what} is {reprlib.repr(content)}, must give latency_ms and bandwidth")
     latency = checked_number(given["latency_ms"], f"{what}.latency_ms", zero=True)
-    return LinkSpeed(latency, parse_bandwidth(given["bandwidth"], f"{what}.bandwidth"))
+    following = given.get("following_ms")
+    if following is not None:
+        following = checked_number(following, f"{what}.following_ms", zero=True)
+    return LinkSpeed(latency, parse_bandwidth(given["bandwidth"], f"{what}.bandwidth"), following)
 
 
 def _mapping(content: object, what: str, known: tuple[str, ...]) -> Mapping[str, object]:

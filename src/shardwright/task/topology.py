@@ -154,6 +154,15 @@ class Topology:
         )
         return intra, inter
 
+    def following_of(self, collective: Collective) -> tuple[float, float]:
+        """As `latency_of`, of a collective that follows another one at once."""
+        speeds = self.links.of(collective) if self.links else (None, None)
+        intra, inter = (
+            usual if speed is None or speed.following_ms is None else speed.following_ms
+            for speed, usual in zip(speeds, self.latency_of(collective), strict=True)
+        )
+        return intra, inter
+
     def host_of(self, rank: int) -> int:
         """The host of a device."""
         return rank // self.devices_per_host
@@ -241,6 +250,7 @@ VALUE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "fp8"
 """Bytes of a value on the wire, by type."""
 
 Pipeline: TypeAlias = Literal["none", "sparse_dist", "prefetch"]
+Conversion: TypeAlias = Literal["codec", "kernel"]
 
 _WIRE_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _BATCHES: dict[str, int] = {"none": 1, "sparse_dist": 2, "prefetch": 3}
@@ -250,6 +260,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "gradients": get_args(WireType),
     "deduplicate": get_args(Deduplication),
     "replica_gradients": get_args(ReplicaGradients),
+    "conversion": get_args(Conversion),
 }
 
 
@@ -267,6 +278,8 @@ class Exchange:
         gradients: type of their gradients on the wire.
         pipeline: the training pipeline, by the batches whose ids a device holds at a time: "none" one, "sparse_dist" two as TorchRec's
             `TrainPipelineSparseDist`, "prefetch" three as its `PrefetchTrainPipelineSparseDist`.
+        conversion: what converts values and gradients to narrower types: "codec" kernels of their own, which take time, as for TorchRec's
+            `qcomm_codecs_registry`; "kernel" the lookup kernels themselves, as for its `output_dtype`.
     """
 
     deduplicate: Deduplication = "none"
@@ -274,6 +287,7 @@ class Exchange:
     values: WireType = "fp32"
     gradients: WireType = "fp32"
     pipeline: Pipeline = "none"
+    conversion: Conversion = "codec"
 
     def __post_init__(self) -> None:
         for field in fields(self):

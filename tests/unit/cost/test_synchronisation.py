@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from shardwright.cost.blocks import Blocks, Tables
+from shardwright.cost.for_task import for_task
 from shardwright.cost.published import PublishedModel
-from shardwright.cost.score import score, synchronisation_ms, without_synchronisation
-from shardwright.cost.synchronisation import GroupedModel, with_groups
+from shardwright.cost.score import kernels_and_links, score, synchronisation_ms
+from shardwright.cost.synchronisation import GroupedModel
 from shardwright.search import plan
 from shardwright.search.bound import lower_bound
 from shardwright.sharding import Plan, Shard
@@ -36,7 +37,7 @@ def added(task, shards):
     alone = score(replace(task, groups=None), shards, MODEL).devices
     grouped = score(task, shards, MODEL).devices
     found = synchronisation_ms(task, shards)
-    kernels = without_synchronisation(Plan(task, shards, cost=score(task, shards, MODEL))).cost.devices
+    kernels = kernels_and_links(Plan(task, shards, cost=score(task, shards, MODEL))).cost.devices
     assert [(one.forward_ms, one.backward_ms) for one in kernels] == [
         pytest.approx((one.forward_ms, one.backward_ms)) for one in alone
     ]
@@ -92,16 +93,16 @@ def test_gradients_of_replicated_tables_are_reduced_over_the_whole_cluster():
 
 def test_without_other_groups_nothing_is_added():
     task = task_of(None)
-    assert with_groups(MODEL, task) is MODEL
-    grouped = with_groups(MODEL, task_of(ShardingGroups(2, 1, 4)))
+    assert for_task(MODEL, task) is MODEL
+    grouped = for_task(MODEL, task_of(ShardingGroups(2, 1, 4)))
     assert isinstance(grouped, GroupedModel)
-    assert with_groups(grouped, task) is MODEL
+    assert for_task(grouped, task) is MODEL
     assert grouped.name == MODEL.name
 
 
 def test_columns_and_shards_are_encoded_alike():
     task = task_of(ShardingGroups(2, 2, 4))
-    model = with_groups(MODEL, task)
+    model = for_task(MODEL, task)
     blocks = Blocks(*(np.array(column) for column in ([0, 0, 1], [1000, 1000, 500], [64, 32, 32], [1, 1, 2])))
     shards = [Shard("bag", (0, 1000), (0, 64), (0,)), Shard("bag", (0, 1000), (0, 32), (0,)), Shard.whole(HALF, 0, 1)]
     from shardwright.sharding.work import shard_work
@@ -118,7 +119,7 @@ def test_searches_balance_the_synchronisation_and_bounds_hold_with_it():
     weights = found.memory.weights
     assert weights.max() < 1.02 * weights.mean()
     assert found.cost.step_ms > 2 * 3 / 4 * weights.mean() / 1e9 * 1e3
-    bound = lower_bound(task, with_groups(MODEL, task))
+    bound = lower_bound(task, for_task(MODEL, task))
     rng = np.random.default_rng(0)
     for _ in range(20):
         shards = [Shard.whole(table, int(rng.integers(2))) for table in tables]

@@ -324,25 +324,30 @@ def exchange_of(
     found: Sequence[ShardableTable], constraints: Mapping[str, ParameterConstraints] | None = None
 ) -> Exchange:
     """The types on the wire: those of the sharders' codecs, else those of outputs; the widest if tables differ."""
-    values, gradients = zip(*(_wire_types(table, (constraints or {}).get(table.name)) for table in found), strict=True)
-    return Exchange(
-        values=max(values, key=VALUE_BYTES.__getitem__), gradients=max(gradients, key=VALUE_BYTES.__getitem__)
-    )
+    given = constraints or {}
+    types = [_codec_types(table) or _output_types(table, given.get(table.name)) for table in found]
+    values, gradients = (max(of_tables, key=VALUE_BYTES.__getitem__) for of_tables in zip(*types, strict=True))
+    by_kernel = (values, gradients) != ("fp32", "fp32") and not any(map(_codec_types, found))
+    return Exchange(values=values, gradients=gradients, conversion="kernel" if by_kernel else "codec")
 
 
-def _wire_types(table: ShardableTable, given: ParameterConstraints | None) -> tuple[WireType, WireType]:
-    """Types of values and of gradients; those of the all-to-all and the reduce-scatter are alike but for fp8, which sums do not take."""
+def _codec_types(table: ShardableTable) -> tuple[WireType, WireType] | None:
+    """Types of values and of gradients; None without codecs. Those of reduce-scatters are alike but for fp8, which sums do not take."""
     operation = CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL if table.pooled else CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL
     codecs = (getattr(table.sharder, "qcomm_codecs_registry", None) or {}).get(operation.name)
     if codecs is None:
-        output = given.output_dtype if given and given.output_dtype is not None else table.fused.get("output_dtype")
-        plain: WireType = next(
-            (kind for kind in _WIRE.values() if kind == str(getattr(output, "value", output)).lower()), "fp32"
-        )
-        return plain, plain
+        return None
     types = (getattr(codec, "quantized_dtype", torch.float32) for codec in (codecs.forward, codecs.backward))
     values, gradients = (_WIRE.get(dtype, "fp32") for dtype in types)
     return values, gradients
+
+
+def _output_types(table: ShardableTable, given: ParameterConstraints | None) -> tuple[WireType, WireType]:
+    output = given.output_dtype if given and given.output_dtype is not None else table.fused.get("output_dtype")
+    plain: WireType = next(
+        (kind for kind in _WIRE.values() if kind == str(getattr(output, "value", output)).lower()), "fp32"
+    )
+    return plain, plain
 
 
 def _dtype(dtype: torch.dtype) -> Dtype:

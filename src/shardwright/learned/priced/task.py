@@ -16,11 +16,11 @@ import numpy as np
 from shardwright.arrays import Bools, Floats
 from shardwright.cost.collectives import prices_of
 from shardwright.cost.features import WorkArrays, widths
+from shardwright.cost.for_task import for_task
 from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.prices import peers_of
 from shardwright.cost.score import communication_ms, served_bytes
-from shardwright.cost.synchronisation import with_groups
 from shardwright.errors import ShardwrightError
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.sharding.work import ShardWork, shard_work
@@ -63,7 +63,7 @@ class PricedTask:
             ShardwrightError: the cost model predicted NaN or infinity.
         """
         task, units = arrays.task, arrays.units
-        model = with_groups(cost_model, task)
+        model = for_task(cost_model, task)
         blocks = [block for unit in units.free for block in unit.blocks]
         works = [shard_work(task, shard) for shard in (*blocks, *units.fixed)]
         own, encoded = len(blocks), EncodedBlocks.of(model, works)

@@ -8,6 +8,9 @@ Bytes that a device sends inside its host and to other hosts, of a buffer of V b
 - all-reduce: 2 V (P - 1) / P and 2 V (H - 1) / H / P.
 
 So `cost.collectives` prices them, whatever the library does inside: gloo's reduce-scatter is an all-reduce, and looks like slow links.
+
+Devices start a collective one after the other, as they do after kernels of different length. Gloo needs that: a device that starts late
+sends its data before it asks for the other's, so the two directions of a link follow one another. In equal starts they overlap.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ ROUNDS = 2
 _VALUE_BYTES = 4
 _FEWEST, _MOST = 3, 25  # counted runs of a rung, whose mean counts without the tenths at both ends
 _PAUSE_MS = 5.0
+_SPREAD_MS = 1.0  # between the first device and the last one to start
+CHAIN = 4
+"""Collectives of a chain, as the input of a step calls them; what the later ones wait is the latency of following ones."""
 _STEEP = 4.0  # a rung that would take more than this times its share of the time is left out, and all above it
 
 
@@ -45,12 +51,14 @@ class Rung:
         within: whether the devices of each host are on their own, all hosts at once; else all devices together.
         size: bytes of the whole buffer on a device, before rounding to a multiple of the devices.
         round: number of the climb, from 0.
+        calls: how often it is called at once, without a pause.
     """
 
     collective: Collective
     within: bool
     size: int
     round: int = 0
+    calls: int = 1
 
     def sent(self, cluster: Cluster) -> tuple[float, float]:
         """Bytes that a device sends inside its host and to other hosts."""
@@ -71,12 +79,17 @@ def _elements(size: int, devices: int) -> int:
 
 
 def ladders(cluster: Cluster) -> Iterator[list[Rung]]:
-    """The rungs to measure, smallest first: for each round, each class of links that the cluster has, and each collective."""
+    """The rungs to measure, smallest first: for each round, each class of links that the cluster has, and each collective.
+
+    A chain of all-to-alls follows their ladder.
+    """
     classes = [within for within, there in ((True, cluster.devices_per_host > 1), (False, cluster.hosts > 1)) if there]
     for number in range(ROUNDS):
         for within in classes:
             for collective in COLLECTIVES:
                 yield [Rung(collective, within, size, number) for size in SIZES]
+                if collective == "all_to_all":
+                    yield [Rung(collective, within, SIZES[0], number, CHAIN)]
 
 
 def measure_ladders(
@@ -101,11 +114,11 @@ def measure_ladders(
         A rung and its ms, until the last device is done, as soon as it is measured.
     """
     todo, began = list(ladders(cluster)), monotonic()
-    total = sum(map(len, todo))
-    for number, ladder in enumerate(todo):
+    total, done = sum(map(len, todo)), 0
+    for ladder in todo:
         before, grew = 0.0, 0.0
         for place, rung in enumerate(ladder):
-            left = total - number * len(ladder) - place
+            left = total - done - place
             share = max(0.02, (seconds - (monotonic() - began)) / left)
             ms = known.get(rung)
             if ms is None:
@@ -116,29 +129,33 @@ def measure_ladders(
                 yield rung, ms
             before, grew = ms, max(0.0, ms - before)
             if progress:
-                progress(number * len(ladder) + place + 1, total, "")
+                progress(done + place + 1, total, "")
+        done += len(ladder)
 
 
 def measure_rung(member: Member, request: dict[str, Any]) -> dict[str, Any]:
     """Measure a rung on this rank, with all others at the same time; all return the same."""
     rung, hosts = Rung(**request["rung"]), int(request["hosts"])
     call = _call(rung, member, hosts)
-    for _ in range(2):  # the first sets up connections
-        once = _slowest(member, call)
+    for run in range(2):  # the first sets up connections
+        once = _slowest(member, call, run)
     runs = min(_MOST, max(_FEWEST, int(1e3 * request["seconds"] / max(once + _PAUSE_MS, 1e-3))))
-    times = sorted(_slowest(member, call) for _ in range(runs))
+    times = sorted(_slowest(member, call, run) for run in range(runs))
     ms = fmean(times[len(times) // 10 : len(times) - len(times) // 10])
     if not 0 < ms < float("inf"):
         raise MeasurementFailed(f"{rung.collective} took {ms} ms, must be more than 0; check the clock of this machine")
     return {"ms": ms}
 
 
-def _slowest(member: Member, call: Callable[[], Any]) -> float:
-    """Milliseconds of a call until the last rank is done, after a pause as the kernels of a step make it.
+def _slowest(member: Member, call: Callable[[], Any], run: int) -> float:
+    """Milliseconds of a call from the last start until the last rank is done; each run has another rank start last.
 
-    Threads that have just served a collective serve the next one at once. On two cores, gloo took 0.2 ms then, and 2.5 after a pause.
+    A pause before it stands for the kernels of a step. Threads that have just served a collective serve the next one at once: on two cores,
+    gloo took 0.2 ms then, and 2.5 after a pause.
     """
-    return max(ms for (ms,) in member.gather([member.time(call, _PAUSE_MS)]))
+    place = (member.rank + run) % member.world
+    delay = _PAUSE_MS + _SPREAD_MS * place / max(1, member.world - 1)
+    return max(map(sum, member.gather([delay, member.time(call, delay)]))) - _PAUSE_MS - _SPREAD_MS
 
 
 def _call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
@@ -159,4 +176,5 @@ def _call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
         "all_gather": lambda: named("all_gather_single", "all_gather_into_tensor")(whole, part, group=group),
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
     }
-    return calls[rung.collective]
+    called = calls[rung.collective]
+    return lambda: [called() for _ in range(rung.calls)]
