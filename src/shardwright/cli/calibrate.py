@@ -195,10 +195,11 @@ def _links_table(links: MeasuredLinks) -> rich.table.Table:
         for name, speed in zip(LINK_CLASSES, links.links.of(collective), strict=True):
             errors = links.errors.get(collective, {}).get(name)
             if speed is not None and errors is not None:
-                figures = [f"{1e3 * speed.latency_ms:.1f}", f"{speed.bandwidth / 1e9:.3g}"]
+                after = MISSING if speed.following_ms is None else f"{1e3 * speed.following_ms:.1f}"
+                figures = [f"{1e3 * speed.latency_ms:.1f}", after, f"{speed.bandwidth / 1e9:.3g}"]
                 repeats = MISSING if errors.repeats is None else percent(errors.repeats)
                 rows.append([f"{collective}, {_WHERE[name]}", *figures, percent(errors.held_out), repeats])
-    heads = ("collective", "latency, us", "GB/s", "error", "repeats differ by")
+    heads = ("collective", "latency, us", "following, us", "GB/s", "error", "repeats differ by")
     return table(f"links of {links.cluster}; errors are of sizes held out", heads, rows)
 
 

@@ -43,6 +43,21 @@ def test_latency_and_bandwidth_come_back(shape: tuple[int, int]) -> None:
         assert all(one.held_out < 1e-3 and one.repeats == 0 for one in found.errors[collective].values())
 
 
+@pytest.mark.parametrize(
+    ("following", "expected"), [(0.05, 0.05), (-1.0, 0.0), (9.0, 0.2)], ids=["less", "noise", "no more than alone"]
+)
+def test_chains_give_the_latency_of_collectives_that_follow_at_once(following: float, expected: float) -> None:
+    cluster = replace(CLUSTER, devices_per_host=1)
+    found = times(cluster)
+    for rung in [rung for rung in found if rung.calls > 1]:
+        found[rung] = found[replace(rung, calls=1)] + (rung.calls - 1) * following
+    links = measured_links(cluster, found).links
+    assert links.all_to_all[1] is not None
+    assert links.all_to_all[1].following_ms == pytest.approx(expected, rel=1e-3)
+    assert links.all_to_all[1].latency_ms == pytest.approx(INTER.latency_ms, rel=1e-3)
+    assert all(speed is None or speed.following_ms is None for speed in (links.all_to_all[0], *links.all_gather))
+
+
 def test_noise_and_disturbed_runs_move_them_little_and_are_told() -> None:
     found = measured_links(CLUSTER, times(CLUSTER, noise=0.05, slow=0.05))
     for collective in COLLECTIVES:

@@ -11,7 +11,7 @@ from shardwright.task import Links, LinkSpeed, Task
 from shardwright.task.link_files import Cluster, LinkErrors, MeasuredLinks, load_links
 
 CLUSTER = Cluster("h100", 2, 8, "nccl", "2.13.0")
-LINKS = Links(all_to_all=(LinkSpeed(0.03, 335e9), LinkSpeed(0.04, 48e9)), all_reduce=(LinkSpeed(0.05, 1e9), None))
+LINKS = Links(all_to_all=(LinkSpeed(0.03, 335e9), LinkSpeed(0.04, 48e9, 0.02)), all_reduce=(LinkSpeed(0.05, 1e9), None))
 ERRORS = {"all_to_all": {"intra": LinkErrors(0.08, 0.02), "inter": LinkErrors(0.1, None)}}
 MEASURED = MeasuredLinks(CLUSTER, LINKS, ERRORS, "2026-11-28T00:00:00+00:00")
 TASK = """

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.measure.collectives.links import ROUNDS, SIZES, Rung, ladders, measure_ladders
+from shardwright.measure.collectives.links import CHAIN, ROUNDS, SIZES, Rung, ladders, measure_ladders
 from shardwright.task.link_files import Cluster
 from shardwright.task.links import COLLECTIVES
 
@@ -35,8 +35,13 @@ def test_bytes_by_link_class(cluster: Cluster, collective: Any, within: bool, se
 
 def test_a_cluster_is_measured_over_the_links_that_it_has() -> None:
     for cluster, classes in ((TWO_HOSTS, [True, False]), (ONE_HOST, [True]), (SINGLES, [False])):
-        found = [(ladder[0].round, ladder[0].within, ladder[0].collective) for ladder in ladders(cluster)]
-        assert found == [(n, within, name) for n in range(ROUNDS) for within in classes for name in COLLECTIVES]
+        every = [
+            (ladder[0].round, ladder[0].within, ladder[0].collective, ladder[0].calls) for ladder in ladders(cluster)
+        ]
+        alone = [(n, within, name, 1) for n in range(ROUNDS) for within in classes for name in COLLECTIVES]
+        assert [one for one in every if one[3] == 1] == alone
+        chains = [(n, within, "all_to_all", CHAIN) for n in range(ROUNDS) for within in classes]
+        assert [one for one in every if one[3] > 1] == chains
 
 
 def test_what_is_known_is_not_measured_again() -> None:
@@ -47,13 +52,13 @@ def test_what_is_known_is_not_measured_again() -> None:
         return {"ms": 0.001}
 
     known = dict(measure_ladders(ask, ONE_HOST, 1e6, {}))
-    assert len(known) == len(asked) == ROUNDS * len(COLLECTIVES) * len(SIZES)
+    assert len(known) == len(asked) == ROUNDS * (len(COLLECTIVES) * len(SIZES) + 1)
     del known[Rung("all_gather", True, SIZES[3], 1)], asked[:]
     done: list[tuple[int, int]] = []
     again = list(measure_ladders(ask, ONE_HOST, 1e6, known, lambda now, all_, _: done.append((now, all_))))
     assert again == [(Rung("all_gather", True, SIZES[3], 1), 0.001)]
     assert [rung["size"] for rung in asked] == [SIZES[3]]
-    assert done == [(number, 112) for number in range(1, 113)]
+    assert done == [(number, 114) for number in range(1, 115)]
 
 
 def test_sizes_that_would_take_too_long_are_left_out() -> None:
