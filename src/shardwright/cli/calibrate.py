@@ -199,7 +199,7 @@ def _links_table(links: MeasuredLinks) -> rich.table.Table:
                 figures = [f"{1e3 * speed.latency_ms:.1f}", after, f"{speed.bandwidth / 1e9:.3g}"]
                 repeats = MISSING if errors.repeats is None else percent(errors.repeats)
                 rows.append([f"{collective}, {_WHERE[name]}", *figures, percent(errors.held_out), repeats])
-    heads = ("collective", "latency, us", "following, us", "GB/s", "error", "repeats differ by")
+    heads = ("collective", "latency, us", "following", "GB/s", "error", "repeats")
     return table(f"links of {links.cluster}; errors are of sizes held out", heads, rows)
 
 

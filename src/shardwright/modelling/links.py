@@ -101,7 +101,7 @@ def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLin
         size = np.array([rung.size for rung in rungs])
         if len(set(size.tolist())) < _FEWEST:
             continue
-        speeds[collective] = _with_following(fit_speeds(sent, ms), collective, times)
+        speeds[collective] = _with_following(fit_speeds(sent, ms), collective, cluster, times)
         missed = np.zeros(len(ms))
         for one in np.unique(size):
             held = size == one
@@ -115,17 +115,21 @@ def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLin
     return MeasuredLinks(cluster, Links(**speeds), errors, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def _with_following(speeds: Speeds, collective: str, times: Mapping[Rung, float]) -> Speeds:
+def _with_following(
+    speeds: Speeds, collective: str, cluster: Cluster, times: Mapping[Rung, float]
+) -> tuple[LinkSpeed | None, LinkSpeed | None]:
     """The speeds, with the latency of collectives that follow another one at once, as far as chains of them were measured."""
     found = list(speeds)
     for place, within in enumerate((True, False)):
-        chains = [rung for rung in times if (rung.collective, rung.within) == (collective, within) and rung.calls > 1]
-        each = [
-            (times[rung] - times[alone]) / (rung.calls - 1)
-            for rung in chains
-            if (alone := replace(rung, calls=1)) in times
-        ]
-        if each and (speed := found[place]) is not None:
+        speed, each = found[place], []
+        if speed is None:
+            continue
+        for rung in times:
+            alone = replace(rung, calls=1)
+            if (rung.collective, rung.within) == (collective, within) and rung.calls > 1 and alone in times:
+                later = (times[rung] - times[alone]) / (rung.calls - 1)
+                each.append(later - 1e3 * rung.sent(cluster)[place] / speed.bandwidth)
+        if each:
             least = min(max(fmean(each), 0.0), speed.latency_ms)
             found[place] = replace(speed, following_ms=float(f"{least:.5g}"))
     return found[0], found[1]
