@@ -225,9 +225,9 @@ def test_every_kind_of_sharding_pays_the_latency_of_its_own_collectives():
 
 
 def test_collectives_of_the_input_follow_one_another_at_once():
-    speeds = {"all_to_all": {"inter": {"latency_ms": 0.2, "bandwidth": "1 GB/s", "following_ms": 0.05}}}
+    speeds = {"all_to_all": {"inter": {"latency_ms": 0.2, "bandwidth": "1 GB/s", "following_ms": 0.15}}}
     task = Task([POOLED], replace(TOPOLOGY, links=speeds), batch_size=8)
-    np.testing.assert_allclose(traffic(task, [Shard.whole(POOLED, 0)]).waits, [0.2 + 2 * 0.05 + 0.2, 0.2])
+    np.testing.assert_allclose(traffic(task, [Shard.whole(POOLED, 0)]).waits, [0.2 + 2 * 0.15 + 0.2, 0.2])
 
 
 def test_measured_links_price_each_collective():
