@@ -113,7 +113,7 @@ def test_links_are_shown_and_plans_take_them_with_a_note(cli, fake_links, tmp_pa
     assert (fake_links["devices"], fake_links["device"], fake_links["seconds"]) == (4, "cpu", 120)
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
     assert "all_to_all, inside a host 250.0 – 2 10.0% 5.0%" in lines
-    assert any(line.startswith("all_to_all, between hosts 1500.0 0.1 20.0%") for line in lines)
+    assert any(line.startswith("all_to_all, between hosts 1500.0 – 0.1 20.0%") for line in lines)
     assert "plans for 2 × 2 cpu take them by themselves" in outcome.out
     document = cli("calibrate", "--links", "--json").document
     assert document["links"]["all_to_all"]["inter"] == {"latency_ms": 1.5, "bandwidth": 1e8}
