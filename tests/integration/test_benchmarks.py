@@ -73,7 +73,7 @@ def test_search_quality_of_the_papers_tasks(program, tmp_path):
     assert all(float(row["certified ms"]) >= float(row["bound ms"]) * (1 - 1e-4) for row in rows)
     assert "<svg" in (tmp_path / "search_quality.svg").read_text()
     for row in rows_of(page, "setting | proven"):
-        assert sum(int(row[f"by {part}"]) for part in ("prices", "pieces", "kernels", "holders")) == 1
+        assert sum(int(row[f"by {part}"]) for part in ("prices", "pieces", "kernels", "holders", "classes")) == 1
         assert float(row["gap by prices, median"].rstrip("%")) >= float(
             row["+ ranges of kernels and holders"].rstrip("%")
         )

@@ -64,6 +64,12 @@ Gates. On a GPU a call's widest block sets the price of all its lookups, which i
 than a gate's width are holders as above. All such blocks lie with them, and every narrower block of the call pays the gate's ms there, with
 those of the gates for lesser widths. The bound is the least over the number of these devices, and over no block being so wide.
 
+Width classes. Gates bind together: a device that holds blocks of 256 columns opens all of them. Let class k hold the devices whose
+widest block of one call opens k gates, idle devices in class 0. For a vector of whole numbers n_k of devices, every block lies in a class
+that is at least as wide as itself, pays the gates there, and counts 1 / n_k in the mean of that class. With weights of the classes' means in
+place of μ and 1 - μ, all of the above holds, and the bound is the least over all vectors. On up to 8 devices there are 165 of them: each is
+valued once, and then the lowest is raised until it cannot be.
+
 Two details keep this safe. Loads count as at least 0: the most that they can be below 0, for all tables together, is subtracted from a_p.
 And the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
 weighted sum.
@@ -91,6 +97,7 @@ from shardwright.cost.prices import (
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.holders import Holders
 from shardwright.search.relaxation import Choice, MasterProgram, Relaxation, least_calls
+from shardwright.search.width_classes import WidthClasses
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 
@@ -114,8 +121,8 @@ class Bound:
         ms: no plan of the task has a smaller step time.
         prices: the prices behind the bound.
         choice: each table's cheapest way at these prices: a hint for cutting and replicating.
-        by: the part of the proof that gave the bound: "prices", "pieces" alone, ranges of "kernels", "holders" of a hot table, or
-            the "sets" of collectives.
+        by: the part of the proof that gave the bound: "prices", "pieces" alone, ranges of "kernels", "holders" of a hot table,
+            "classes" of widths, or the "sets" of collectives.
     """
 
     ms: float
@@ -225,8 +232,11 @@ class BoundProof:
         """Tighten the bound by how many devices hold a hot table."""
         price = bound.choice.price
         hot = [table for table in np.argsort(-price, kind="stable").tolist() if price[table] >= _HOT * step_ms]
-        found = Holders(self._relaxation, self._pricing, bound.prices).bound(hot, step_ms, bound.ms, late)
-        return self._raised(bound, step_ms, holders=found)
+        holders = Holders(self._relaxation, self._pricing, bound.prices)
+        bound = self._raised(bound, step_ms, holders=holders.bound(hot, step_ms, bound.ms, late))
+        if not self._pricing.gates:
+            return bound
+        return self._raised(bound, step_ms, classes=WidthClasses(holders).bound(step_ms, bound.ms, late))
 
     @property
     def sets(self) -> list[frozenset[int]]:

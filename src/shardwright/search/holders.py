@@ -130,29 +130,37 @@ class Holders:
         relaxation: the ways of all tables.
         pricing: the cost model's head.
         prices: the point at which the head is linearised, and the weights of the link classes.
+
+    Attributes:
+        relaxation: the ways.
+        pieces: what a piece adds to a device.
+        spreads: what a part of each other way adds to a device.
+        peers: the other devices of a holder's host.
+        made: `(calls,)` ms that making each call costs.
+        fixed: ms that every plan pays.
     """
 
     def __init__(self, relaxation: Relaxation, pricing: Pricing, prices: Prices) -> None:
-        self._relaxation, self._devices, self._gates = relaxation, relaxation.topology.devices, pricing.gates
+        self.relaxation, self._devices, self._gates = relaxation, relaxation.topology.devices, pricing.gates
         forms = relaxation.catalog.forms
         slopes, intercepts = tangents(pricing, prices)
-        self._pieces = _piece_loads(relaxation, slopes, prices)
-        self._spreads = _spread_loads(relaxation, slopes, prices)
+        self.pieces = _piece_loads(relaxation, slopes, prices)
+        self.spreads = _spread_loads(relaxation, slopes, prices)
         near, far = _asked(relaxation, prices)
         topology = relaxation.topology
         cheaper = max(0.0, 1.0 - near / far) if topology.hosts > 1 and far > 0 else 0.0
-        self._peers = Peers(topology.devices_per_host - 1, cheaper)
-        self._made = intercepts.sum(axis=1)
+        self.peers = Peers(topology.devices_per_host - 1, cheaper)
+        self.made = intercepts.sum(axis=1)
         rest = np.delete(intercepts, relaxation.everywhere, axis=0)
-        self._fixed = float(sum(least_calls(of_phase, 1.0) for of_phase in rest.T) + pricing.once.sum())
-        self._fixed += relaxation.least_waits(np.ones(2))
+        self.fixed = float(sum(least_calls(of_phase, 1.0) for of_phase in rest.T) + pricing.once.sum())
+        self.fixed += relaxation.least_waits(np.ones(2))
         for phase in range(4)[KERNELS]:
-            below = np.where(relaxation.legal, np.minimum(self._pieces.ms[:, phase], 0.0), np.inf)
+            below = np.where(relaxation.legal, np.minimum(self.pieces.ms[:, phase], 0.0), np.inf)
             least = np.zeros(relaxation.tables)
             np.minimum.at(least, forms.table, cheapest_widths(forms.first, below)[0])
-            np.minimum.at(least, self._spreads.table, self._spreads.ms[:, phase] * self._spreads.parts)
-            self._fixed += float(least.sum())
-        for loads in (self._pieces, self._spreads):
+            np.minimum.at(least, self.spreads.table, self.spreads.ms[:, phase] * self.spreads.parts)
+            self.fixed += float(least.sum())
+        for loads in (self.pieces, self.spreads):
             np.maximum(loads.ms, 0.0, out=loads.ms)
         self._least_holders: dict[int, int] = {}
 
@@ -174,16 +182,13 @@ class Holders:
 
     def of_table(self, table: int) -> Held:
         """All blocks of a table."""
-        return Held(self._pieces.table == table, self._spreads.table == table, table, self._pieces, self._spreads)
+        return Held(self.pieces.table == table, self.spreads.table == table, table, self.pieces, self.spreads)
 
     def of_gates(self) -> Iterator[Held]:
         """The blocks that open each gate of each call; what they make narrower blocks pay counts on their holders."""
-        relaxation, gates = self._relaxation, self._gates
+        relaxation, gates = self.relaxation, self._gates
         costs, other = relaxation.catalog.forms.costs, relaxation.other
-        of_pieces, of_parts = gate_units(costs.vectors, gates), gate_units(other.part_vectors, gates).min(axis=0)
-        of_pieces[relaxation.low_rows] = np.minimum(
-            of_pieces[relaxation.low_rows], gate_units(relaxation.low.vectors, gates)
-        )
+        of_pieces, of_parts = self.gate_units()
         for call, gate in product(range(relaxation.calls), range(gates)):
             opening = (costs.call == call) & (of_pieces[:, gate, 0] > OPEN)
             opening_parts = (other.call == call) & (of_parts[:, gate, 0] > OPEN)
@@ -193,8 +198,16 @@ class Holders:
                 for units, calls in ((of_pieces, costs.call), (of_parts, other.call))
             )
             if (opening.any() or opening_parts.any()) and (pays.any() or pays_parts.any()):
-                inside, parts_inside = self._pieces.with_kernels(pays), self._spreads.with_kernels(pays_parts)
+                inside, parts_inside = self.pieces.with_kernels(pays), self.spreads.with_kernels(pays_parts)
                 yield Held(opening, opening_parts, None, inside, parts_inside)
+
+    def gate_units(self) -> tuple[Floats, Floats]:
+        """`(pieces, gates, 3)` least `cost.model.gate_units` of each piece, and `(spreads, gates, 3)` of a part of each other way."""
+        relaxation, gates = self.relaxation, self._gates
+        of_pieces = gate_units(relaxation.catalog.forms.costs.vectors, gates)
+        low = gate_units(relaxation.low.vectors, gates)
+        of_pieces[relaxation.low_rows] = np.minimum(of_pieces[relaxation.low_rows], low)
+        return of_pieces, gate_units(relaxation.other.part_vectors, gates).min(axis=0)
 
     def _least(self, held: Held, step_ms: float, enough: float, late: Callable[[], bool]) -> float:
         """The least bound over the numbers of holders; lower if time is up, or if it is at most `enough`."""
@@ -267,11 +280,11 @@ class Holders:
             weights: weights of the holders' mean by phase; the others' mean has the rest.
             absent: whether the table is replicated everywhere instead, or no block opens the gate.
         """
-        relaxation, forms = self._relaxation, self._relaxation.catalog.forms
+        relaxation, forms = self.relaxation, self.relaxation.catalog.forms
         others, own = self._others(holders), held.pieces
-        with_holders = self._pieces if absent else held.of_pieces
-        spared, rise_of_spared = self._peers.spared(float(weights[1]), holders, others)
-        on, off = with_holders.priced(weights, holders, spared), self._pieces.priced(1.0 - weights, others, spared)
+        with_holders = self.pieces if absent else held.of_pieces
+        spared, rise_of_spared = self.peers.spared(float(weights[1]), holders, others)
+        on, off = with_holders.priced(weights, holders, spared), self.pieces.priced(1.0 - weights, others, spared)
         is_inside = own | (on <= off)
         price = np.where(relaxation.legal & ~(own & absent), np.where(is_inside, on, off), np.inf)
         fewest = np.ones(relaxation.tables, dtype=np.int64)
@@ -280,15 +293,15 @@ class Holders:
             fewest[held.table] = holders.fewest
         of_form, uses = cheapest_widths(forms.first, price, fewest[forms.table])
         of_spread, rise_of_spread = self._spread_prices(held, holders, weights, absent=absent)
-        best, worth, taken, spread = relaxation.settled(of_form, of_spread, self._made)
+        best, worth, taken, spread = relaxation.settled(of_form, of_spread, self.made)
         if not np.isfinite(best).all():
             return np.inf, np.zeros(4)
         used = uses * np.isin(forms.form, taken)
         inside, outside = used * is_inside, used * ~is_inside
-        rise = inside @ with_holders.change(holders) - outside @ self._pieces.change(others)
-        sent = used @ self._pieces.ids + (self._spreads.parts * self._spreads.ids)[spread].sum()
+        rise = inside @ with_holders.change(holders) - outside @ self.pieces.change(others)
+        sent = used @ self.pieces.ids + (self.spreads.parts * self.spreads.ids)[spread].sum()
         rise[1] -= rise_of_spared * sent
-        value = self._fixed + sum(self._made[worth].tolist()) + float(best.sum())
+        value = self.fixed + sum(self.made[worth].tolist()) + float(best.sum())
         return value, rise + rise_of_spread[spread].sum(axis=0)
 
     def _others(self, holders: Count) -> Count:
@@ -296,9 +309,9 @@ class Holders:
 
     def _spread_prices(self, held: Held, holders: Count, weights: Floats, *, absent: bool) -> tuple[Floats, Floats]:
         """`(spreads,)` ms of the other ways, with as many parts on holders as pays, and `(spreads, 4)` how they rise with the weights."""
-        loads, others, copies = self._spreads, self._others(holders), self._relaxation.copied
+        loads, others, copies = self.spreads, self._others(holders), self.relaxation.copied
         with_holders = loads if absent else held.of_spreads
-        spared = self._peers.spared(float(weights[1]), holders, others)[0]
+        spared = self.peers.spared(float(weights[1]), holders, others)[0]
         on, off = with_holders.priced(weights, holders, spared), loads.priced(1.0 - weights, others, spared)
         stacked, parts = loads.holders[:, 0] < loads.parts, loads.parts
         most = np.where(stacked, parts, np.minimum(parts, holders.most))
@@ -313,7 +326,7 @@ class Holders:
         barred = np.full(few.size, absent) | (few > holders.most)
         if held.table is not None:
             barred = ~copies if absent else barred | copies | (many < holders.fewest)
-        price[~self._relaxation.other_legal | (held.spreads & barred)] = np.inf
+        price[~self.relaxation.other_legal | (held.spreads & barred)] = np.inf
         return price, rise
 
 
