@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import PublishedModel, score
+from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.features import WIDTHS
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import device_ms
@@ -17,6 +18,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.holders import Count, Holders
+from shardwright.search.width_classes import WidthClasses
 from shardwright.sharding import Shard, shard_work
 from shardwright.sharding.ways import grid_counts
 from shardwright.task import Task
@@ -210,9 +212,7 @@ def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed)
         weights = np.array([data.draw(st.floats(0, 1)) for _ in range(4)]) if count < devices else np.ones(4)
         fewest, most = data.draw(st.integers(1, count)), data.draw(st.integers(count, max(count, devices - 1)))
         counts = Count(fewest, most) if count < devices else Count(devices, devices)
-        own_call = proof._relaxation.copied & (
-            holders._spreads.table == index
-        )  # not where a replica serves all samples
+        own_call = proof._relaxation.copied & (holders.spreads.table == index)  # not where a replica serves all samples
         copied = devices > 1 and len(own[0].devices) == devices and bool(own_call.any())
         proven, _ = holders.value(holders.of_table(index), counts, weights, absent=copied)
         all_copied = all(
@@ -256,6 +256,48 @@ def test_no_random_plan_is_cheaper_than_the_gates_that_it_opens_prove(data):
         counts = Count(fewest, most) if 0 < count < devices else Count(devices, devices)
         proven, _ = holders.value(held, counts, weights, absent=count == 0)
         assert step_ms >= proven * (1 - 1e-9)
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_no_random_plan_is_cheaper_than_its_devices_by_class_of_widths_prove(data):
+    """Whatever the weights of the classes' means, for the classes that the plan's devices are in."""
+    task = data.draw(tasks(max_tables=5, max_dim=160))
+    tables = [replace(t, dim=max(4, t.dim // 4 * 4), pooled=True) for t in task.tables]
+    task = replace(task, tables=[replace(t, pooling=1000 * t.pooling) for t in tables])
+    devices = task.topology.devices
+    proof = BoundProof(make_catalog(task, WIDE_MODEL), WIDE_MODEL)
+    classes = WidthClasses(Holders(proof._relaxation, WIDE_MODEL.pricing, proof.solve().prices))
+    shards = [shard for table in task.tables for shard in data.draw(cut(task, table))]
+    of_replicas = bool(proof._relaxation.copied.any())  # those on all devices have a call of their own
+    together = [shard for shard in shards if not (of_replicas and len(shard.devices) == devices > 1)]
+    replicated = all(len(shard.devices) == devices for shard in shards)
+    if replicated or len(set(proof._relaxation.catalog.forms.costs.call.tolist())) > 1:
+        return  # priced apart, or in several calls
+    of_device = [0] * devices
+    for shard in together:
+        for device in shard.devices:
+            of_device[device] = max(of_device[device], sum(width < shard.dim for width in WIDTHS))
+    counts = tuple(of_device.count(each) for each in range(classes.classes))
+    assert sum(counts) == devices
+    drawn = np.array([[data.draw(st.floats(0.01, 1)) * (count > 0) for _ in range(4)] for count in counts])
+    proven = classes.value(counts, drawn / drawn.sum(axis=0))[0]
+    assert score(task, shards, WIDE_MODEL).step_ms >= proven * (1 - 1e-9)
+
+
+def test_classes_of_widths_raise_the_bound_of_gates():
+    """Narrow and wide tables that no device can hold apart: each gate alone costs little, all of them together more."""
+    tables = [sw.Table(f"t{i}", rows=200_000 + i, dim=(16, 48, 96, 192)[i % 4], pooling=8.0 + i % 5) for i in range(24)]
+    task = Task(tables, sw.Topology(devices_per_host=4, device="h100", memory="20 GB"), 32_768)
+    model = resolve_cost_model(None, task)
+    step_ms = sw.plan(task, strategy="greedy", cost_model=model).cost.step_ms
+    proof = BoundProof(make_catalog(task, model), model)
+    plain = proof.tightened(proof.solve(), step_ms)
+    holders = Holders(proof._relaxation, model.pricing, plain.prices)
+    of_gates = holders.bound([], step_ms, plain.ms, lambda: False)
+    of_classes = WidthClasses(holders).bound(step_ms, plain.ms, lambda: False)
+    assert plain.ms < of_gates < of_classes <= step_ms
+    assert WidthClasses(holders).bound(step_ms, plain.ms, lambda: True) == 0.0
 
 
 def ways_of(table: sw.Table, devices: int) -> list[list[Shard]]:

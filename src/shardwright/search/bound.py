@@ -66,9 +66,9 @@ those of the gates for lesser widths. The bound is the least over the number of 
 
 Width classes. Gates bind together: a device that holds blocks of 256 columns opens all of them. Let class k hold the devices whose
 widest block of one call opens k gates, idle devices in class 0. For a vector of whole numbers n_k of devices, every block lies in a class
-that is at least as wide as itself, pays the gates there, and counts 1 / n_k in the mean of that class. With weights of the classes' means in
-place of μ and 1 - μ, all of the above holds, and the bound is the least over all vectors. On up to 8 devices there are 165 of them: each is
-valued once, and then the lowest is raised until it cannot be.
+that is at least as wide as itself, pays the gates there, and counts 1 / n_k in the mean of that class. With weights of the classes' means
+in place of μ and 1 - μ, all of the above holds, and the bound is the least over all vectors. On up to 8 devices there are 165 of them: each
+is valued once, and then the lowest is raised until it cannot be.
 
 Two details keep this safe. Loads count as at least 0: the most that they can be below 0, for all tables together, is subtracted from a_p.
 And the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
