@@ -16,6 +16,7 @@ from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.diff import PlanDiff
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.relabel import relabelled
 from shardwright.sharding.runtimes import RunsOn, other_runtime, preferred_runtimes
 
 _LEAST_GAIN = 1e-6  # of a step: less is rounding
@@ -166,8 +167,11 @@ def elsewhere_line(found: Plan, elsewhere: Plan | None) -> str:
 
 
 def compared(given: Plan, found: Plan, model: CostModel) -> Review:
-    """Compare a plan with one that a search found; the search's cost model prices both."""
-    ours = scored(given, model)
+    """Compare a plan with one that a search found; the search's cost model prices both.
+
+    The found plan's devices are renumbered, so that few bytes move.
+    """
+    ours, found = scored(given, model), scored(relabelled(found, given), model)
     assert ours.cost is not None
     better = shorter(ours, found)
     bound_ms = found.bound_ms if found.bound_ms is not None and found.bound_ms <= ours.cost.step_ms else None

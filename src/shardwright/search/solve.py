@@ -26,6 +26,7 @@ from shardwright.search.registry import strategy_named
 from shardwright.search.strategy import ROUNDING, Strategy, Told, WarmStrategy, watched
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.relabel import relabelled
 from shardwright.sharding.runtimes import RunsOn, Runtime, on_their_sides, preferred_runtimes, task_for
 from shardwright.task.quantities import checked_number
 from shardwright.task.task import Task
@@ -123,6 +124,8 @@ def plan(
         except (InfeasibleTask, InvalidPlan):
             if runtime == runtimes[-1]:
                 raise
+    if start is not None:
+        found = relabelled(found, start)
     seconds = time.monotonic() - begin
     return _with_bound(scored(replace(found, task=task, search_s=seconds), model), limited, model)
 
