@@ -68,7 +68,12 @@ _PART_UNITS = {
     "long_run_lookups": 1e-7,
     "gradients": 1e-9,
 }
-PARTS = tuple(f"{kind}_{name}" for kind in ("pooled", "sequence") for name in _PART_UNITS)
+_PART_NAMES = tuple(_PART_UNITS)
+PARTS = (
+    *(f"{kind}_{name}" for kind in ("pooled", "sequence") for name in _PART_NAMES),
+    "narrow_sequence_lookups",
+    "narrow_sequence_bags",
+)
 """Sizes that the time of FBGEMM's kernels on a GPU grows with; see `parts`."""
 _FIRST_CACHE = 2e5  # bytes of a multiprocessor's own cache
 _LONG_RUN_BIN = 6  # rows looked up more than 32 times a batch
@@ -226,7 +231,8 @@ def parts(works: WorkArrays, cache: float) -> Floats:
 
     Forward, one group of threads makes each bag, table by table, so every table has the caches to itself. Backward sorts the lookups of a
     call by row. A group of threads updates each row; a whole block of threads updates a row with a *long run* of 32 lookups or more,
-    however short its rows are. Gradients come from the cache as far as those of a table fit.
+    however short its rows are. Gradients come from the cache as far as those of a table fit. Sequences of up to 32 columns have a kernel
+    of their own.
 
     Args:
         works: n shards.
@@ -257,7 +263,9 @@ def parts(works: WorkArrays, cache: float) -> Floats:
     )
     sizes = np.stack(columns, axis=1) * np.array(list(_PART_UNITS.values()))
     pooled = works.pooled[:, None] > 0
-    return np.hstack([np.where(pooled, sizes, 0.0), np.where(pooled, 0.0, sizes)])
+    of_sequences = np.where(pooled, 0.0, sizes)
+    counts = of_sequences[:, [_PART_NAMES.index("lookups"), _PART_NAMES.index("bags")]]
+    return np.hstack([np.where(pooled, sizes, 0.0), of_sequences, counts * (works.dim <= WIDTHS[0])[:, None]])
 
 
 def _missed(works: WorkArrays, cache: float) -> Floats:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shardwright.arrays import Floats
-from shardwright.cost.features import FEATURES, PARTS, WIDTHS, cached, features, parts, scales, wider
+from shardwright.cost.features import FEATURES, cached, features, parts, scales, wider
 from shardwright.cost.model import (
     HEAD_HIDDEN,
     HEAD_INPUTS,
@@ -33,6 +33,7 @@ from shardwright.hardware import cache_bytes
 from shardwright.modelling.accuracy import Accuracy, accuracy, predict
 from shardwright.modelling.dataset import Samples, pairs_of, rates_of, shared_out
 from shardwright.modelling.fitting import Fit, Progress
+from shardwright.modelling.gpu_parts import fitted_parts
 from shardwright.options import Options, number, whole
 
 _linear = partial(nn.Linear, dtype=torch.float64)
@@ -360,22 +361,8 @@ def _loss(predicted_b2: Tensor, times_b2: Tensor) -> Tensor:
     return (parts + 2 * whole) / 3
 
 
-def _first_parts(samples: Samples, constants: dict[str, Floats]) -> Floats:
-    """`WIDE` weights that fit the measured times best by themselves, with a fixed time for each call."""
-    call, owner = samples.calls
-    of_calls, opened = np.zeros((len(owner), len(PARTS))), np.ones((len(owner), 1 + len(WIDTHS)))
-    np.add.at(of_calls, call, parts(samples.works, float(constants["caches"][0])))
-    opened[:, 1:] = 0.0
-    np.maximum.at(opened[:, 1:], call, wider(samples.works))
-    columns = np.hstack([(opened[:, :, None] * of_calls[:, None]).reshape(len(owner), -1), np.ones((len(owner), 1))])
-    sums = np.zeros((len(samples), columns.shape[1]))
-    np.add.at(sums, owner, columns)
-    rates = np.stack([rates_of(sums, times)[:-1] for times in samples.times.T])
-    return rates.reshape(WIDE_SHAPE)
-
-
 def _new_network(options: TrainingOptions, samples: Samples, constants: dict[str, Floats]) -> ComputeNetwork:
-    wide = _first_parts(samples, constants) if options.width == "widest" else None
+    wide = fitted_parts(samples, float(constants["caches"][0])) if options.width == "widest" else None
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         return ComputeNetwork(options.head, wide)
