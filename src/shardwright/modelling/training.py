@@ -68,7 +68,7 @@ class ComputeNetwork(nn.Module):
     @classmethod
     def of(cls, model: ComputeModel) -> Self:
         """The network with a model's weights, ready for further training."""
-        network = cls(model.head, model.weights.get(WIDE))
+        network = cls(model.head, model.weights[WIDE].astype(np.float64) if WIDE in model.weights else None)
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 parameter.copy_(torch.from_numpy(model.weights[name.replace("skip", "head.skip")]))
