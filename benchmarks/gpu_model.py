@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.results_table import RESULTS, write_results
+from benchmarks.results_table import write_results
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.choice import cost_model_for
 from shardwright.cost.features import PARTS
@@ -25,7 +26,8 @@ from shardwright.modelling.accuracy import predict
 from shardwright.modelling.dataset import Samples, join, rates_of, samples_of
 from shardwright.modelling.gpu_parts import part_sums
 
-COSTS = RESULTS.parent.parent / "data" / "costs" / "h100"
+_HERE = Path(__file__).parent
+COSTS = _HERE.parent / "data" / "costs" / "h100"
 CACHE = GPUS["h100"].cache
 ALIKE = 6e-4  # relative difference of a time in the two files, which round it to four digits or not at all
 FOLDS = 8  # tasks are left out in so many parts
@@ -92,7 +94,7 @@ def read_plans(devices: Samples) -> list[dict[str, Any]]:
     """
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(RESULTS / "gpu_plans.parquet").to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(_HERE / "results" / "gpu_plans.parquet").to_pylist()
     for row in rows:
         times = row["measured_forward_ms"], row["measured_backward_ms"]
         away = np.abs(devices.times / times - 1).max(axis=1)
