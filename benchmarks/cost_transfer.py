@@ -70,7 +70,7 @@ def _rows_of_gpu(table: pa.Table, device: str, sizes: Sequence[int], seeds: int)
     samples, cache = samples_of(table), int(GPUS[device].cache)
     told = replace(samples, times=predict(PublishedModel(device), samples))
     for width in WIDTHS:
-        learned = recipes(None, (cache, cache))["from nothing"](told, 0, 3.0)
+        learned = recipes(None, (cache, cache), width)["from nothing"](told, 0, 3.0)
         starts = {"published figures": learned}
         for count, model, *figures in _rows(table, starts, (cache, cache), sizes, seeds, width):
             yield [count, f"{model}, {width} width", *figures]

@@ -6,17 +6,19 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost import load_model
-from shardwright.cost.features import WorkArrays
+from shardwright.cost.features import PARTS, WorkArrays
 from shardwright.cost.files import bundled_models
 from shardwright.cost.model import WIDE, WIDE_SHAPE, ComputeModel, Pricing
 from shardwright.testing.model import SimpleCostModel
 
 
 def wide_model(ms: float = 100.0) -> ComputeModel:
-    """The bundled CPU model; ten million narrower lookups or bags pay `ms` at each of `WIDTHS`."""
+    """The bundled CPU model; ten million pooled lookups or bags pay `ms` for each of `WIDTHS` that a table of the call exceeds."""
     model = load_model(bundled_models()["cpu"])
     assert isinstance(model, ComputeModel)
-    return replace(model, weights=model.weights | {WIDE: np.full(WIDE_SHAPE, ms, dtype=np.float32)})
+    weights = np.zeros(WIDE_SHAPE, dtype=np.float32)
+    weights[:, 1:, [PARTS.index("pooled_lookups"), PARTS.index("pooled_bags")]] = ms
+    return replace(model, weights=model.weights | {WIDE: weights})
 
 
 class GatedModel(SimpleCostModel):

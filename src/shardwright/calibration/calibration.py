@@ -248,7 +248,7 @@ def _coverage(
 def _published(device: str, optimizer: Optimizer, curriculum: Curriculum, caches: tuple[int, int]) -> ComputeModel:
     """A trainable model that has learned a GPU's published figures, to be fine-tuned."""
     lessons = curriculum.told_by(PublishedModel(device, optimizer), _LESSONS)
-    return recipes(None, caches)["from nothing"](lessons, 0, _THOROUGH)
+    return recipes(None, caches, width_of("cuda"))["from nothing"](lessons, 0, _THOROUGH)
 
 
 def _model_at(path: Path | None) -> ComputeModel | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.arrays import Floats
+from shardwright.arrays import Bools, Floats
 from shardwright.sharding.work import ShardWork, columns_of
 from shardwright.task.table import SCALE_BYTES
 
@@ -50,6 +50,34 @@ SCALES = (
 CACHES = ("l2", "last_level")
 WIDTHS = (32, 64, 128)
 """Columns up to which a GPU's kernels work alike: a warp has 32 threads, and each holds up to four columns."""
+_PART_UNITS = {
+    "shard": 1e-2,
+    "bags": 1e-7,
+    "outputs": 1e-9,
+    "lookups": 1e-7,
+    "bytes": 1e-9,
+    "missed_first": 1e-7,
+    "missed_first_bytes": 1e-9,
+    "missed_near": 1e-7,
+    "missed_near_bytes": 1e-9,
+    "missed_bytes": 1e-9,
+    "distinct": 1e-7,
+    "distinct_bytes": 1e-9,
+    "long_runs": 1e-5,
+    "long_runs_dim": 1e-7,
+    "long_run_lookups": 1e-7,
+    "gradients": 1e-9,
+}
+_PART_NAMES = tuple(_PART_UNITS)
+PARTS = (
+    *(f"{kind}_{name}" for kind in ("pooled", "sequence") for name in _PART_NAMES),
+    "narrow_sequence_lookups",
+    "narrow_sequence_bags",
+)
+"""Sizes that the time of FBGEMM's kernels on a GPU grows with; see `parts`."""
+_FIRST_CACHE = 2e5  # bytes of a multiprocessor's own cache
+_LONG_RUN_BIN = 6  # rows looked up more than 32 times a batch
+_VALUE = 4  # bytes of a gradient
 
 
 @dataclass(frozen=True)
@@ -192,9 +220,58 @@ def cached(works: WorkArrays, caches: Floats) -> Floats:
     return works.distinct_bytes[:, None] / caches
 
 
-def widths(works: WorkArrays) -> Floats:
-    """`(n, len(WIDTHS), 3)` for each width: whether a shard is wider; if not, its lookups and its outputs, in tens of millions."""
-    wider = works.dim[:, None] > WIDTHS
-    work = np.stack([works.lookups, works.outputs], axis=1) * 1e-7
-    found: Floats = np.concatenate([wider[..., None], ~wider[..., None] * work[:, None]], axis=2)
+def wider(works: WorkArrays) -> Bools:
+    """`(n, len(WIDTHS))` whether a shard is wider than each width."""
+    found: Bools = works.dim[:, None] > WIDTHS
     return found
+
+
+def parts(works: WorkArrays, cache: float) -> Floats:
+    """`(n, len(PARTS))` sizes that a GPU's time grows with, in units that take some 0.1 to 10 ms.
+
+    Forward, one group of threads makes each bag, table by table, so every table has the caches to itself. Backward sorts the lookups of a
+    call by row. A group of threads updates each row; a whole block of threads updates a row with a *long run* of 32 lookups or more,
+    however short its rows are. Gradients come from the cache as far as those of a table fit. Sequences of up to 32 columns have a kernel
+    of their own.
+
+    Args:
+        works: n shards.
+        cache: bytes of the cache that all multiprocessors share; each half of them is nearer to one half of it.
+    """
+    table = works.uncut
+    first, near, far = (_missed(table, size) * works.row_share for size in (_FIRST_CACHE, cache / 2, cache))
+    runs, of_runs = (each[:, _LONG_RUN_BIN:].sum(axis=1) for each in (works.reuse_rows, works.reuse_lookups))
+    beyond = np.minimum(1.0, table.outputs * works.dim * _VALUE / (cache / 2))
+    row = works.row_bytes
+    columns = (
+        np.ones_like(works.rows),
+        works.bags,
+        works.outputs * works.dim,
+        works.lookups,
+        works.lookups * row,
+        first,
+        first * row,
+        near,
+        near * row,
+        far * row,
+        works.distinct,
+        works.distinct * row,
+        runs,
+        runs * works.dim,
+        of_runs,
+        beyond * works.lookups * works.dim,
+    )
+    sizes = np.stack(columns, axis=1) * np.array(list(_PART_UNITS.values()))
+    pooled = works.pooled[:, None] > 0
+    of_sequences = np.where(pooled, 0.0, sizes)
+    counts = of_sequences[:, [_PART_NAMES.index("lookups"), _PART_NAMES.index("bags")]]
+    return np.hstack([np.where(pooled, sizes, 0.0), of_sequences, counts * (works.dim <= WIDTHS[0])[:, None]])
+
+
+def _missed(works: WorkArrays, cache: float) -> Floats:
+    """`(n,)` lookups that miss a cache: the first of each row, and all of rows that do not fit, the most looked up rows first."""
+    size = works.reuse_rows * (works.lines * _LINE)[:, None]
+    hotter = np.cumsum(size[:, ::-1], axis=1)[:, ::-1] - size
+    fits = np.clip((cache - hotter) / np.maximum(size, 1e-9), 0.0, 1.0)
+    missed: Floats = (fits * works.reuse_rows + (1.0 - fits) * works.reuse_lookups).sum(axis=1)
+    return missed

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import cast
 
-from shardwright.cost.features import FEATURES, SCALES
+from shardwright.cost.features import FEATURES, PARTS, SCALES
 from shardwright.cost.model import SHAPES, WIDE, ComputeModel, Head
 from shardwright.cost.neuroshard import model as neuroshard
 from shardwright.cost.neuroshard.model import LearnedModel, NeuroShardModel, Weights
@@ -124,6 +124,8 @@ def age(when: str) -> str:
 
 FORMAT = "3"
 _COMPUTE = "compute"
+_FEATURES = {False: json.dumps([FEATURES, SCALES]), True: json.dumps([FEATURES, SCALES, PARTS])}
+"""What a model was trained on, by whether it is a GPU's."""
 _HEADERS = {_COMPUTE: ("kind", "head", "features"), neuroshard.KIND: neuroshard.HEADER}
 
 
@@ -132,7 +134,7 @@ def save_model(model: LearnedModel, path: Path) -> None:
     if isinstance(model, NeuroShardModel):
         header = neuroshard.header_of(model)
     else:
-        header = {"kind": _COMPUTE, "head": model.head, "features": json.dumps([FEATURES, SCALES])}
+        header = {"kind": _COMPUTE, "head": model.head, "features": _FEATURES[WIDE in model.weights]}
     save_weights(path, _arrays_of(model), {"format": FORMAT} | header | model.metadata)
 
 
@@ -191,7 +193,7 @@ def _wanted_arrays(header: dict[str, str]) -> set[str]:
         )
     if header["kind"] == neuroshard.KIND:
         return neuroshard.wanted_arrays(header)
-    if header.get("features") != json.dumps([FEATURES, SCALES]):
+    if header.get("features") not in _FEATURES.values():
         raise InvalidInput("the model was trained on other features than this version computes; train it again")
     if "head" not in header:
         raise InvalidInput(

@@ -13,10 +13,10 @@ bound relies on that. Latents and weights are not negative, so a search cannot e
 columns beside the latents are not learned: the bytes of the distinct rows, in units of the L2 and of the last-level cache of the measured
 machine. Only their sum over the call shows whether rows come from a cache.
 
-On a GPU, a fused call works on each lookup as if its table were as wide as the widest table of the call. So a model of a GPU has `wide`
-weights. For each of the `WIDTHS`, a call that has a wider table pays extra for the lookups and the bags of all narrower tables. This is not
-convex: the first wide table raises the price of all others at once. It only adds time: a bound may ignore it, or
-count the devices that pay it (`search.holders`).
+A model of a GPU has `wide` weights for the `PARTS` of the kernels' time, such as runs of lookups of one row. Each part takes time in
+proportion. In addition, a fused call works on each lookup as if its table were as wide as the widest table of the call: for each of the
+`WIDTHS`, a call that has a wider table pays more for all of its parts. What narrower tables pay so is not convex: the first wide table
+raises the price of all others at once. It only adds time: a bound may ignore it, or count the devices that pay it (`search.holders`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,19 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Bools, Floats
-from shardwright.cost.features import CACHES, FEATURES, SCALES, WIDTHS, WorkArrays, cached, features, scales, widths
+from shardwright.cost.features import (
+    CACHES,
+    FEATURES,
+    PARTS,
+    SCALES,
+    WIDTHS,
+    WorkArrays,
+    cached,
+    features,
+    parts,
+    scales,
+    wider,
+)
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 from shardwright.tensor_files import check_weights
@@ -153,8 +165,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
 MONOTONE = ("head.0.weight", "head.1.weight", "head.skip")
 """Weights of a convex head that must not be negative, so that a device never becomes faster by another shard."""
 WIDE = "wide"
-"""Weights of a GPU's gates, `(2, 2, 3)`: forward and backward ms that ten million narrower lookups and bags pay at each of `WIDTHS`."""
-WIDE_SHAPE = (OUTPUTS, 2, len(WIDTHS))
+"""Weights of a GPU's parts, `(2, 4, len(PARTS))`: forward and backward ms of each, and what a table wider than each of `WIDTHS` adds."""
+WIDE_SHAPE = (OUTPUTS, 1 + len(WIDTHS), len(PARTS))
 
 
 def shapes_of(names: Collection[str]) -> dict[str, tuple[int, ...]]:
@@ -294,14 +306,21 @@ class ComputeModel(CostModel):
         return self.metadata.get("name", f"{self.metadata.get('device', 'unknown')}/{self.head}")
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
-        """`(n, 34)` encodings of n shards, for a GPU `(n, 43)`."""
+        """`(n, 34)` encodings of n shards, for a GPU `(n, 45)`."""
         w = self.weights
         x = (np.clip(features(works), w["feature_low"], w["feature_high"]) - w["feature_mean"]) / w["feature_std"]
         hidden = np.maximum(x @ w["encoder.0.weight"].T.astype(np.float64) + w["encoder.0.bias"], 0.0)
         factor = np.logaddexp(0.0, hidden @ w["encoder.1.weight"].T.astype(np.float64) + w["encoder.1.bias"])
         latents = factor * (scales(works) @ w["scale"].astype(np.float64))[:, None]
         encoded = [latents, cached(works, w["caches"].astype(np.float64))]
-        return np.hstack([*encoded, widths(works).reshape(len(latents), -1)] if WIDE in w else encoded)
+        return np.hstack([*encoded, *self._parts(works)] if WIDE in w else encoded)
+
+    def _parts(self, works: WorkArrays) -> tuple[Floats, Floats]:
+        """`(n, 2)` ms that a shard's parts always take, and `(n, 9)` units of the gates; see `gate_units`."""
+        weights, is_wider = self.weights[WIDE].astype(np.float64), wider(works)[..., None]
+        each = np.einsum("nk,pgk->ngp", parts(works, float(self.weights["caches"][0])), weights)
+        always = each[:, 0] + (is_wider * each[:, 1:]).sum(axis=1)
+        return always, np.concatenate([is_wider, ~is_wider * each[:, 1:]], axis=2).reshape(len(each), -1)
 
     @cached_property
     def pricing(self) -> Pricing:
@@ -310,20 +329,14 @@ class ComputeModel(CostModel):
         hidden, bias, mix = w["head.0.weight"], w["head.0.bias"], w["head.1.weight"]
         if WIDE not in w:
             return Pricing(hidden, bias, mix, w["head.skip"], w["head.1.bias"])
-        gates, (units, inputs) = len(WIDTHS), hidden.shape
-        wide = np.zeros(
-            (gates, 3, gates, 3)
-        )  # of each gate: shards that open it, forward, backward; by gate: wider, lookups, bags
-        each = np.arange(gates)
-        wide[each, 0, each, 0] = 1.0
-        wide[each, 1:, each, 1:] = w[WIDE].transpose(2, 0, 1)
-        all_hidden = np.zeros((units + 3 * gates, inputs + 3 * gates))
-        all_hidden[:units, :inputs], all_hidden[units:, inputs:] = hidden, wide.reshape(3 * gates, 3 * gates)
+        gates, (units, inputs) = 3 * len(WIDTHS), hidden.shape
+        all_hidden = np.zeros((units + gates, inputs + OUTPUTS + gates))
+        all_hidden[:units, :inputs], all_hidden[units:, -gates:] = hidden, np.eye(gates)
         return Pricing(
             all_hidden,
-            np.concatenate([bias, np.zeros(3 * gates)]),
-            np.hstack([mix, np.zeros((OUTPUTS, 3 * gates))]),
-            np.hstack([w["head.skip"], np.zeros((OUTPUTS, 3 * gates))]),
+            np.concatenate([bias, np.zeros(gates)]),
+            np.hstack([mix, np.zeros((OUTPUTS, gates))]),
+            np.hstack([w["head.skip"], np.eye(OUTPUTS), np.zeros((OUTPUTS, gates))]),
             w["head.1.bias"],
-            gates=gates,
+            gates=len(WIDTHS),
         )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shardwright.arrays import Floats
-from shardwright.cost.features import FEATURES, cached, features, scales, widths
+from shardwright.cost.features import FEATURES, cached, features, parts, scales, wider
 from shardwright.cost.model import (
     HEAD_HIDDEN,
     HEAD_INPUTS,
@@ -33,9 +33,11 @@ from shardwright.hardware import cache_bytes
 from shardwright.modelling.accuracy import Accuracy, accuracy, predict
 from shardwright.modelling.dataset import Samples, pairs_of, rates_of, shared_out
 from shardwright.modelling.fitting import Fit, Progress
+from shardwright.modelling.gpu_parts import fitted_parts
 from shardwright.options import Options, number, whole
 
 _linear = partial(nn.Linear, dtype=torch.float64)
+_REST = 0.1  # share of a GPU's time, by the first estimate, that is left to the network when training starts
 
 
 class ComputeNetwork(nn.Module):
@@ -44,13 +46,13 @@ class ComputeNetwork(nn.Module):
     Weights have double precision: in single precision, rounding differs by processor and changes the trained result by percents.
     """
 
-    def __init__(self, head: Head, wide: bool = False) -> None:
+    def __init__(self, head: Head, wide: Floats | None = None) -> None:
         super().__init__()
         self.head_kind = head
         self.encoder = nn.ModuleList([_linear(len(FEATURES), HIDDEN), _linear(HIDDEN, LATENT)])
         self.head = nn.ModuleList([_linear(HEAD_INPUTS, HEAD_HIDDEN), _linear(HEAD_HIDDEN, OUTPUTS)])
         self.skip = nn.Parameter(torch.full((OUTPUTS, HEAD_INPUTS), 1 / (OUTPUTS * LATENT), dtype=torch.float64))
-        self.wide = nn.Parameter(torch.zeros(WIDE_SHAPE, dtype=torch.float64)) if wide else None
+        self.wide = None if wide is None else nn.Parameter(torch.tensor(wide, dtype=torch.float64))
         with torch.no_grad():
             # At the start a latent is the first estimate of its shard's time; the head gives half of it to each direction, ignoring caches.
             self._linear("encoder.1").weight.mul_(0.3)
@@ -60,18 +62,27 @@ class ComputeNetwork(nn.Module):
             self._linear("head.1").weight.abs_().mul_(0.05)
             self._linear("head.1").bias.zero_()
             self.skip[:, LATENT:] = 0.0
+            if wide is not None:
+                self.skip.mul_(_REST)  # the parts of a GPU's time explain nearly all of it
 
     @classmethod
     def of(cls, model: ComputeModel) -> Self:
         """The network with a model's weights, ready for further training."""
-        network = cls(model.head, WIDE in model.weights)
+        network = cls(model.head, model.weights[WIDE].astype(np.float64) if WIDE in model.weights else None)
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 parameter.copy_(torch.from_numpy(model.weights[name.replace("skip", "head.skip")]))
         return network
 
     def forward(
-        self, x_mf: Tensor, estimate_m: Tensor, cached_m2: Tensor, wide_mw3: Tensor, call_m: Tensor, set_c: Tensor
+        self,
+        x_mf: Tensor,
+        estimate_m: Tensor,
+        cached_m2: Tensor,
+        parts_mk: Tensor,
+        wider_mw: Tensor,
+        call_m: Tensor,
+        set_c: Tensor,
     ) -> Tensor:
         """`(b, 2)` forward and backward ms of b sets.
 
@@ -79,7 +90,8 @@ class ComputeNetwork(nn.Module):
             x_mf: features of all shards.
             estimate_m: first estimates of the shards' times, ms.
             cached_m2: bytes of the shards' distinct rows, in units of the caches.
-            wide_mw3: `widths` of the shards.
+            parts_mk: `parts` of the shards.
+            wider_mw: whether each shard is wider than each of `WIDTHS`, as 0 or 1.
             call_m: the call that each shard belongs to.
             set_c: the set that each call belongs to.
         """
@@ -90,9 +102,10 @@ class ComputeNetwork(nn.Module):
         last = self._linear("head.1")
         times_c2 = hidden @ last.weight.T + sums_ch @ self.skip.T + last.bias
         if self.wide is not None:
-            wide_cw3 = wide_mw3.new_zeros(len(set_c), *wide_mw3.shape[1:]).index_add(0, call_m, wide_mw3)
-            paid_cw2 = wide_cw3[..., 1:] * (wide_cw3[..., :1] > 0)
-            times_c2 = times_c2 + torch.einsum("cwq,pqw->cp", paid_cw2, self.wide)
+            parts_ck = parts_mk.new_zeros(len(set_c), parts_mk.shape[1]).index_add(0, call_m, parts_mk)
+            open_cw = wider_mw.new_zeros(len(set_c), wider_mw.shape[1]).index_add(0, call_m, wider_mw) > 0
+            paid_cg = nn.functional.pad(open_cw.to(parts_ck), (1, 0), value=1.0)
+            times_c2 = times_c2 + torch.einsum("ck,cg,pgk->cp", parts_ck, paid_cg, self.wide)
         return times_c2.new_zeros(int(set_c.max()) + 1, OUTPUTS).index_add(0, set_c, times_c2)
 
     @torch.no_grad()
@@ -206,12 +219,12 @@ def train(
     """
     options = options or TrainingOptions()
     check_enough(samples)
-    parts = split(samples, options.seed)
-    constants = _constants(parts[0], caches)
-    data, valid = (_Tensors(part, constants) for part in parts[:2])
-    network, epochs = options.fit()(_new_network(options), data, valid, progress)
+    shares = split(samples, options.seed)
+    constants = _constants(shares[0], caches)
+    data, valid = (_Tensors(share, constants) for share in shares[:2])
+    network, epochs = options.fit()(_new_network(options, shares[0], constants), data, valid, progress)
     model = network.export(constants, metadata or {})
-    return Trained(model, accuracy(predict(model, parts[2]), parts[2], samples), epochs)
+    return Trained(model, accuracy(predict(model, shares[2]), shares[2], samples), epochs)
 
 
 def fitted(
@@ -229,8 +242,10 @@ def fitted(
         start: a model to start from instead of random weights. Its first estimate and its scale of features are kept; the range of
             features grows to include the samples.
     """
-    network, constants = _new_network(options), _constants(samples, caches)
-    if start is not None:
+    constants = _constants(samples, caches)
+    if start is None:
+        network = _new_network(options, samples, constants)
+    else:
         network = ComputeNetwork.of(start)
         if options.width == "widest" and network.wide is None:
             network.wide = nn.Parameter(torch.zeros(WIDE_SHAPE, dtype=torch.float64))
@@ -267,7 +282,8 @@ class _Tensors:
         self._x_mf = torch.tensor(x_mf, dtype=torch.float64)
         self._estimate_m = torch.tensor(scales(samples.works) @ constants["scale"], dtype=torch.float64)
         self._cached_m2 = torch.tensor(cached(samples.works, constants["caches"]), dtype=torch.float64)
-        self._wide_mw3 = torch.tensor(widths(samples.works), dtype=torch.float64)
+        self._parts_mk = torch.tensor(parts(samples.works, constants["caches"][0]), dtype=torch.float64)
+        self._wider_mw = torch.tensor(wider(samples.works), dtype=torch.float64)
         call_m, set_c = samples.calls
         self._call_m, self._calls_n = torch.tensor(call_m), torch.tensor(np.bincount(set_c, minlength=len(samples)))
         self._first_call_n = self._calls_n.cumsum(0) - self._calls_n
@@ -306,7 +322,8 @@ class _Tensors:
             self._x_mf[shard_m],
             self._estimate_m[shard_m],
             self._cached_m2[shard_m],
-            self._wide_mw3[shard_m],
+            self._parts_mk[shard_m],
+            self._wider_mw[shard_m],
             call_m,
             torch.repeat_interleave(calls_b),
         )
@@ -344,7 +361,8 @@ def _loss(predicted_b2: Tensor, times_b2: Tensor) -> Tensor:
     return (parts + 2 * whole) / 3
 
 
-def _new_network(options: TrainingOptions) -> ComputeNetwork:
+def _new_network(options: TrainingOptions, samples: Samples, constants: dict[str, Floats]) -> ComputeNetwork:
+    wide = fitted_parts(samples, float(constants["caches"][0])) if options.width == "widest" else None
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        return ComputeNetwork(options.head, options.width == "widest")
+        return ComputeNetwork(options.head, wide)

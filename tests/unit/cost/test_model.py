@@ -48,18 +48,17 @@ def test_a_device_is_the_sum_of_the_calls_that_it_makes_and_of_what_it_pays_once
 
 
 def test_a_wide_table_raises_the_price_of_all_narrower_tables_of_its_call():
-    """By hand: what a table of 256 columns adds to one of 16 columns, of which 32, 64 and 128 are all wider, in two models."""
+    """By hand: in a call with a table of 256 columns, all tables pay for 32, 64 and 128 columns, which it exceeds, in two models."""
     task = task_of(2, 1)
     narrow, wide = (
         replace(shard_work(task, Shard.whole(table, 0)), dim=dim)
         for table, dim in zip(task.tables, (16, 256), strict=True)
     )
     free, paid = wide_model(0.0), wide_model(100.0)
-    work = (narrow.lookups + narrow.samples) * 1e-7
-    for works, extra in (([narrow], 0.0), ([wide], 0.0), ([narrow, wide], 3 * 100.0 * work), ([wide, wide], 0.0)):
-        np.testing.assert_allclose(
-            np.subtract(device_ms(paid, works), device_ms(free, works)), extra, rtol=1e-6, atol=1e-9
-        )
+    for works in ([narrow], [wide], [narrow, wide], [wide, wide]):
+        extra = 3 * 100.0 * 1e-7 * sum(work.lookups + work.samples for work in works) * (wide in works)
+        found = np.subtract(device_ms(paid, works), device_ms(free, works))
+        np.testing.assert_allclose(found, extra, rtol=1e-6, atol=1e-9)
     scaled, hidden = paid.pricing.scaled_hidden(np.array([2.0, 3.0])), paid.pricing.hidden
     np.testing.assert_allclose(
         scaled.T, hidden.T * [*np.ones(len(hidden) - 3 * len(WIDTHS)), *np.tile([1, 2, 3], len(WIDTHS))]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from shardwright.cost.features import WorkArrays, cached, features, scales, widths
+from shardwright.cost.features import WorkArrays, cached, features, parts, scales, wider
 from shardwright.cost.model import WIDE
 from shardwright.cost.score import device_ms
 from shardwright.errors import InvalidInput
@@ -36,8 +36,9 @@ def test_numpy_agrees_with_torch(trained, samples, wide):
         estimate = torch.tensor(scales(samples.works) @ model.weights["scale"].astype(np.float64))
         bytes_seen = torch.tensor(cached(samples.works, w["caches"].astype(np.float64)))
         call, owner = samples.calls
-        wide_seen = torch.tensor(widths(samples.works))
-        expected = network(x, estimate, bytes_seen, wide_seen, torch.tensor(call), torch.tensor(owner)).numpy()
+        sizes = torch.tensor(parts(samples.works, float(w["caches"][0])))
+        is_wider = torch.tensor(wider(samples.works), dtype=torch.float64)
+        expected = network(x, estimate, bytes_seen, sizes, is_wider, torch.tensor(call), torch.tensor(owner)).numpy()
     np.testing.assert_allclose(predict(model, samples), expected, rtol=1e-5)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.arrays import Bools, Floats
 from shardwright.cost.collectives import prices_of
-from shardwright.cost.features import WorkArrays, widths
+from shardwright.cost.features import WorkArrays, wider
 from shardwright.cost.for_task import for_task
 from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel, Pricing
@@ -140,7 +140,10 @@ class PricedTask:
 
     def _gated(self, rng: np.random.Generator) -> PricedTask:
         """The task with gates as a GPU has them (`cost.model`): wide units make the narrower ones of their call dearer."""
-        of_blocks = widths(WorkArrays.of(self.works))
+        works = WorkArrays.of(self.works)
+        is_wider = wider(works)[..., None]
+        work = np.stack([works.lookups, works.outputs], axis=1)[:, None] * 1e-7
+        of_blocks = np.concatenate([is_wider, ~is_wider * work], axis=2)
         wide = np.zeros((len(self), *of_blocks.shape[1:]))
         np.add.at(wide, self.arrays.unit_of, of_blocks)
         gates = wide.shape[1]
