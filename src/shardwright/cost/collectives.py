@@ -29,7 +29,7 @@ Source: `torchrec.distributed.sharding`, TorchRec 1.8.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -39,7 +39,7 @@ from shardwright.arrays import Floats
 from shardwright.sharding.shard import Shard
 from shardwright.task.links import Collective
 from shardwright.task.task import Task
-from shardwright.task.topology import VALUE_BYTES, Topology
+from shardwright.task.topology import ALWAYS_MS, VALUE_BYTES, DenseTime, Topology
 
 Way: TypeAlias = Literal["all_to_all", "row_wise", "table_row_wise", "data_parallel"]
 WAYS: tuple[Way, ...] = ("all_to_all", "row_wise", "table_row_wise", "data_parallel")
@@ -51,14 +51,16 @@ SETS = 2 * len(WAYS)
 
 @dataclass(frozen=True, eq=False)
 class CollectivePrices:
-    """Prices in ms, of a task.
+    """Prices in ms, of a task. What dense layers always hide (`ALWAYS_MS`) costs nothing.
 
     Attributes:
-        forward: `(2,)` of a byte that an all-to-all of the forward pass sends, inside a host and between hosts.
+        forward: `(2,)` of a byte that an all-to-all of the forward pass sends, inside a host and between hosts, if it `counts`.
         backward: `(2,)` of the gradient of a byte of values.
         dealt: `(2, 2)` of a byte of V on every device of the place: rows dealt to all devices, then to one host; forward and backward.
         replicas: of a byte of gradient that every device has.
         sets: `(SETS, 2)` latencies of the collectives of each set, forward and backward.
+        inputs: `(SETS,)` what of the forward latencies the exchange of ids takes.
+        counts: `(3,)` 1 for values, ids and gradients that count, 0 for those that dense layers always hide.
     """
 
     forward: Floats
@@ -66,6 +68,8 @@ class CollectivePrices:
     dealt: Floats
     replicas: float
     sets: Floats
+    inputs: Floats
+    counts: Floats
 
 
 def prices_of(task: Task) -> CollectivePrices:
@@ -74,21 +78,29 @@ def prices_of(task: Task) -> CollectivePrices:
     weighted = tuple(
         any(table.weighted and table.pooled is pooled for table in task.tables) for pooled in (True, False)
     )
-    return _prices(task.topology, VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values], weighted)
+    narrower = VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values]
+    counts = tuple(float(ms < ALWAYS_MS) for ms in astuple(exchange.hidden))
+    return _prices(task.topology, narrower, weighted, counts)
 
 
 @lru_cache(maxsize=64)
-def _prices(topology: Topology, narrower: float, weighted: tuple[bool, ...]) -> CollectivePrices:
+def _prices(
+    topology: Topology, narrower: float, weighted: tuple[bool, ...], counts: tuple[float, ...]
+) -> CollectivePrices:
     hosts, per_host, devices = topology.hosts, topology.devices_per_host, topology.devices
     each = 1e3 / np.array(topology.bandwidth_of("all_to_all"))
-    both = np.array([1.0, narrower])
+    values, ids, gradients = counts
+    both = np.array([values, narrower * gradients])
     across = (devices - 1) / devices, (devices - 1) / devices / per_host * (hosts > 1)
     inside = (per_host - 1) / per_host, 0.0
     directions: tuple[Collective, Collective] = ("reduce_scatter", "all_gather")
     dealt = np.array([[_slower(topology, direction, share) for direction in directions] for share in (across, inside)])
     reduced = 2 * (per_host - 1) / per_host, 2 * (hosts - 1) / hosts / per_host
+    sets, inputs = _sets(topology, weighted)
+    sets = sets * [values, gradients] + np.outer(inputs, [ids - values, 0.0])
+    replicas = _slower(topology, "all_reduce", reduced) * gradients
     return CollectivePrices(
-        each, each * narrower, dealt * both, _slower(topology, "all_reduce", reduced), _sets(topology, weighted)
+        each, each * both[1], dealt * both, replicas, sets, inputs * ids, np.array([values, ids, gradients])
     )
 
 
@@ -97,10 +109,10 @@ def _slower(topology: Topology, collective: Collective, shares: tuple[float, flo
     return 1e3 * max(share / speed for share, speed in zip(shares, topology.bandwidth_of(collective), strict=True))
 
 
-def _sets(topology: Topology, weighted: tuple[bool, ...]) -> Floats:
-    found = np.zeros((2, len(WAYS), 2))
+def _sets(topology: Topology, weighted: tuple[bool, ...]) -> tuple[Floats, Floats]:
+    found, inputs = np.zeros((2, len(WAYS), 2)), np.zeros((2, len(WAYS)))
     if topology.devices == 1:
-        return found.reshape(SETS, 2)
+        return found.reshape(SETS, 2), inputs.reshape(SETS)
 
     def latency(collective: Collective, across: bool = True) -> float:
         intra, inter = topology.latency_of(collective)
@@ -110,18 +122,30 @@ def _sets(topology: Topology, weighted: tuple[bool, ...]) -> Floats:
         latency(collective) for collective in ("all_to_all", "reduce_scatter", "all_gather")
     )
     for kind, fourth in enumerate(weighted):
+        inputs[kind, : WAYS.index("data_parallel")] = (3 + fourth) * exchanged
         found[kind, :, 0] = (3 + fourth) * exchanged
         found[kind, 0] += exchanged
         found[kind, 1] += scattered, gathered
         found[kind, 2] += latency("reduce_scatter", False) + exchanged, latency("all_gather", False) + exchanged
         found[kind, 3] = 0.0, latency("all_reduce")
-    return found.reshape(SETS, 2)
+    return found.reshape(SETS, 2), inputs.reshape(SETS)
 
 
 def link_facts(task: Task) -> Floats:
-    """`(6,)` devices, devices a host, ms a byte that all-to-alls send inside and between hosts: forward, then backward; for the engine."""
+    """`(9,)` facts for the engine.
+
+    Devices, devices a host; ms a byte that all-to-alls send inside and between hosts, forward, then backward; and ms for which values, ids
+    and gradients travel behind dense layers.
+    """
     topology, prices = task.topology, prices_of(task)
-    return np.array([topology.devices, topology.devices_per_host, *prices.forward, *prices.backward])
+    hidden = astuple(task.exchange.hidden)
+    return np.array([topology.devices, topology.devices_per_host, *prices.forward, *prices.backward, *hidden])
+
+
+def bare_sets(task: Task) -> Floats:
+    """`(SETS, 2)` as `CollectivePrices.sets`, of what no dense layers hide, not even in part: for the engine."""
+    hidden = DenseTime(*(ALWAYS_MS * (ms > 0) for ms in astuple(task.exchange.hidden)))
+    return prices_of(replace(task, exchange=replace(task.exchange, dense_ms=hidden))).sets
 
 
 def set_of(way: Way, pooled: bool) -> int:

@@ -53,8 +53,10 @@ def link_prices(task: Task, prices: Prices) -> Floats:
     backward. All devices together send `peers / D` of the bytes that are served.
     """
     near, far = (prices.links * pass_ms(task)).T
-    apart = prices.links.sum(axis=1)
-    ids = np.array([near[0] + far[0], 0.0])
+    values, of_ids, gradients = prices_of(task).counts
+    apart = prices.links.sum(axis=1) * [values, gradients]
+    ids = np.array([near[0] + far[0], 0.0]) * of_ids
+    near[0], far[0] = near[0] * values, far[0] * values
     return np.stack([near, far, ids, apart * [1.0, 0.0], apart * [0.0, 1.0]], axis=1)
 
 
@@ -76,7 +78,7 @@ def peers_of(topology: Topology) -> Floats:
 
 
 def pass_ms(task: Task) -> Floats:
-    """`(2, 2)` ms that a served byte of values adds to the links of all devices together, by pass and link class."""
+    """`(2, 2)` ms that a served byte of values adds to the links of all devices together, by pass and link class, if it counts."""
     prices = prices_of(task)
     found: Floats = np.stack([prices.forward, prices.backward]) * peers_of(task.topology)
     return found

@@ -64,6 +64,11 @@ Gates. On a GPU a call's widest block sets the price of all its lookups, which i
 than a gate's width are holders as above. All such blocks lie with them, and every narrower block of the call pays the gate's ms there, with
 those of the gates for lesser widths. The bound is the least over the number of these devices, and over no block being so wide.
 
+Overlap. Dense layers may hide values, ids and gradients for v, i and g ms (`cost.score`). Take the task in which some of these kinds are
+hidden however long they take, and the others not at all. A step is at least its step there, less the ms for which the kinds that are not
+hidden there may be hidden: max(0, V - v, I - i, J - v - i) is at least J - v - i, V - v, I - i and 0. So the bound of each such task, less
+those ms, is one of the task, and the highest counts.
+
 Two details keep this safe. Loads count as at least 0: the most that they can be below 0, for all tables together, is subtracted from a_p.
 And the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
 weighted sum.
@@ -80,6 +85,7 @@ from itertools import pairwise
 import numpy as np
 
 from shardwright.arrays import Floats
+from shardwright.cost.collectives import prices_of
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import (
     ALL_PHASES,
@@ -90,6 +96,7 @@ from shardwright.cost.prices import (
 )
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.holders import Holders
+from shardwright.search.overlap import extremes, hiding
 from shardwright.search.relaxation import Choice, MasterProgram, Relaxation, least_calls
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
@@ -128,18 +135,28 @@ def lower_bound(task: Task, cost_model: CostModel) -> Bound | None:
     """A bound on the step time of every plan of the task; None if the cost model is not convex."""
     if not cost_model.pricing.convex:
         return None
-    return BoundProof(make_catalog(task, cost_model), cost_model).solve()
+    proof, bound = best_proof(make_catalog(task, cost_model), cost_model)
+    return replace(bound, ms=bound.ms - proof.hidden_ms)
+
+
+def best_proof(catalog: Catalog, cost_model: CostModel, deadline: float | None = None) -> tuple[BoundProof, Bound]:
+    """The proof, of those that "Overlap" in the module's docstring allows, that gives the highest bound; and its bound."""
+    proofs = [BoundProof(hiding(catalog, task), cost_model, least) for task, least in extremes(catalog.task)]
+    bounds = [proof.solve(deadline=deadline) for proof in proofs]
+    return max(zip(proofs, bounds, strict=True), key=lambda found: found[1].ms - found[0].hidden_ms)
 
 
 class BoundProof:
-    """The bound of a task, tightened as better plans are found.
+    """The bound of a task, tightened as better plans are found. All steps in it, known and proven, are longer by `hidden_ms`.
 
     Args:
         catalog: the ways to make the task's tables.
         cost_model: a convex one.
+        hidden_ms: by how much steps of the catalog's task may be longer than those of the task in question.
     """
 
-    def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
+    def __init__(self, catalog: Catalog, cost_model: CostModel, hidden_ms: float = 0.0) -> None:
+        self.task, self.hidden_ms = catalog.task, hidden_ms
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
         self._replicated = self._relaxation.all_replicated_ms(self._pricing)
@@ -367,7 +384,8 @@ class BoundProof:
         The part adds `(n, 5)` link terms.
         """
         values, ids, apart, each = links[:, :2], links[:, 2:3], links[:, 3:], pass_ms(self._task)
-        forward = (np.maximum(values, ids) * each[0]).max(axis=1) + apart[:, 0]
+        of_values, of_ids, _ = prices_of(self._task).counts
+        forward = (np.maximum(values * of_values, ids * of_ids) * each[0]).max(axis=1) + apart[:, 0]
         backward = (values * each[1]).max(axis=1) + apart[:, 1]
         both: Floats = own[LINKS] @ np.stack([forward, backward])
         return both

@@ -319,7 +319,8 @@ class Holders:
 
 def _asked(relaxation: Relaxation, prices: Prices) -> tuple[float, float]:
     """Ms of a byte of ids that goes to a device of the same host, and to one of another host."""
-    near, far = (prices.links[0] * prices_of(relaxation.catalog.task).forward).tolist()
+    of_task = prices_of(relaxation.catalog.task)
+    near, far = (prices.links[0] * of_task.forward * of_task.counts[1]).tolist()
     return near, far
 
 

@@ -470,6 +470,7 @@ class MasterProgram:
         self._units: Ints = np.flatnonzero(self._mix > 0)
         self._links = np.flatnonzero(peers_of(self._topology) > 0)
         self._pass_ms = pass_ms(relaxation.catalog.task)[:, self._links]
+        self._counts = prices_of(relaxation.catalog.task).counts
         hidden = self._kinds * self._units.size
         # Rows: hidden units by call, forward and backward links, least calls, replicas by call and group, one mixture a group.
         self._of_links = hidden
@@ -513,7 +514,8 @@ class MasterProgram:
             links[:, self._links],
             links[:, 3:, None],
         )  # near and far values are in the order of the link classes
-        forward = (values + links[:, 2:3]) * self._pass_ms[0] + apart[:, 0]
+        counted = values * self._counts[0] + links[:, 2:3] * self._counts[1]
+        forward = counted * self._pass_ms[0] + apart[:, 0]
         backward = values * self._pass_ms[1] + apart[:, 1]
         matrix = np.zeros((self.groups, self._of_groups + self.groups))
         hidden = vectors[:, :, self._units] * self._mix[self._units]

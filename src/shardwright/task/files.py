@@ -24,7 +24,7 @@ from shardwright.task.quantities import LEAST_BARE, check_unit, parse_count, par
 from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
-from shardwright.task.topology import Exchange, Topology
+from shardwright.task.topology import DenseTime, Exchange, Topology
 
 FORMAT = 1
 
@@ -384,7 +384,7 @@ def _without_defaults(content: Exchange | ShardingGroups | TableConstraint) -> d
     changed = (
         (field.name, value) for field in fields(content) if (value := getattr(content, field.name)) != field.default
     )
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed}
+    return {name: to_builtins(value) if isinstance(value, (tuple, DenseTime)) else value for name, value in changed}
 
 
 def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: Path | None) -> tuple[Table, ...]:

@@ -35,6 +35,7 @@ from shardwright.cost.collectives import prices_of, set_of
 from shardwright.cost.flows import GRADIENT_BYTES
 from shardwright.cost.model import CostModel
 from shardwright.linear_programs import Program
+from shardwright.search.overlap import extremes
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.memory import gradient_size, optimizer_bytes
 from shardwright.sharding.shard import Shard
@@ -180,14 +181,15 @@ def _link_ms(task: Task, asks: _Asks, way: RowWay, dim: Floats) -> Floats:
         agree = (k - h) * row * (asks.device + asks.all), (h - 1) * row * (asks.host + asks.all)
     else:
         agree = 2 * (k - h) * gradient * asks.rows, 2 * (h - 1) * gradient * asks.rows
+    of_values, of_ids, of_gradients = prices.counts
     flows = [
-        (value + ID_BYTES) * inside,
-        (value + ID_BYTES) * between,
+        (value * of_values + ID_BYTES * of_ids) * inside,
+        (value * of_values + ID_BYTES * of_ids) * between,
         value * inside,
         value * between,
         *agree,
     ]
-    reduced = 1e3 / np.array(topology.bandwidth_of("all_reduce"))
+    reduced = of_gradients * 1e3 / np.array(topology.bandwidth_of("all_reduce"))
     each: Floats = np.concatenate([prices.forward, prices.backward, reduced]) / topology.devices
     return np.stack(flows, axis=1) * each
 
@@ -332,8 +334,12 @@ def communication_bound(task: Task) -> tuple[float, TierRelaxation | None]:
     relaxation = TierRelaxation(rates_of(task, sequences, _EVERY_WAY))
     memory = float(sum(task.topology.memory_bytes)) - sum(_least_besides(task, table) for table in task.tables)
     rows = sum(_looked_up(table) * row_memory(task, table) for table in sequences)
-    found = relaxation.solve(Limits(memory, None, _least_waits(task, rows, memory)))
-    return (found.bound_ms, relaxation) if found else (0.0, relaxation)
+    bound = 0.0
+    for extreme, longer_ms in extremes(task):
+        of_extreme = relaxation if extreme is task else TierRelaxation(rates_of(extreme, sequences, _EVERY_WAY))
+        found = of_extreme.solve(Limits(memory, None, _least_waits(extreme, rows, memory)))
+        bound = max(bound, found.bound_ms - longer_ms if found else 0.0)
+    return bound, relaxation
 
 
 def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
@@ -376,7 +382,7 @@ def tier_bound(task: Task, memory: Ints, relaxation: TierRelaxation) -> float:
     free = float(memory.sum()) - sum(_least_besides(task, table) for table in rates.tables)
     looked_up = sum(_looked_up(table) * row_memory(task, table) for table in rates.tables)
     found = relaxation.solve(Limits(free, None, _least_waits(task, looked_up, free)))
-    return found.bound_ms if found else 0.0
+    return max(0.0, found.bound_ms - task.exchange.hidden.total_ms) if found else 0.0
 
 
 def _looked_up(table: Table) -> float:
