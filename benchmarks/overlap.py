@@ -4,7 +4,7 @@
     python -m benchmarks.overlap --models FOLDER     # with task files of further models, NAME.task.yaml
 
 The time of the dense layers is an assumption: the published step less the predicted embedding part, or as long as the embedding part if no
-step is published. All of it needs embeddings in one setting, as in TorchRec's DLRM; in the other, a tenth hides values and a fifth gradients.
+step is published. In one setting all of it needs embeddings, as in TorchRec's DLRM; in the other, a tenth hides values, a fifth gradients.
 """
 
 from __future__ import annotations
