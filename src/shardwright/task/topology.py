@@ -274,7 +274,7 @@ class DenseTime:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            ms = checked_number(getattr(self, field.name), f"dense_ms: {field.name}", zero=True)
+            ms = checked_number(getattr(self, field.name), f"exchange: dense_ms: {field.name}", zero=True)
             object.__setattr__(self, field.name, min(ms, ALWAYS_MS))
 
     @property

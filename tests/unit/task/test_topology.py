@@ -160,10 +160,10 @@ def test_a_number_of_dense_ms_hides_ids_in_a_pipeline(pipeline: Pipeline) -> Non
 @pytest.mark.parametrize(
     ("dense_ms", "message"),
     [
-        (-1, "dense_ms is -1, must be a finite number of at least 0"),
-        (float("nan"), "dense_ms is nan, must be a finite number"),
-        ({"ids": -2}, "dense_ms: ids is -2, must be a finite number of at least 0"),
-        ({"values": float("inf")}, "dense_ms: values is inf, must be a finite number"),
+        (-1, "exchange: dense_ms is -1"),
+        (float("nan"), "exchange: dense_ms is nan, must be a finite number of at least 0"),
+        ({"ids": -2}, "exchange: dense_ms: ids is -2"),
+        ({"values": float("inf")}, "exchange: dense_ms: values is inf, must be a finite number of at least 0"),
         ({"idds": 2}, "unknown field 'idds'; did you mean 'ids'"),
         ("3 ms", "dense_ms"),
         (True, "dense_ms"),
