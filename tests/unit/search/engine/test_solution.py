@@ -203,7 +203,7 @@ def random_arrays(rng, gates: int = 0) -> EngineArrays:
         spread_part=np.zeros(1, dtype=np.int64), spread_call=none, spread_vectors=np.zeros((0, HIDDEN + 2)),
         spread_bytes=none, spread_served=np.zeros((0, 3)), spread_apart=np.zeros((0, 2)), spread_sets=none,
         mix=mix, gates=np.array([gates]), base=base, once=rng.random(2),
-        memory=np.full(DEVICES, 50), links=np.array([DEVICES, 2.0, 1e-7, 1e-6, 1e-7, 2e-6]),
+        memory=np.full(DEVICES, 50), links=np.array([DEVICES, 2.0, 1e-7, 1e-6, 1e-7, 2e-6, *rng.choice([0.0, 0.5], 3)]),
     )  # fmt: skip
 
 
