@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, cast, get_args, get_type_hints
@@ -384,7 +384,8 @@ def _without_defaults(content: Exchange | ShardingGroups | TableConstraint) -> d
     changed = (
         (field.name, value) for field in fields(content) if (value := getattr(content, field.name)) != field.default
     )
-    return {name: to_builtins(value) if isinstance(value, (tuple, DenseTime)) else value for name, value in changed}
+    plain = ((name, asdict(value) if isinstance(value, DenseTime) else value) for name, value in changed)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in plain}
 
 
 def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: Path | None) -> tuple[Table, ...]:
