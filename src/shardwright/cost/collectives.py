@@ -29,7 +29,7 @@ Source: `torchrec.distributed.sharding`, TorchRec 1.8.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -39,7 +39,7 @@ from shardwright.arrays import Floats
 from shardwright.sharding.shard import Shard
 from shardwright.task.links import Collective
 from shardwright.task.task import Task
-from shardwright.task.topology import ALWAYS_MS, VALUE_BYTES, DenseTime, Topology
+from shardwright.task.topology import VALUE_BYTES, Topology
 
 Way: TypeAlias = Literal["all_to_all", "row_wise", "table_row_wise", "data_parallel"]
 WAYS: tuple[Way, ...] = ("all_to_all", "row_wise", "table_row_wise", "data_parallel")
@@ -51,16 +51,15 @@ SETS = 2 * len(WAYS)
 
 @dataclass(frozen=True, eq=False)
 class CollectivePrices:
-    """Prices in ms, of a task. What dense layers always hide (`ALWAYS_MS`) costs nothing.
+    """Prices in ms, of a task.
 
     Attributes:
-        forward: `(2,)` of a byte that an all-to-all of the forward pass sends, inside a host and between hosts, if it `counts`.
+        forward: `(2,)` of a byte that an all-to-all of the forward pass sends, inside a host and between hosts.
         backward: `(2,)` of the gradient of a byte of values.
         dealt: `(2, 2)` of a byte of V on every device of the place: rows dealt to all devices, then to one host; forward and backward.
         replicas: of a byte of gradient that every device has.
         sets: `(SETS, 2)` latencies of the collectives of each set, forward and backward.
         inputs: `(SETS,)` what of the forward latencies the exchange of ids takes.
-        counts: `(3,)` 1 for values, ids and gradients that count, 0 for those that dense layers always hide.
     """
 
     forward: Floats
@@ -69,7 +68,6 @@ class CollectivePrices:
     replicas: float
     sets: Floats
     inputs: Floats
-    counts: Floats
 
 
 def prices_of(task: Task) -> CollectivePrices:
@@ -78,29 +76,21 @@ def prices_of(task: Task) -> CollectivePrices:
     weighted = tuple(
         any(table.weighted and table.pooled is pooled for table in task.tables) for pooled in (True, False)
     )
-    narrower = VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values]
-    counts = tuple(float(ms < ALWAYS_MS) for ms in astuple(exchange.hidden))
-    return _prices(task.topology, narrower, weighted, counts)
+    return _prices(task.topology, VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values], weighted)
 
 
 @lru_cache(maxsize=64)
-def _prices(
-    topology: Topology, narrower: float, weighted: tuple[bool, ...], counts: tuple[float, ...]
-) -> CollectivePrices:
+def _prices(topology: Topology, narrower: float, weighted: tuple[bool, ...]) -> CollectivePrices:
     hosts, per_host, devices = topology.hosts, topology.devices_per_host, topology.devices
     each = 1e3 / np.array(topology.bandwidth_of("all_to_all"))
-    values, ids, gradients = counts
-    both = np.array([values, narrower * gradients])
+    both = np.array([1.0, narrower])
     across = (devices - 1) / devices, (devices - 1) / devices / per_host * (hosts > 1)
     inside = (per_host - 1) / per_host, 0.0
     directions: tuple[Collective, Collective] = ("reduce_scatter", "all_gather")
     dealt = np.array([[_slower(topology, direction, share) for direction in directions] for share in (across, inside)])
     reduced = 2 * (per_host - 1) / per_host, 2 * (hosts - 1) / hosts / per_host
-    sets, inputs = _sets(topology, weighted)
-    sets = sets * [values, gradients] + np.outer(inputs, [ids - values, 0.0])
-    replicas = _slower(topology, "all_reduce", reduced) * gradients
     return CollectivePrices(
-        each, each * both[1], dealt * both, replicas, sets, inputs * ids, np.array([values, ids, gradients])
+        each, each * narrower, dealt * both, _slower(topology, "all_reduce", reduced), *_sets(topology, weighted)
     )
 
 
@@ -144,8 +134,9 @@ def link_facts(task: Task) -> Floats:
 
 def bare_sets(task: Task) -> Floats:
     """`(SETS, 2)` as `CollectivePrices.sets`, of what no dense layers hide, not even in part: for the engine."""
-    hidden = DenseTime(*(ALWAYS_MS * (ms > 0) for ms in astuple(task.exchange.hidden)))
-    return prices_of(replace(task, exchange=replace(task.exchange, dense_ms=hidden))).sets
+    prices, (values, ids, gradients) = prices_of(task), (float(ms == 0) for ms in astuple(task.exchange.hidden))
+    found: Floats = prices.sets * [values, gradients] + np.outer(prices.inputs, [ids - values, 0.0])
+    return found
 
 
 def set_of(way: Way, pooled: bool) -> int:

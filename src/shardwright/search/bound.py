@@ -64,10 +64,9 @@ Gates. On a GPU a call's widest block sets the price of all its lookups, which i
 than a gate's width are holders as above. All such blocks lie with them, and every narrower block of the call pays the gate's ms there, with
 those of the gates for lesser widths. The bound is the least over the number of these devices, and over no block being so wide.
 
-Overlap. Dense layers may hide values, ids and gradients for v, i and g ms (`cost.score`). Take the task in which some of these kinds are
-hidden however long they take, and the others not at all. A step is at least its step there, less the ms for which the kinds that are not
-hidden there may be hidden: max(0, V - v, I - i, J - v - i) is at least J - v - i, V - v, I - i and 0. So the bound of each such task, less
-those ms, is one of the task, and the highest counts.
+Overlap. Dense layers may hide values, ids and gradients for v, i and g ms (`cost.score`). The forward collectives of a device then take
+max(0, V - v, I - i, J - v - i), each of V, I and J a maximum over the link classes. So the weights of all these lines sum to at most 1,
+and each line subtracts what it hides. The program finds these weights as well.
 
 Two details keep this safe. Loads count as at least 0: the most that they can be below 0, for all tables together, is subtracted from a_p.
 And the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
@@ -85,10 +84,10 @@ from itertools import pairwise
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.cost.collectives import prices_of
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import (
     ALL_PHASES,
+    KINDS,
     Prices,
     first_prices,
     pass_ms,
@@ -96,7 +95,6 @@ from shardwright.cost.prices import (
 )
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.holders import Holders
-from shardwright.search.overlap import extremes, hiding
 from shardwright.search.relaxation import Choice, MasterProgram, Relaxation, least_calls
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
@@ -135,28 +133,18 @@ def lower_bound(task: Task, cost_model: CostModel) -> Bound | None:
     """A bound on the step time of every plan of the task; None if the cost model is not convex."""
     if not cost_model.pricing.convex:
         return None
-    proof, bound = best_proof(make_catalog(task, cost_model), cost_model)
-    return replace(bound, ms=bound.ms - proof.hidden_ms)
-
-
-def best_proof(catalog: Catalog, cost_model: CostModel, deadline: float | None = None) -> tuple[BoundProof, Bound]:
-    """The proof, of those that "Overlap" in the module's docstring allows, that gives the highest bound; and its bound."""
-    proofs = [BoundProof(hiding(catalog, task), cost_model, least) for task, least in extremes(catalog.task)]
-    bounds = [proof.solve(deadline=deadline) for proof in proofs]
-    return max(zip(proofs, bounds, strict=True), key=lambda found: found[1].ms - found[0].hidden_ms)
+    return BoundProof(make_catalog(task, cost_model), cost_model).solve()
 
 
 class BoundProof:
-    """The bound of a task, tightened as better plans are found. All steps in it, known and proven, are longer by `hidden_ms`.
+    """The bound of a task, tightened as better plans are found.
 
     Args:
         catalog: the ways to make the task's tables.
         cost_model: a convex one.
-        hidden_ms: by how much steps of the catalog's task may be longer than those of the task in question.
     """
 
-    def __init__(self, catalog: Catalog, cost_model: CostModel, hidden_ms: float = 0.0) -> None:
-        self.task, self.hidden_ms = catalog.task, hidden_ms
+    def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
         self._replicated = self._relaxation.all_replicated_ms(self._pricing)
@@ -264,8 +252,9 @@ class BoundProof:
     def _least_by_sets(self, bound: Bound) -> list[tuple[int, float]]:
         """Each case of sets of collectives, and a bound of its plans that the latencies alone give; lowest first."""
         relaxation = self._relaxation
-        beside = bound.ms - relaxation.least_waits(np.ones(2)) if bound.by == "prices" else 0.0
-        least = np.maximum(bound.ms, beside + relaxation.sets.waits.sum(axis=1))
+        weights = bound.prices.links.sum(axis=1)
+        beside = bound.ms - relaxation.least_waits(weights) if bound.by == "prices" else 0.0
+        least = np.maximum(bound.ms, beside + (relaxation.sets.waits - relaxation.hidden) @ weights)
         return [(case, float(least[case])) for case in np.argsort(least, kind="stable").tolist()]
 
     def _of_case(self, case: int) -> Bound:
@@ -312,7 +301,7 @@ class BoundProof:
         choice = relaxation.cheapest(prices, made * devices, devices / (in_use or devices))
         others = least_calls(np.delete(made, relaxation.everywhere), relaxation.least_made)
         calls = made[choice.everywhere].sum() + others
-        shared, waits = float(choice.price.sum()) / devices, relaxation.least_waits(phases[LINKS])
+        shared, waits = float(choice.price.sum()) / devices, relaxation.least_waits(prices.links.sum(axis=1))
         return float(calls + self._pricing.once @ phases[KERNELS]) + shared + waits, choice
 
     def _intercepts(self, prices: Prices, phases: Floats) -> Floats:
@@ -325,7 +314,7 @@ class BoundProof:
 
         The phases that `own` `(4,)` counts are those of that device, the other phases those of the mean device.
         """
-        rest = self._relaxation.least_waits(own[LINKS]) + (0.0 if own.all() else self._of_others(own))
+        rest = 0.0 if own.all() else self._of_others(own)
         pieces, others = self._least_kernels_with(prices, own)
         links = self._own_links(piece_links(self._relaxation.least_served()), own)
         of_others = [self._own_links(part, own) for part in self._relaxation.other.part_links]
@@ -373,19 +362,29 @@ class BoundProof:
             discount = np.zeros(self._relaxation.tables)
             np.minimum.at(discount, forms.pieces.table, price * whole)
             np.minimum.at(discount, self._relaxation.other.table, other_price.min(axis=0) * on_one)
-            made = self._intercepts(Prices(slope, np.zeros((2, 2))), phases)
+            made = self._intercepts(Prices(slope, np.zeros((3, 2))), phases)
             once = float(self._pricing.once @ phases[KERNELS])
             base = made - np.minimum(made, 0.0) + np.minimum(made, 0.0).sum() + discount.sum() + once
             yield base[forms.costs.call] + price, base[self._relaxation.other.call] + other_price
 
     def _own_links(self, links: Floats, own: Floats) -> Floats:
-        """`(n,)` least ms that the holder of a part spends on links, latencies aside, in the passes that `own` counts.
+        """`(n,)` least ms that the holder of a part spends on links in the passes that `own` counts.
 
         The part adds `(n, 5)` link terms.
         """
         values, ids, apart, each = links[:, :2], links[:, 2:3], links[:, 3:], pass_ms(self._task)
-        of_values, of_ids, _ = prices_of(self._task).counts
-        forward = (np.maximum(values * of_values, ids * of_ids) * each[0]).max(axis=1) + apart[:, 0]
+        relaxation = self._relaxation
+        forward = (np.maximum(values, ids) * each[0]).max(axis=1) + apart[:, 0]
         backward = (values * each[1]).max(axis=1) + apart[:, 1]
         both: Floats = own[LINKS] @ np.stack([forward, backward])
-        return both
+        if not relaxation.hidden.any():
+            return both + relaxation.least_waits(own[KINDS])
+        of_values, of_gradients, of_ids = relaxation.least_each
+        lines = [
+            forward + of_values + of_ids,
+            (values * each[0]).max(axis=1) + apart[:, 0] + of_values,
+            (ids * each[0]).max(axis=1) + of_ids,
+            np.zeros(len(links)),
+        ]
+        hidden: Floats = own[LINKS] @ np.stack([np.max(lines, axis=0), np.maximum(backward + of_gradients, 0.0)])
+        return hidden

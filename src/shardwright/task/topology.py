@@ -253,10 +253,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-ALWAYS_MS = 1e100
-"""Dense layers of this time hide whatever travels beside them: no step comes near it."""
-
-
 @dataclass(frozen=True)
 class DenseTime:
     """Ms of the dense layers that run on every device while data of the embeddings travel; see "Overlap" in docs/concepts/cost.md.
@@ -275,7 +271,7 @@ class DenseTime:
     def __post_init__(self) -> None:
         for field in fields(self):
             ms = checked_number(getattr(self, field.name), f"exchange: dense_ms: {field.name}", zero=True)
-            object.__setattr__(self, field.name, min(ms, ALWAYS_MS))
+            object.__setattr__(self, field.name, ms)
 
     @property
     def total_ms(self) -> float:

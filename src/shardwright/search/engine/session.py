@@ -16,7 +16,7 @@ from shardwright.cost.blocks import Added, check_finite
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.prices import Prices, first_prices, link_prices, piece_links, served_price, tangents
 from shardwright.errors import InfeasibleTask
-from shardwright.search.bound import Bound, BoundProof, best_proof
+from shardwright.search.bound import Bound, BoundProof
 from shardwright.search.engine.catalog import NOTHING, Assembly, Catalog, assemble, make_catalog
 from shardwright.search.engine.plans import resumed, shards_of, spread_fits
 from shardwright.search.units import remedy_for
@@ -39,7 +39,6 @@ class Prepared:
         spread_shares: `(spreads,)` the same of a spread's part on one device.
         spread_price: `(spreads,)` ms times devices of each spread.
         price_ms: rough step time of a good plan: the bound, or an even share of the cost of all items alone.
-        priced: the task whose prices of links these are: what dense layers hide costs nothing, or as if they did not.
     """
 
     assembly: Assembly
@@ -47,7 +46,6 @@ class Prepared:
     spread_shares: Floats
     spread_price: Floats
     price_ms: float
-    priced: Task
     _proof: BoundProof | None = field(repr=False)
     _bound: Bound | None = field(repr=False)
 
@@ -59,11 +57,7 @@ class Prepared:
     @property
     def bound_ms(self) -> float:
         """The bound, or 0 if the cost model is not convex."""
-        return self._bound.ms - self._hidden_ms if self._bound else 0.0
-
-    @property
-    def _hidden_ms(self) -> float:
-        return self._proof.hidden_ms if self._proof else 0.0
+        return self._bound.ms if self._bound else 0.0
 
     def tighten(self, step_ms: float, *, late: bool = False) -> float | None:
         """Tighten the bound, given a plan of this step time, and return it; None if there is no bound.
@@ -76,16 +70,16 @@ class Prepared:
             return None
         for _ in range(0 if late else _TIGHTENINGS):  # pieces struck out may make further ones impossible
             before = self._bound.ms
-            self._bound = self._proof.tightened(self._bound, step_ms + self._hidden_ms)
+            self._bound = self._proof.tightened(self._bound, step_ms)
             if self._bound.ms <= before * (1 + 1e-4):
                 break
-        return self.bound_ms
+        return self._bound.ms
 
     def cases(self, step_ms: float, late: Callable[[], bool]) -> list[Case]:
         """Selections of sets of collectives whose plans may take less than `step_ms`, most promising first, as far as time allows."""
         if self._proof is None or self._bound is None:
             return []
-        found = self._proof.by_sets(self._bound, step_ms + self._hidden_ms, late)
+        found = self._proof.by_sets(self._bound, step_ms, late)
         return [Case(self._proof.sets[case], bound.prices) for case, bound in found]
 
     def refined(self, step_ms: float, late: Callable[[], bool]) -> float | None:
@@ -97,8 +91,8 @@ class Prepared:
         """
         if self._proof is None or self._bound is None:
             return None
-        self._bound = self._proof.refined(self._bound, step_ms + self._hidden_ms, late)
-        return self.bound_ms
+        self._bound = self._proof.refined(self._bound, step_ms, late)
+        return self._bound.ms
 
     def shards(self, solution: Solution | None) -> list[Shard]:
         """The shards of a full solution."""
@@ -131,39 +125,39 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
     """
     catalog = make_catalog(task, cost_model)
     check_finite(catalog.forms.costs.vectors, cost_model)
-    proof, bound = best_proof(catalog, cost_model, deadline) if cost_model.pricing.convex else (None, None)
+    proof = BoundProof(catalog, cost_model) if cost_model.pricing.convex else None
+    bound = proof.solve(deadline=deadline) if proof else None
     if bound is not None and not np.isfinite(bound.ms):
         raise InfeasibleTask(_no_way(task, bound))
     prices = bound.prices if bound else _prices_of_whole_tables(catalog, cost_model)
-    priced = proof.task if proof else task
-    assembly = assemble(catalog, cost_model, prices.vector, served_price(priced, prices))
+    assembly = assemble(catalog, cost_model, prices.vector, served_price(task, prices))
     whole = assembly.arrays.price[assembly.whole]
     rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
     return Prepared(
         assembly,
-        *_peak_shares(assembly, cost_model.pricing, link_prices(priced, prices), prices),
-        _prices(assembly, link_prices(priced, prices), prices)[1],
-        bound.ms - proof.hidden_ms if proof and bound and bound.ms > proof.hidden_ms else rough,
-        priced,
+        *_peak_shares(assembly, cost_model.pricing, prices),
+        _prices(assembly, prices)[1],
+        bound.ms if bound and bound.ms > 0 else rough,
         proof,
         bound,
     )
 
 
-def _prices(assembly: Assembly, of_links: Floats, prices: Prices) -> tuple[Floats, Floats]:
-    """Ms times devices of pieces, infinite where they may not be, and of spreads; `of_links` as `link_prices`."""
-    arrays, served = assembly.arrays, of_links[:, :3].sum(axis=0)
+def _prices(assembly: Assembly, prices: Prices) -> tuple[Floats, Floats]:
+    """Ms times devices of pieces, infinite where they may not be, and of spreads."""
+    arrays, served = assembly.arrays, served_price(assembly.task, prices)
     pieces = Added(arrays.part, arrays.call, arrays.vectors).priced(prices.vector)
     pieces += arrays.served @ [served[:2].sum(), served[2]]
     each = assembly.spread_added.priced(prices.vector) + arrays.spread_served @ served
-    each += arrays.spread_apart @ of_links[:, 3:].sum(axis=0)
+    each += arrays.spread_apart @ prices.links[:2].sum(axis=1)
     devices = np.array([way.devices.size for way in assembly.dealt], dtype=np.float64)
     return np.where(arrays.legal, pieces, np.inf), devices * each
 
 
-def _peak_shares(assembly: Assembly, pricing: Pricing, of_links: Floats, prices: Prices) -> tuple[Floats, Floats]:
+def _peak_shares(assembly: Assembly, pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
     """Shares of pieces and spreads, if every table takes its cheapest form."""
     arrays, topology, (by_kernel, _) = assembly.arrays, assembly.task.topology, tangents(pricing, prices)
+    of_links = link_prices(assembly.task, prices)
 
     def by_phase(added: Added, links: Floats) -> list[Floats]:
         return [*(added.priced(of_phase) for of_phase in by_kernel), *(links @ of_links.T).T]
@@ -239,7 +233,7 @@ def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
     solution = Solution(assembly.problem)
     price, spread_price = np.where(arrays.legal, arrays.price, np.inf), prepared.spread_price * how.spreading
     if how.case is not None:
-        price, spread_price = _within(prepared, how.case)
+        price, spread_price = _within(assembly, how.case)
     room = how.memory_share * float(arrays.memory.max())
     load = np.maximum(prepared.piece_shares / how.limit, arrays.bytes / room)
     spread_load = np.maximum(prepared.spread_shares / how.limit, arrays.spread_bytes / room)
@@ -259,10 +253,10 @@ def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
     return solution, stuck
 
 
-def _within(prepared: Prepared, case: Case) -> tuple[Floats, Floats]:
+def _within(assembly: Assembly, case: Case) -> tuple[Floats, Floats]:
     """The prices of pieces and spreads in a case; ways beyond its sets are infinite, unless an item has no other."""
-    assembly, arrays, items = prepared.assembly, prepared.assembly.arrays, prepared.assembly.arrays.most.size
-    price, spread_price = _prices(assembly, link_prices(prepared.priced, case.prices), case.prices)
+    arrays, items = assembly.arrays, assembly.arrays.most.size
+    price, spread_price = _prices(assembly, case.prices)
     item, outside = np.repeat(arrays.item, np.diff(arrays.first)), ~sum(1 << one for one in case.sets)
     able = (arrays.sets & outside == 0)[item] & np.isfinite(price)
     spread_able = arrays.spread_sets & outside == 0

@@ -19,7 +19,8 @@ alike, so the segment is cut.
 and k (`cost.flows`), so it costs at least its cheapest extreme at the prices of the relaxed problem. A column block costs its part of
 that: column blocks share values, gradients and weights, but not ids and row-wise states. A pass lasts at least as long as the mean
 device's bytes take on either link, after the latency of a link that carries any. Memory is what all devices have together, less the least
-that buffers of all tables, and pooled tables themselves, can take. The traffic of pooled tables is left out.
+that buffers of all tables, and pooled tables themselves, can take. The traffic of pooled tables is left out. What dense
+layers may hide at most is subtracted.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from shardwright.cost.collectives import prices_of, set_of
 from shardwright.cost.flows import GRADIENT_BYTES
 from shardwright.cost.model import CostModel
 from shardwright.linear_programs import Program
-from shardwright.search.overlap import extremes
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.memory import gradient_size, optimizer_bytes
 from shardwright.sharding.shard import Shard
@@ -181,15 +181,14 @@ def _link_ms(task: Task, asks: _Asks, way: RowWay, dim: Floats) -> Floats:
         agree = (k - h) * row * (asks.device + asks.all), (h - 1) * row * (asks.host + asks.all)
     else:
         agree = 2 * (k - h) * gradient * asks.rows, 2 * (h - 1) * gradient * asks.rows
-    of_values, of_ids, of_gradients = prices.counts
     flows = [
-        (value * of_values + ID_BYTES * of_ids) * inside,
-        (value * of_values + ID_BYTES * of_ids) * between,
+        (value + ID_BYTES) * inside,
+        (value + ID_BYTES) * between,
         value * inside,
         value * between,
         *agree,
     ]
-    reduced = of_gradients * 1e3 / np.array(topology.bandwidth_of("all_reduce"))
+    reduced = 1e3 / np.array(topology.bandwidth_of("all_reduce"))
     each: Floats = np.concatenate([prices.forward, prices.backward, reduced]) / topology.devices
     return np.stack(flows, axis=1) * each
 
@@ -334,12 +333,8 @@ def communication_bound(task: Task) -> tuple[float, TierRelaxation | None]:
     relaxation = TierRelaxation(rates_of(task, sequences, _EVERY_WAY))
     memory = float(sum(task.topology.memory_bytes)) - sum(_least_besides(task, table) for table in task.tables)
     rows = sum(_looked_up(table) * row_memory(task, table) for table in sequences)
-    bound = 0.0
-    for extreme, longer_ms in extremes(task):
-        of_extreme = relaxation if extreme is task else TierRelaxation(rates_of(extreme, sequences, _EVERY_WAY))
-        found = of_extreme.solve(Limits(memory, None, _least_waits(extreme, rows, memory)))
-        bound = max(bound, found.bound_ms - longer_ms if found else 0.0)
-    return bound, relaxation
+    found = relaxation.solve(Limits(memory, None, _least_waits(task, rows, memory)))
+    return max(0.0, found.bound_ms - task.exchange.hidden.total_ms) if found else 0.0, relaxation
 
 
 def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
