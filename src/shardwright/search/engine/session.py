@@ -130,7 +130,7 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
     if bound is not None and not np.isfinite(bound.ms):
         raise InfeasibleTask(_no_way(task, bound))
     prices = bound.prices if bound else _prices_of_whole_tables(catalog, cost_model)
-    assembly = assemble(catalog, cost_model, prices.vector, served_price(task, prices))
+    assembly = assemble(catalog, cost_model, prices.vector, served_price(task, prices), prices.links.sum(axis=1))
     whole = assembly.arrays.price[assembly.whole]
     rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
     return Prepared(
