@@ -98,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--journal", type=Path, default=JOURNAL)
     options = parser.parse_args(arguments)
     rows = []
-    known = {row["case"]: row for row in _read(options.journal)}
-    for name, task, step_ms, what in _cases(options.models):
+    known = {row["case"]: row for row in read(options.journal)}
+    for name, task, step_ms, what in cases(options.models):
         if options.only in name:
             row = known.get(name) or _outcome(name, task, step_ms, what)
             if name not in known:
@@ -110,11 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write(rows, "python -m benchmarks.public_models" + (" --models FOLDER" if options.models else ""))
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a journal; none if there is none."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def _cases(folder: Path | None) -> Iterator[tuple[str, sw.Task, float | None, str]]:
+def cases(folder: Path | None) -> Iterator[tuple[str, sw.Task, float | None, str]]:
+    """The cases, each with its name, task, published step and what that covers."""
     for case in CASES:
         task = case.task
         yield f"{case.model}, {case.devices} {task.topology.device}, {task.batch_size:,}", task, case.step_ms, case.what

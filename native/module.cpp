@@ -56,9 +56,9 @@ Ms once_of(NamedArrays& arrays) {
 }
 
 Links links_of(NamedArrays& arrays) {
-    const Floats f = arrays.take<double>("links", {6});
+    const Floats f = arrays.take<double>("links", {9});
     for (double fact : f) require(std::isfinite(fact) && fact >= 0, "links must be finite and at least 0");
-    return {f[0], f[1], {f[2], f[3]}, {f[4], f[5]}};
+    return {f[0], f[1], {f[2], f[3]}, {f[4], f[5]}, {f[6], f[7], f[8]}};
 }
 
 void take_pieces(OwningProblem& p, NamedArrays& arrays) {

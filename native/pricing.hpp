@@ -34,11 +34,14 @@ Ms call_ms_without(const Head& head, const double* sums, const double* out);
 // After one has left and another has come.
 Ms call_ms_traded(const Head& head, const double* sums, const double* out, const double* in);
 
-// A topology's links: ms a byte that all-to-alls send inside a host and between hosts, in each pass.
+// A topology's links: ms a byte that all-to-alls send inside a host and between hosts, in each pass; and ms for which values, ids and
+// gradients travel behind dense layers.
 struct Links {
     double devices = 1.0, per_host = 1.0;
     std::array<double, 2> forward{}, backward{};
+    std::array<double, 3> hidden{};
 
+    bool hides() const { return hidden[0] + hidden[1] + hidden[2] > 0.0; }
     int host_of(int device) const { return device / static_cast<int>(per_host); }
 };
 
@@ -50,13 +53,20 @@ inline Ms link_ms(const Links& links, Bytes own, Bytes host, Bytes all, Ms apart
     const std::array<Bytes, 2> theirs{host - own, all - host};
     const std::array<double, 2> own_values{own.near, own.far}, their_values{theirs[0].near, theirs[1].far};
     Ms found;
+    double values = 0.0, ids = 0.0;  // ms of either alone
     for (int link = 0; link < 2; ++link) {
         const double out = own_values[link] * (share * peers[link]), in = their_values[link] * share;
         const double asked = own.ids * (share * peers[link]), asks = theirs[link].ids * share;  // ids that come, and that go
         found.forward = std::max(found.forward, std::max(out + asks, in + asked) * links.forward[link]);
         found.backward = std::max(found.backward, std::max(in, out) * links.backward[link]);
+        values = std::max(values, std::max(out, in) * links.forward[link]);
+        ids = std::max(ids, std::max(asked, asks) * links.forward[link]);
     }
-    return found + apart;
+    found += apart;
+    if (!links.hides()) return found;
+    const auto [of_values, of_ids, of_gradients] = links.hidden;
+    return {std::max({0.0, values + apart.forward - of_values, ids - of_ids, found.forward - of_values - of_ids}),
+            std::max(0.0, found.backward - of_gradients)};
 }
 
 }  // namespace shardwright

@@ -14,6 +14,8 @@ from shardwright.task import (
     SHARDING_TYPES,
     AccessProfile,
     Constraints,
+    DenseTime,
+    Exchange,
     Table,
     TableConstraint,
     Task,
@@ -80,6 +82,13 @@ def topologies(draw: st.DrawFn, max_hosts: int = 3, max_devices_per_host: int = 
         draw(latencies),
         draw(latencies),
     )
+
+
+@st.composite
+def dense_exchanges(draw: st.DrawFn) -> Exchange:
+    """Dense layers that hide nothing, a part or all of what travels, with each pipeline."""
+    hidden = [draw(st.sampled_from([0.0, 0.0, 1e-3, 0.1, 5.0, 1e3])) * draw(st.floats(0.5, 1.0)) for _ in range(3)]
+    return Exchange(pipeline=draw(st.sampled_from(["none", "sparse_dist", "prefetch"])), dense_ms=DenseTime(*hidden))
 
 
 @st.composite

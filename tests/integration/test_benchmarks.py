@@ -558,6 +558,18 @@ def test_public_models_beside_published_steps(program, tmp_path, monkeypatch):
         assert 0 < float(row["kernels of it"]) <= float(row["embedding part, ms"]) < float(row["published, ms"])
 
 
+@pytest.mark.slow
+def test_overlap_on_public_models(program, tmp_path, monkeypatch):
+    overlap = program("overlap")
+    monkeypatch.setattr(overlap, "SECONDS", 1.0)
+    overlap.main(["--only", "nvidia-tiny, 8", "--journal", str(tmp_path / "journal.jsonl")])
+    rows = rows_of((tmp_path / "overlap.md").read_text(), "model")
+    assert rows
+    for row in rows:
+        assert float(row["kernels"]) * 0.9 <= float(row["new plan"]) <= float(row["same plan"]) <= float(row["without"])
+        assert float(row["bound"]) <= float(row["new plan"])
+
+
 def test_which_of_the_plans_is_fastest(program, tmp_path):
     fastest = program("fastest_of")
     right, wrong = {"a": (1.0, 2.0), "b": (2.0, 3.0)}, {"a": (1.0, 1.1), "b": (2.0, 1.0), "c": (3.0, 9.0)}

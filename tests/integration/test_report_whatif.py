@@ -20,7 +20,7 @@ from shardwright.sharding import Plan, Shard
 from shardwright.sharding.costs import PHASES
 from shardwright.sharding.groups import in_group
 from shardwright.sharding.rank_map import RankMap
-from shardwright.task import Constraints, Exchange, ShardingGroups, Table, TableConstraint
+from shardwright.task import Constraints, DenseTime, Exchange, ShardingGroups, Table, TableConstraint
 
 CLOSE = 1e-9
 
@@ -64,8 +64,18 @@ def plan_of_widths():
     return Plan(task, [Shard.whole(table, at % 4) for at, table in enumerate(tables)])
 
 
+def plan_beside_dense_layers():
+    """Every pattern, with dense layers that hide the ids, and some of the values and of the gradients."""
+    plan = mixed_plan()
+    cost = score(plan.task, plan.shards, cost_model_for(plan.task.topology.device))
+    half = [max(getattr(one, phase) for one in cost.devices) / 4 for phase in PHASES]
+    exchange = replace(plan.task.exchange, pipeline="sparse_dist", dense_ms=DenseTime(half[1], half[1], half[2]))
+    return replace(plan, task=replace(plan.task, exchange=exchange))
+
+
 CASES = {
-    "every pattern": mixed_plan, "proxies": plan_with_proxies, "a group": plan_of_a_group, "widths": plan_of_widths
+    "every pattern": mixed_plan, "proxies": plan_with_proxies, "a group": plan_of_a_group, "widths": plan_of_widths,
+    "dense layers": plan_beside_dense_layers,
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ one host, are reduced by collectives, if none is larger than equal ones must be.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -52,18 +52,20 @@ class Traffic:
     Attributes:
         forward: ids to the holders, values back.
         backward: gradients of the values to the holders, and all-reduce of replicated blocks.
+        ids: what of `forward` are ids.
         reduced: `(2, devices)` bytes that replicas send, inside the host and between hosts, in one exchange for all of them.
     """
 
     forward: LinkTraffic
     backward: LinkTraffic
+    ids: LinkTraffic
     reduced: Floats
 
 
 def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:
     """Bytes that the shards of a plan send per step, by pass, device and link class."""
     topology, held = task.topology, np.zeros((3, task.topology.devices))
-    result = Traffic(LinkTraffic(topology.devices), LinkTraffic(topology.devices), np.zeros((2, topology.devices)))
+    result = Traffic(*(LinkTraffic(topology.devices) for _ in range(3)), np.zeros((2, topology.devices)))
     blocks: dict[tuple[str, tuple[int, int]], list[Shard]] = {}
     for shard in shards:
         blocks.setdefault((shard.table, shard.columns), []).append(shard)
@@ -84,6 +86,19 @@ def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:
     return result
 
 
+def beside_dense(times: tuple[Floats, ...], hidden: Sequence[float]) -> Floats:
+    """Forward and backward ms that stick out beside dense layers, on the last axis.
+
+    Args:
+        times: ms of values alone, of ids alone, of both, and of the backward pass.
+        hidden: ms of the dense layers behind which values, ids and gradients travel.
+    """
+    values, ids, both, backward = times
+    of_values, of_ids, of_gradients = hidden
+    left = np.stack([values - of_values, ids - of_ids, both - of_values - of_ids, np.zeros_like(both)])
+    return np.stack([left.max(axis=0), np.maximum(0.0, backward - of_gradients)], axis=-1)
+
+
 def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Floats]:
     """`(devices,)` forward and `(devices,)` backward communication ms of a plan."""
     flows, topology = traffic(task, shards), task.topology
@@ -98,13 +113,24 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
             kinds.add((outputs_of(task, [shard for shard in way if shard not in whole]), pooled))
         if any(len(shard.devices) > 1 for shard in way):
             kinds.add(("copies", pooled))
-    waits = np.array([latencies(topology, kind) for kind in kinds]).reshape(-1, 2).sum(axis=0)
-    bandwidth = np.array(topology.link_bandwidth)[:, None]
-    forward, backward = (
-        (np.maximum(flow.sent, flow.received) / bandwidth).max(axis=0) * 1e3 + flow.apart + wait
-        for flow, wait in zip((flows.forward, flows.backward), waits, strict=True)
+    waits = np.array([latencies(topology, kind) for kind in kinds]).reshape(-1, 3).sum(axis=0)
+    bandwidth, zeros = np.array(topology.link_bandwidth)[:, None], np.zeros(topology.devices)
+    values, ids, both, backward = (
+        (np.maximum(sent, received) / bandwidth).max(axis=0) * 1e3 + apart + wait
+        for sent, received, apart, wait in (
+            (
+                flows.forward.sent - flows.ids.sent,
+                flows.forward.received - flows.ids.received,
+                flows.forward.apart,
+                waits[0] - waits[2],
+            ),
+            (flows.ids.sent, flows.ids.received, zeros, waits[2]),
+            (flows.forward.sent, flows.forward.received, flows.forward.apart, waits[0]),
+            (flows.backward.sent, flows.backward.received, flows.backward.apart, waits[1]),
+        )
     )
-    return forward, backward
+    found = beside_dense((values, ids, both, backward), astuple(task.exchange.hidden))
+    return found[:, 0], found[:, 1]
 
 
 SETS = tuple((kind, pooled) for pooled in (True, False) for kind in ("alone", "rows", "host rows", "copies"))
@@ -154,17 +180,17 @@ def all_reduce_ms(topology: Topology) -> float:
     return 2e3 * max((near - 1) / near / intra, (hosts - 1) / hosts / near / inter)
 
 
-def latencies(topology: Topology, kind: tuple[str, bool]) -> tuple[float, float]:
-    """Forward and backward ms of the latencies of a set of collectives."""
+def latencies(topology: Topology, kind: tuple[str, bool]) -> tuple[float, float, float]:
+    """Ms of the latencies of a set of collectives: forward, backward, and those of ids, which are among the forward ones."""
     if topology.devices == 1:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     inside = topology.intra_latency_ms * (topology.devices_per_host > 1)
     one = max(inside, topology.inter_latency_ms * (topology.hosts > 1))
     return {
-        "alone": (4 * one, one),
-        "rows": (4 * one, one),
-        "host rows": (4 * one + inside, one + inside),
-        "copies": (0.0, one),
+        "alone": (4 * one, one, 3 * one),
+        "rows": (4 * one, one, 3 * one),
+        "host rows": (4 * one + inside, one + inside, 3 * one),
+        "copies": (0.0, one, 0.0),
     }[kind[0]]
 
 
@@ -225,5 +251,7 @@ def _add(result: Traffic, values_out: Floats, values_in: Floats, ids_in: Floats,
     """Book `(2, devices)` bytes of values that leave their holders and arrive, and of the ids that come to the holders."""
     result.forward.sent += values_out + ids_out
     result.forward.received += values_in + ids_in
+    result.ids.sent += ids_out
+    result.ids.received += ids_in
     result.backward.sent += values_in
     result.backward.received += values_out

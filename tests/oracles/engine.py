@@ -6,6 +6,7 @@ import numpy as np
 
 from shardwright._engine import Solution
 from shardwright.search.engine.catalog import EngineArrays
+from tests.oracles.communication import beside_dense
 
 
 def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:
@@ -37,18 +38,26 @@ def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:
             for shards, *extra in sums[-2 - 3 * int(arrays.gates[0]) : -2].reshape(-1, 3):
                 times[device, [0, 3]] += extra if shards > 0.5 else [0.0, 0.0]
         here = device // near * near
-        times[device, 1:3] = _links(arrays.links, served, device, slice(here, here + near)) + apart[device]
+        times[device, 1:3] = _links(arrays.links, served, device, slice(here, here + near), apart[device])
     return times
 
 
-def _links(links, served, device, host) -> np.ndarray:
-    """Forward and backward ms of a device's all-to-alls: the busier direction of the slower link."""
+def _links(links, served, device, host, apart) -> np.ndarray:
+    """Forward and backward ms of a device's collectives beside dense layers; of all-to-alls the busier direction of the slower link."""
     devices, peers = links[0], np.array([links[1] - 1, links[0] - links[1]])
     theirs = np.array([served[host].sum(axis=0) - served[device], served.sum(axis=0) - served[host].sum(axis=0)])
     out, into = np.outer(peers, served[device]) / devices, theirs / devices
     values_out, values_in = np.diag(out[:, :2]), np.diag(into[:, :2])
-    forward = np.maximum(values_out + into[:, 2], values_in + out[:, 2])
-    return np.array([(forward * links[2:4]).max(), (np.maximum(values_out, values_in) * links[4:]).max()])
+    both, values, ids = (
+        (np.maximum(sent, received) * links[2:4]).max()
+        for sent, received in (
+            (values_out + into[:, 2], values_in + out[:, 2]),
+            (values_out, values_in),
+            (into[:, 2], out[:, 2]),
+        )
+    )
+    backward = (np.maximum(values_out, values_in) * links[4:6]).max() + apart[1]
+    return beside_dense((values + apart[0], ids, both + apart[0], backward), links[6:])
 
 
 def waits_of(arrays: EngineArrays, solution: Solution) -> float:

@@ -17,6 +17,7 @@ from shardwright.sharding.shard import Shard
 from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 from shardwright.task.constraints import SHARDING_TYPES
 from shardwright.task.sharding_groups import ShardingGroups
+from shardwright.task.topology import DenseTime, Exchange
 from shardwright.testing.model import SimpleCostModel
 from tests.wide import GatedModel, wide_model
 
@@ -85,6 +86,7 @@ def draw(number: int, seed: int) -> tuple[Task, CostModel, np.random.Generator]:
             task = _task(rng)
         except InvalidInput:  # constraints that contradict each other
             continue
+        task = replace(task, exchange=_exchange(np.random.default_rng([seed, number, 7])))
         return task, for_task(model_of(number), task), rng
 
 
@@ -116,6 +118,14 @@ def _task(rng: np.random.Generator) -> Task:
             of_table = replace(limits.of(table.name), column_multiple=table.dim // 4)
             limits = Constraints({**limits.tables, table.name: of_table}, limits.colocate, limits.apart)
     return replace(task, topology=replace(topology, memory=memory), constraints=limits)
+
+
+def _exchange(rng: np.random.Generator) -> Exchange:
+    """In a quarter of the cases dense layers hide what travels, some of it or all."""
+    if rng.random() < 0.75:
+        return Exchange()
+    hidden = [float(_pick(rng, [0.0, 1e-3, 0.1, 3.0, 1e6]) * rng.uniform(0.5, 1.0)) for _ in range(3)]
+    return Exchange(pipeline=_pick(rng, ["none", "sparse_dist", "sparse_dist"]), dense_ms=DenseTime(*hidden))
 
 
 def _table(rng: np.random.Generator, name: str, kinds: tuple[bool, ...]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from itertools import accumulate, combinations, combinations_with_replacement, pairwise, product
 
@@ -18,7 +18,7 @@ from shardwright.sharding.ways import unit_width
 from shardwright.sharding.work import numbered_calls, shard_work
 from shardwright.task import Constraints, Table, Task
 from shardwright.task.constraints import ANY
-from tests.oracles.communication import SETS, all_reduce_ms, latencies, outputs_of, reduction_ms
+from tests.oracles.communication import SETS, all_reduce_ms, beside_dense, latencies, outputs_of, reduction_ms
 
 GRID, FEWEST_ROWS = 16, 1024
 MOST_PLANS, SAMPLED = 5_000, 1_500
@@ -217,8 +217,9 @@ class AllPlans:
         pricing = self._model.pricing
         kernels = np.where((made > 0)[..., None], pricing.times(vectors), 0.0).sum(axis=2)
         kernels += (made > 0).any(axis=2)[..., None] * pricing.once
-        step = kernels.max(axis=1).sum(axis=1) + _links_ms(self._task, served, apart).max(axis=1).sum(axis=1)
-        step += used @ [sum(latencies(self._task.topology, kind)) for kind in SETS]
+        waits = used @ np.array([latencies(self._task.topology, kind) for kind in SETS])
+        links = _links_ms(self._task, served, apart, waits)
+        step = kernels.max(axis=1).sum(axis=1) + links.max(axis=1).sum(axis=1)
         allowed = (memory <= np.array(self._task.topology.memory_bytes)).all(axis=1) & self._related(chosen)
         return np.where(allowed, step, np.inf)
 
@@ -278,8 +279,8 @@ def _priced(task: Task, model: CostModel, of_tables: Sequence[Sequence[Way]]) ->
     return result
 
 
-def _links_ms(task: Task, served: np.ndarray, apart: np.ndarray) -> np.ndarray:
-    """`(plans, d, 2)` forward and backward ms of the links, latencies aside: all-to-alls, and the other collectives after them."""
+def _links_ms(task: Task, served: np.ndarray, apart: np.ndarray, waits: np.ndarray) -> np.ndarray:
+    """`(plans, d, 2)` forward and backward ms of the links: all-to-alls, the other collectives after them, and `(plans, 3)` latencies."""
     topology = task.topology
     devices, near = topology.devices, topology.devices_per_host
     host = served.reshape(len(served), topology.hosts, near, 3).sum(axis=2).repeat(near, axis=1)
@@ -288,7 +289,16 @@ def _links_ms(task: Task, served: np.ndarray, apart: np.ndarray) -> np.ndarray:
     out = served[..., None, :] * peers[:, None] / devices  # (plans, d, links, values by link and ids)
     into = np.stack([host - served, everywhere - host], axis=2) / devices
     values_out, values_in = (np.stack([part[..., 0, 0], part[..., 1, 1]], axis=-1) for part in (out, into))
-    forward = np.maximum(values_out + into[..., 2], values_in + out[..., 2])
-    busy = np.stack([forward, np.maximum(values_out, values_in)], axis=3)  # (plans, d, links, passes)
-    times: np.ndarray = (busy / np.array(topology.link_bandwidth)[:, None] * 1e3).max(axis=2) + apart
-    return times
+    both = np.maximum(values_out + into[..., 2], values_in + out[..., 2])
+    values, ids = np.maximum(values_out, values_in), np.maximum(out[..., 2], into[..., 2])
+    of_values, of_ids, of_both = (
+        (busy / np.array(topology.link_bandwidth) * 1e3).max(axis=2) for busy in (values, ids, both)
+    )
+    forward, backward, for_ids = waits.T[..., None]
+    times = (
+        of_values + apart[..., 0] + forward - for_ids,
+        of_ids + for_ids,
+        of_both + apart[..., 0] + forward,
+        of_values + apart[..., 1] + backward,
+    )
+    return beside_dense(times, astuple(task.exchange.hidden))

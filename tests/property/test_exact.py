@@ -20,10 +20,10 @@ from shardwright.search.exact.formulation import Effort, all_ways, solve
 from shardwright.sharding.checking import check_plan
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
-from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
+from shardwright.task import Constraints, Exchange, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 from tests.proofs.plans import AllPlans, ways_of
-from tests.strategies import constraints, tables
+from tests.strategies import constraints, dense_exchanges, tables
 
 MODEL = SimpleCostModel()
 PRECISION = 1e-5  # the solver's, on sums of a few hundred numbers
@@ -79,7 +79,8 @@ def tiny_tasks(draw: st.DrawFn) -> Task:
     share = draw(st.sampled_from([0.4, 0.6, 1.0, 3.0]))
     sizes = [max(1, int(share * sum(need) * draw(st.sampled_from([0.5, 1.0, 1.0])))) for _ in range(topology.devices)]
     limits = draw(st.one_of(st.just(Constraints()), constraints([t.name for t in made], topology.devices)))
-    return replace(task, topology=replace(topology, memory=sizes), constraints=limits)
+    exchange = draw(st.just(Exchange()) | dense_exchanges())
+    return replace(task, topology=replace(topology, memory=sizes), constraints=limits, exchange=exchange)
 
 
 @given(tiny_tasks(), st.integers(0, 6))

@@ -96,7 +96,7 @@ def headline(plan: Plan) -> str:
         f"search {seconds(plan.search_s)} s{ended}\n"
         f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {tables}: {sharded}"
         f"\n{memory_line(plan)}"
-        f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}{_of_group(plan)}"
+        f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}{_of_group(plan)}{_beside(plan)}"
     )
 
 
@@ -109,6 +109,12 @@ def memory_line(plan: Plan) -> str:
         f"memory: rank {rank}, the fullest, holds {format_bytes(int(held[rank]))} of {format_bytes(limits[rank])}; "
         f"{format_bytes(left)} are left"
     )
+
+
+def _beside(plan: Plan) -> str:
+    """A line about the dense layers that hide traffic; empty without."""
+    hidden = [f"{kind} for {ms(time)} ms" for kind, time in asdict(plan.task.exchange.hidden).items() if time]
+    return f"\nthe step leaves out dense layers, which hide {', '.join(hidden)}" if hidden else ""
 
 
 def _of_group(plan: Plan) -> str:

@@ -29,7 +29,7 @@ Source: `torchrec.distributed.sharding`, TorchRec 1.8.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -59,6 +59,7 @@ class CollectivePrices:
         dealt: `(2, 2)` of a byte of V on every device of the place: rows dealt to all devices, then to one host; forward and backward.
         replicas: of a byte of gradient that every device has.
         sets: `(SETS, 2)` latencies of the collectives of each set, forward and backward.
+        inputs: `(SETS,)` what of the forward latencies the exchange of ids takes.
     """
 
     forward: Floats
@@ -66,6 +67,7 @@ class CollectivePrices:
     dealt: Floats
     replicas: float
     sets: Floats
+    inputs: Floats
 
 
 def prices_of(task: Task) -> CollectivePrices:
@@ -88,7 +90,7 @@ def _prices(topology: Topology, narrower: float, weighted: tuple[bool, ...]) -> 
     dealt = np.array([[_slower(topology, direction, share) for direction in directions] for share in (across, inside)])
     reduced = 2 * (per_host - 1) / per_host, 2 * (hosts - 1) / hosts / per_host
     return CollectivePrices(
-        each, each * narrower, dealt * both, _slower(topology, "all_reduce", reduced), _sets(topology, weighted)
+        each, each * narrower, dealt * both, _slower(topology, "all_reduce", reduced), *_sets(topology, weighted)
     )
 
 
@@ -97,10 +99,10 @@ def _slower(topology: Topology, collective: Collective, shares: tuple[float, flo
     return 1e3 * max(share / speed for share, speed in zip(shares, topology.bandwidth_of(collective), strict=True))
 
 
-def _sets(topology: Topology, weighted: tuple[bool, ...]) -> Floats:
-    found = np.zeros((2, len(WAYS), 2))
+def _sets(topology: Topology, weighted: tuple[bool, ...]) -> tuple[Floats, Floats]:
+    found, inputs = np.zeros((2, len(WAYS), 2)), np.zeros((2, len(WAYS)))
     if topology.devices == 1:
-        return found.reshape(SETS, 2)
+        return found.reshape(SETS, 2), inputs.reshape(SETS)
 
     def slower(intra: float, inter: float, across: bool = True) -> float:
         return max(intra * (topology.devices_per_host > 1), inter * (across and topology.hosts > 1))
@@ -113,18 +115,38 @@ def _sets(topology: Topology, weighted: tuple[bool, ...]) -> Floats:
         latency(collective) for collective in ("all_to_all", "reduce_scatter", "all_gather")
     )
     for kind, fourth in enumerate(weighted):
+        inputs[kind, : WAYS.index("data_parallel")] = exchanged + (2 + fourth) * following
         found[kind, :, 0] = exchanged + (2 + fourth) * following
         found[kind, 0] += exchanged
         found[kind, 1] += scattered, gathered
         found[kind, 2] += latency("reduce_scatter", False) + exchanged, latency("all_gather", False) + exchanged
         found[kind, 3] = 0.0, latency("all_reduce")
-    return found.reshape(SETS, 2)
+    return found.reshape(SETS, 2), inputs.reshape(SETS)
 
 
 def link_facts(task: Task) -> Floats:
-    """`(6,)` devices, devices a host, ms a byte that all-to-alls send inside and between hosts: forward, then backward; for the engine."""
+    """`(9,)` facts for the engine.
+
+    Devices, devices a host; ms a byte that all-to-alls send inside and between hosts, forward, then backward; and ms for which values, ids
+    and gradients travel behind dense layers.
+    """
     topology, prices = task.topology, prices_of(task)
-    return np.array([topology.devices, topology.devices_per_host, *prices.forward, *prices.backward])
+    hidden = astuple(task.exchange.hidden)
+    return np.array([topology.devices, topology.devices_per_host, *prices.forward, *prices.backward, *hidden])
+
+
+def set_ms(task: Task, weights: Floats | None = None) -> Floats:
+    """`(SETS,)` ms of the latencies of each set in a step, for the engine, which does not see how much of them sticks out.
+
+    Args:
+        task: the task.
+        weights: `(3,)` weights of values, gradients and ids that dense layers hide, at least in part; 0 by default. Others count fully.
+    """
+    prices, hidden = prices_of(task), task.exchange.hidden
+    is_hidden = np.array([hidden.values, hidden.gradients, hidden.ids]) > 0
+    values, gradients, ids = np.where(is_hidden, 0.0 if weights is None else weights, 1.0)
+    found = prices.sets * [values, gradients] + np.outer(prices.inputs, [ids - values, 0.0])
+    return np.array(found.sum(axis=1))
 
 
 def set_of(way: Way, pooled: bool) -> int:

@@ -100,6 +100,13 @@ class LinkTraffic:
         self.sent += sent
         self.received += received
 
+    def without(self, part: LinkTraffic) -> LinkTraffic:
+        """What is left without a part of it."""
+        found = LinkTraffic(self.devices)
+        found.sent, found.received = self.sent - part.sent, self.received - part.received
+        found.apart = self.apart - part.apart
+        return found
+
     @property
     def busiest(self) -> Floats:
         """`(2, devices)` bytes of the busier direction."""

@@ -9,11 +9,12 @@ import numpy as np
 from shardwright.arrays import Floats
 from shardwright.cost.collectives import prices_of
 from shardwright.cost.model import Pricing
-from shardwright.sharding.costs import KERNELS, LINKS
+from shardwright.sharding.costs import KERNELS
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
 ALL_PHASES = np.ones(4)  # in the order of `sharding.costs.PHASES`
+KINDS = [1, 2, 1]  # the phases in which values, gradients and ids travel
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Prices:
 
     Attributes:
         vector: `(calls, h + 2)` ms a unit of each sum of each fused call.
-        links: `(2, 2)` weight of each link class (columns) in the forward and the backward pass (rows); each row sums to 1, or to 0
-            without links.
+        links: `(3, 2)` weight of each link class (columns) for values, gradients and ids (rows). Each row sums to 1, or to 0 without
+            links, or to less if dense layers hide this kind of traffic in part.
     """
 
     vector: Floats
@@ -33,7 +34,7 @@ class Prices:
 def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASES) -> Prices:
     """Prices to begin with: half of every hidden unit, all link classes alike."""
     present = (peers_of(task.topology) > 0).astype(float)
-    links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[LINKS, None]
+    links = np.tile(present / max(1.0, present.sum()), (3, 1)) * phases[KINDS, None]
     return Prices(np.tile(np.append(phases[KERNELS] @ mix / 2, phases[KERNELS]), (calls, 1)), links)
 
 
@@ -52,9 +53,9 @@ def link_prices(task: Task, prices: Prices) -> Floats:
     These are bytes of values that all-to-alls serve to near and to far devices, bytes of ids, and ms of other collectives, forward and
     backward. All devices together send `peers / D` of the bytes that are served.
     """
-    near, far = (prices.links * pass_ms(task)).T
-    apart = prices.links.sum(axis=1)
-    ids = np.array([near[0] + far[0], 0.0])
+    near, far = (prices.links[:2] * pass_ms(task)).T
+    apart = prices.links[:2].sum(axis=1)
+    ids = np.array([(prices.links[2] * pass_ms(task)[0]).sum(), 0.0])
     return np.stack([near, far, ids, apart * [1.0, 0.0], apart * [0.0, 1.0]], axis=1)
 
 

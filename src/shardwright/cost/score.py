@@ -7,6 +7,13 @@
     + the time of reduce-scatters, all-gathers and all-reduces
 
 which is a maximum of functions that are linear in the blocks of the device, and constants.
+
+*Overlap.* Dense layers hide values for v ms, the next batch's ids for i ms and gradients for g ms (`Exchange.hidden`). Let V and I be the
+times of values and of ids alone, and J that of both. Then the passes count
+
+    forward    max(0, V - v, I - i, J - v - i)        backward    max(0, time - g)
+
+which are maxima of such functions too.
 """
 
 from __future__ import annotations
@@ -48,21 +55,33 @@ class Traffic:
     Attributes:
         forward: ids to the holders, and values or sums back.
         backward: their gradients to the holders, and the all-reduce of replicated blocks.
+        ids: what of `forward` are ids.
         waits: `(2,)` ms of latencies, forward and backward.
+        wait_of_ids: what of the forward latencies the exchange of ids takes.
     """
 
     forward: LinkTraffic
     backward: LinkTraffic
+    ids: LinkTraffic
     waits: Floats
+    wait_of_ids: float
 
     def milliseconds(self, task: Task) -> tuple[Floats, Floats]:
-        """`(devices,)` ms that each device spends in the forward and in the backward pass."""
+        """`(devices,)` ms that each device spends in the forward and in the backward pass, beside the dense layers."""
         bandwidth = np.array(task.topology.bandwidth_of("all_to_all"))[:, None]
-        forward, backward = (
-            (flow.busiest / bandwidth).max(axis=0) * 1e3 + flow.apart + wait
-            for flow, wait in zip((self.forward, self.backward), self.waits, strict=True)
-        )
-        return forward, backward
+
+        def taken(flow: LinkTraffic, wait: float) -> Floats:
+            found: Floats = (flow.busiest / bandwidth).max(axis=0) * 1e3 + flow.apart + wait
+            return found
+
+        hidden = task.exchange.hidden
+        forward = taken(self.forward, self.waits[0]) - (hidden.values + hidden.ids)
+        if hidden.values:
+            forward = np.maximum(forward, taken(self.ids, self.wait_of_ids) - hidden.ids)
+        if hidden.ids:
+            values = taken(self.forward.without(self.ids), self.waits[0] - self.wait_of_ids)
+            forward = np.maximum(forward, values - hidden.values)
+        return np.maximum(forward, 0.0), np.maximum(taken(self.backward, self.waits[1]) - hidden.gradients, 0.0)
 
 
 def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:
@@ -100,7 +119,13 @@ def served_bytes(task: Task, work: ShardWork) -> tuple[float, float]:
 
 
 def _by_pass(task: Task, flows: ByKind, sets: Collection[int]) -> Traffic:
-    return Traffic(*passes_of(task, flows), waits_of(prices_of(task), sets))
+    return timed(task, *passes_of(task, flows), flows["forward", "ids"], sets)
+
+
+def timed(task: Task, forward: LinkTraffic, backward: LinkTraffic, ids: LinkTraffic, sets: Collection[int]) -> Traffic:
+    """Traffic with the latencies of the sets of collectives in use."""
+    prices = prices_of(task)
+    return Traffic(forward, backward, ids, waits_of(prices, sets), float(prices.inputs[sorted(set(sets))].sum()))
 
 
 def passes_of(task: Task, flows: ByKind) -> tuple[LinkTraffic, LinkTraffic]:

@@ -172,7 +172,8 @@ def scale(
     """Plan a task on several clusters.
 
     Args:
-        task: tables, batch size, optimizer and constraints; its own topology does not count.
+        task: tables, batch size, optimizer, constraints and exchange; its own topology does not count. Its dense layers (`dense_ms`) take
+            time in proportion to the samples of a device.
         topologies: the clusters.
         batch_per_device: samples of a step on each device; by default all devices of a cluster share out the task's batch.
         dense: the dense part of a step; nothing by default.
@@ -216,6 +217,8 @@ def scale(
 
 def _resized(task: Task, topology: Topology, batch_size: int) -> Task:
     try:
-        return replace(task, topology=topology, batch_size=batch_size)
+        samples = batch_size / topology.devices / (task.batch_size / task.topology.devices)
+        exchange = replace(task.exchange, dense_ms=task.exchange.hidden.scaled(samples))
+        return replace(task, topology=topology, batch_size=batch_size, exchange=exchange)
     except InvalidInput as error:  # constraints may name ranks that a smaller cluster lacks
         raise InfeasibleTask(str(error)) from None

@@ -15,11 +15,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
-from shardwright.cost.collectives import prices_of, sets_of, waits_of
+from shardwright.cost.collectives import sets_of
 from shardwright.cost.flows import LinkTraffic
 from shardwright.cost.for_task import for_task
 from shardwright.cost.model import CostModel
-from shardwright.cost.score import Traffic, communication_ms, score, traffic
+from shardwright.cost.score import communication_ms, score, timed, traffic
 from shardwright.errors import InvalidPlan, ShardwrightError
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.costs import PHASES, PlanCost
@@ -138,11 +138,11 @@ class _Links:
     def without(self, table: str) -> Floats:
         """`(devices, 2)` forward and backward communication ms."""
         part = traffic(self._plan.task, self._plan.by_table[table])
-        forward, backward = (
-            _difference(getattr(self._all, way), getattr(part, way)) for way in ("forward", "backward")
+        forward, backward, ids = (
+            _difference(getattr(self._all, way), getattr(part, way)) for way in ("forward", "backward", "ids")
         )
         left = [each for each, users in self._users.items() if users > (each in self._sets[table])]
-        rest = Traffic(forward, backward, waits_of(prices_of(self._plan.task), left))
+        rest = timed(self._plan.task, forward, backward, ids, left)
         return np.stack(rest.milliseconds(self._plan.task), axis=1)
 
 
@@ -271,7 +271,8 @@ def _larger_batch(plan: Plan, cost_model: CostModel, base: float) -> Change | No
     if known and not min(known) <= plan.task.batch_size < size <= max(known):
         return None
     try:
-        cost = score(replace(plan.task, batch_size=size), plan.shards, cost_model)
+        exchange = replace(plan.task.exchange, dense_ms=plan.task.exchange.hidden.scaled(2.0))
+        cost = score(replace(plan.task, batch_size=size, exchange=exchange), plan.shards, cost_model)
     except ShardwrightError:  # the batch is larger than a task allows or the model can price
         return None
     if _lacking(plan, cost) or cost.step_ms < base:  # a larger batch never takes less time: the prediction is wrong

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from itertools import groupby
@@ -100,6 +100,7 @@ def task_data(task: Task) -> dict[str, Any]:
     return {
         "batch": task.batch_size,
         "optimizer": task.optimizer,
+        "hidden": {kind: ms for kind, ms in asdict(task.exchange.hidden).items() if ms},
         "device": topology.device,
         "hosts": topology.hosts,
         "perHost": topology.devices_per_host,

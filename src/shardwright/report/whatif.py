@@ -12,7 +12,7 @@ import gzip
 import heapq
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from itertools import pairwise, takewhile
 from math import lcm
 from pathlib import Path
@@ -178,8 +178,12 @@ def _to_copy(plan: Plan, worth: Sequence[float], most: int) -> list[int]:
 
 
 def _asked(task: Task, shards: Sequence[Shard]) -> Floats:
-    """`(2, 2, 2, devices)` bytes of the all-to-alls of blocks on several devices, by pass, direction (sent, received) and link class."""
-    return np.array([[flow.sent, flow.received] for flow in passes_of(task, traffic_by_kind(task, shards))])
+    """`(3, 2, 2, devices)` bytes of the all-to-alls of blocks on several devices, by direction (sent, received) and link class.
+
+    First those of the forward pass, then those of the backward pass, then the ids alone.
+    """
+    flows = traffic_by_kind(task, shards)
+    return np.array([[flow.sent, flow.received] for flow in (*passes_of(task, flows), flows["forward", "ids"])])
 
 
 def _reduced(task: Task, shards: Sequence[Shard]) -> Floats:
@@ -189,13 +193,14 @@ def _reduced(task: Task, shards: Sequence[Shard]) -> Floats:
 
 
 def _collectives(task: Task) -> dict[str, Any]:
-    """Prices of a byte, and latencies: as `cost.collectives` has them."""
+    """Prices of a byte, latencies (forward, backward, of ids), and what dense layers hide: as `cost.collectives` has them."""
     prices = prices_of(task)
     return {
         "asked": [prices.forward.tolist(), prices.backward.tolist()],
         "dealt": prices.dealt.tolist(),
         "reduced": [1e3 / speed for speed in task.topology.bandwidth_of("all_reduce")],
-        "sets": prices.sets.tolist(),
+        "sets": np.column_stack([prices.sets, prices.inputs]).tolist(),
+        "hidden": list(astuple(task.exchange.hidden)),
     }
 
 

@@ -70,6 +70,10 @@ that is at least as wide as itself, pays the gates there, and counts 1 / n_k in 
 in place of μ and 1 - μ, all of the above holds, and the bound is the least over all vectors. On up to 8 devices there are 165 of them: each
 is valued once, and then the lowest is raised until it cannot be.
 
+Overlap. Dense layers may hide values, ids and gradients for v, i and g ms (`cost.score`). The forward collectives of a device then take
+max(0, V - v, I - i, J - v - i), each of V, I and J a maximum over the link classes. So the weights of all these lines sum to at most 1,
+and each line subtracts what it hides. The program finds these weights as well.
+
 Two details keep this safe. Loads count as at least 0: the most that they can be below 0, for all tables together, is subtracted from a_p.
 And the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
 weighted sum.
@@ -89,6 +93,7 @@ from shardwright.arrays import Floats
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import (
     ALL_PHASES,
+    KINDS,
     Prices,
     first_prices,
     pass_ms,
@@ -257,8 +262,9 @@ class BoundProof:
     def _least_by_sets(self, bound: Bound) -> list[tuple[int, float]]:
         """Each case of sets of collectives, and a bound of its plans that the latencies alone give; lowest first."""
         relaxation = self._relaxation
-        beside = bound.ms - relaxation.least_waits(np.ones(2)) if bound.by == "prices" else 0.0
-        least = np.maximum(bound.ms, beside + relaxation.sets.waits.sum(axis=1))
+        weights = bound.prices.links.sum(axis=1)
+        beside = bound.ms - relaxation.least_waits(weights) if bound.by == "prices" else 0.0
+        least = np.maximum(bound.ms, beside + (relaxation.sets.waits - relaxation.hidden) @ weights)
         return [(case, float(least[case])) for case in np.argsort(least, kind="stable").tolist()]
 
     def _of_case(self, case: int) -> Bound:
@@ -305,7 +311,7 @@ class BoundProof:
         choice = relaxation.cheapest(prices, made * devices, devices / (in_use or devices))
         others = least_calls(np.delete(made, relaxation.everywhere), relaxation.least_made)
         calls = made[choice.everywhere].sum() + others
-        shared, waits = float(choice.price.sum()) / devices, relaxation.least_waits(phases[LINKS])
+        shared, waits = float(choice.price.sum()) / devices, relaxation.least_waits(prices.links.sum(axis=1))
         return float(calls + self._pricing.once @ phases[KERNELS]) + shared + waits, choice
 
     def _intercepts(self, prices: Prices, phases: Floats) -> Floats:
@@ -318,7 +324,7 @@ class BoundProof:
 
         The phases that `own` `(4,)` counts are those of that device, the other phases those of the mean device.
         """
-        rest = self._relaxation.least_waits(own[LINKS]) + (0.0 if own.all() else self._of_others(own))
+        rest = 0.0 if own.all() else self._of_others(own)
         pieces, others = self._least_kernels_with(prices, own)
         links = self._own_links(piece_links(self._relaxation.least_served()), own)
         of_others = [self._own_links(part, own) for part in self._relaxation.other.part_links]
@@ -366,18 +372,29 @@ class BoundProof:
             discount = np.zeros(self._relaxation.tables)
             np.minimum.at(discount, forms.pieces.table, price * whole)
             np.minimum.at(discount, self._relaxation.other.table, other_price.min(axis=0) * on_one)
-            made = self._intercepts(Prices(slope, np.zeros((2, 2))), phases)
+            made = self._intercepts(Prices(slope, np.zeros((3, 2))), phases)
             once = float(self._pricing.once @ phases[KERNELS])
             base = made - np.minimum(made, 0.0) + np.minimum(made, 0.0).sum() + discount.sum() + once
             yield base[forms.costs.call] + price, base[self._relaxation.other.call] + other_price
 
     def _own_links(self, links: Floats, own: Floats) -> Floats:
-        """`(n,)` least ms that the holder of a part spends on links, latencies aside, in the passes that `own` counts.
+        """`(n,)` least ms that the holder of a part spends on links in the passes that `own` counts.
 
         The part adds `(n, 5)` link terms.
         """
         values, ids, apart, each = links[:, :2], links[:, 2:3], links[:, 3:], pass_ms(self._task)
+        relaxation = self._relaxation
         forward = (np.maximum(values, ids) * each[0]).max(axis=1) + apart[:, 0]
         backward = (values * each[1]).max(axis=1) + apart[:, 1]
         both: Floats = own[LINKS] @ np.stack([forward, backward])
-        return both
+        if not relaxation.hidden.any():
+            return both + relaxation.least_waits(own[KINDS])
+        of_values, of_gradients, of_ids = relaxation.least_each
+        lines = [
+            forward + of_values + of_ids,
+            (values * each[0]).max(axis=1) + apart[:, 0] + of_values,
+            (ids * each[0]).max(axis=1) + of_ids,
+            np.zeros(len(links)),
+        ]
+        hidden: Floats = own[LINKS] @ np.stack([np.max(lines, axis=0), np.maximum(backward + of_gradients, 0.0)])
+        return hidden

@@ -153,7 +153,7 @@ class Holders:
         self.made = intercepts.sum(axis=1)
         rest = np.delete(intercepts, relaxation.everywhere, axis=0)
         self.fixed = float(sum(least_calls(of_phase, 1.0) for of_phase in rest.T) + pricing.once.sum())
-        self.fixed += relaxation.least_waits(np.ones(2))
+        self.fixed += relaxation.least_waits(prices.links.sum(axis=1))
         for phase in range(4)[KERNELS]:
             below = np.where(relaxation.legal, np.minimum(self.pieces.ms[:, phase], 0.0), np.inf)
             least = np.zeros(relaxation.tables)
@@ -332,7 +332,7 @@ class Holders:
 
 def _asked(relaxation: Relaxation, prices: Prices) -> tuple[float, float]:
     """Ms of a byte of ids that goes to a device of the same host, and to one of another host."""
-    near, far = (prices.links[0] * prices_of(relaxation.catalog.task).forward).tolist()
+    near, far = (prices.links[2] * prices_of(relaxation.catalog.task).forward).tolist()
     return near, far
 
 

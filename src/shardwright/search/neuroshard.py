@@ -47,7 +47,7 @@ from shardwright._engine import TICKS, best_by_links, greedy, grid_placements, l
 from shardwright._engine import Pieces as NativePieces
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, PieceCosts, check_finite
-from shardwright.cost.collectives import link_facts, prices_of, set_of, sets_of, waits_of
+from shardwright.cost.collectives import link_facts, set_ms, set_of, sets_of
 from shardwright.cost.flows import shares_of_all_to_alls
 from shardwright.cost.model import CostModel
 from shardwright.cost.neuroshard import CommunicationNetworks
@@ -126,7 +126,7 @@ class Pieces:
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device with a piece takes besides its calls.
         memory: `(d,)` bytes.
-        links: `(6,)` see `cost.collectives.link_facts`.
+        links: `(9,)` see `cost.collectives.link_facts`.
         apart: `(d, 2)` ms of fixed shards' collectives besides all-to-alls, forward and backward.
         waits: `(1,)` ms of the latencies of all sets of collectives.
         sums: `(d, c, h + 2)` biases plus fixed shards by call; the next five are of fixed shards, too.
@@ -279,7 +279,7 @@ def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit:
         memory=np.array(topology.memory_bytes, dtype=np.int64),
         links=link_facts(task),
         apart=np.stack([flows.forward.apart, flows.backward.apart], axis=1),
-        waits=np.array([waits_of(prices_of(task), sets).sum()]),
+        waits=np.array([set_ms(task)[sorted(sets)].sum()]),
         sums=sums,
         counts=counts,
         fixed_served=served,

@@ -26,7 +26,7 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import BlockCosts, Blocks, priced, priced_at_all, spread_links
 from shardwright.cost.collectives import WAYS, Way, prices_of, set_of, waits_of
 from shardwright.cost.model import Pricing
-from shardwright.cost.prices import Prices, link_prices, pass_ms, peers_of, piece_links, served_price
+from shardwright.cost.prices import KINDS, Prices, link_prices, pass_ms, peers_of, piece_links, served_price
 from shardwright.linear_programs import INFINITE, quiet_solver
 from shardwright.search.engine.catalog import Catalog, largest_memory
 from shardwright.sharding.costs import KERNELS, LINKS
@@ -66,6 +66,7 @@ class Relaxation:
         low: what these pieces cost if they are a row shorter.
         other: the ways that use several devices at once.
         case: the case of sets of collectives whose ways alone are left; None for all.
+        hidden: `(3,)` ms for which values, gradients and ids travel behind dense layers.
         everywhere: calls that hold only replicas, which all devices make or none.
         copied: `(others,)` which of the other ways are in these calls.
         least_made: least mean number of calls outside `everywhere` that a device in use makes.
@@ -75,6 +76,7 @@ class Relaxation:
         task, forms = catalog.task, catalog.forms
         self.catalog, self.legal = catalog, forms.legal.copy()
         self.topology, self.sets = task.topology, Sets(catalog)
+        self.hidden = hidden_ms(task)
         self.case: int | None = None
         self.low_rows, self.low = _row_pieces_with_fewest_rows(catalog)
         self.legal[self.low_rows] |= self.low.bytes <= largest_memory(task)[forms.pieces.table[self.low_rows]]
@@ -225,10 +227,23 @@ class Relaxation:
         found += costs.served @ [near + far, ids]
         return found
 
-    def least_waits(self, phases: Floats) -> float:
-        """Least ms of latencies that a plan pays in the passes that `(2,)` phases count, if it does not replicate everything."""
-        waits = self.sets.waits if self.case is None else self.sets.waits[[self.case]]
-        return float((waits @ phases).min()) if len(waits) else 0.0
+    @property
+    def waits(self) -> Floats:
+        """`(cases, 3)` ms of latencies for values, gradients and ids, less what dense layers hide, in the cases that are left."""
+        return (self.sets.waits if self.case is None else self.sets.waits[[self.case]]) - self.hidden
+
+    @property
+    def least_each(self) -> Floats:
+        """`(3,)` the least `waits` of each kind on its own."""
+        found: Floats = self.waits.min(axis=0) if len(self.waits) else -self.hidden
+        return found
+
+    def least_waits(self, weights: Floats) -> float:
+        """Least ms of latencies that a plan pays at `(3,)` weights of values, gradients and ids, less what dense layers hide.
+
+        It does not replicate everything.
+        """
+        return float((self.waits @ weights).min()) if len(self.sets.waits) else -float(self.hidden @ weights)
 
     def all_replicated_ms(self, pricing: Pricing) -> float:
         """Step of the plan that replicates all tables, which pays no latency for lookups; infinite if it is not allowed."""
@@ -241,7 +256,8 @@ class Relaxation:
         np.add.at(sums, call, spreads.costs.vectors[copies])
         kernels = pricing.times(sums).sum(axis=0) + pricing.once
         waits = waits_of(prices_of(task), {set_of("data_parallel", table.pooled) for table in task.tables})
-        return float(kernels.sum() + spreads.links.apart[copies].sum() + waits.sum())
+        links = float(spreads.links.apart[copies].sum() + waits.sum() - self.hidden[1])
+        return float(kernels.sum()) + max(0.0, links)
 
     @contextmanager
     def only(self, case: int) -> Iterator[None]:
@@ -264,7 +280,8 @@ class Sets:
 
     Attributes:
         cases: every selection of sets that a plan may need which does not replicate everything.
-        waits: `(cases, 2)` ms of their latencies, forward and backward.
+        waits: `(cases, 3)` ms of their latencies, for values, gradients and ids; those of ids are among those of values if dense layers
+            hide nothing.
         of_pieces: `(pieces,)` the set that each piece needs.
     """
 
@@ -287,7 +304,10 @@ class Sets:
         some = (frozenset(chosen) for count in range(1, len(every) + 1) for chosen in combinations(every, count))
         self.cases = [case for case in some if case & exchanged and all(case & found for found in wanted)]
         prices = prices_of(catalog.task)
-        self.waits = np.array([waits_of(prices, case) for case in self.cases]).reshape(-1, 2)
+        waits = np.array([waits_of(prices, case) for case in self.cases]).reshape(-1, 2)
+        hides = hidden_ms(catalog.task).any()
+        ids = np.array([prices.inputs[list(case)].sum() * hides for case in self.cases])
+        self.waits = np.column_stack([waits[:, 0] - ids, waits[:, 1], ids])
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,6 +341,12 @@ class OtherWays:
         kernels = priced(self.vectors, self.call, prices.vector) * weight
         total: Floats = kernels + self.links @ link_prices(task, prices).sum(axis=0)
         return total
+
+
+def hidden_ms(task: Task) -> Floats:
+    """`(3,)` ms for which values, gradients and ids travel behind dense layers."""
+    hidden = task.exchange.hidden
+    return np.array([hidden.values, hidden.gradients, hidden.ids])
 
 
 def least_calls(intercepts: Floats, calls: float) -> float:
@@ -447,6 +473,24 @@ def _block_counts(task: Task, index: int) -> list[int]:
     return row_counts(task, table, limits)
 
 
+class Line(NamedTuple):
+    """One of the lower limits of a pass, on each link class: some of its traffic, less what dense layers hide of that.
+
+    Attributes:
+        of_pass: 0 forward, 1 backward.
+        values: 1 if values, or their gradients, count.
+        ids: 1 if ids count.
+    """
+
+    of_pass: int
+    values: float
+    ids: float
+
+    def waits(self, waits: Floats) -> float:
+        """Ms of the line, from `(3,)` ms for values, gradients and ids."""
+        return float(waits[self.of_pass] * self.values + waits[2] * self.ids)
+
+
 _PRIMAL_SIMPLEX = 4  # new columns leave the basis primal feasible
 
 
@@ -466,18 +510,31 @@ class MasterProgram:
         self.groups, self._pricing, self._phases, self._topology = groups, pricing, phases, relaxation.topology
         self._kinds, self._everywhere = relaxation.calls, relaxation.everywhere
         self._mix = phases[KERNELS] @ pricing.mix
-        self._fixed = float(pricing.once @ phases[KERNELS]) + relaxation.least_waits(phases[LINKS])
+        self._fixed = float(pricing.once @ phases[KERNELS])
+        self._hides = bool(relaxation.hidden.any())
+        self._lines = [Line(0, 1.0, 1.0), Line(1, 1.0, 0.0)]
+        if self._hides:
+            self._lines += [Line(0, 1.0, 0.0), Line(0, 0.0, 1.0)]
+            waits = (
+                relaxation.waits[np.argmin(relaxation.waits.sum(axis=1))]
+                if len(relaxation.waits)
+                else -relaxation.hidden
+            )
+        else:
+            waits = np.zeros(3)
+            self._fixed += relaxation.least_waits(phases[KINDS])
         self._units: Ints = np.flatnonzero(self._mix > 0)
         self._links = np.flatnonzero(peers_of(self._topology) > 0)
         self._pass_ms = pass_ms(relaxation.catalog.task)[:, self._links]
         hidden = self._kinds * self._units.size
-        # Rows: hidden units by call, forward and backward links, least calls, replicas by call and group, one mixture a group.
+        # Rows: hidden units by call, lines of link classes, least calls, replicas by call and group, one mixture a group.
         self._of_links = hidden
-        self._of_calls = hidden + 2 * self._links.size
+        self._of_calls = hidden + len(self._lines) * self._links.size
         self._of_replicas = self._of_calls + 1
         self._of_groups = self._of_replicas + self._everywhere.size * self.groups
         self._solver = quiet_solver()
         upper = np.zeros(self._of_groups + self.groups)
+        upper[hidden : self._of_calls] = np.repeat([-line.waits(waits) for line in self._lines], self._links.size)
         upper[self._of_calls] = -relaxation.least_made
         upper[self._of_groups :] = 1.0
         lower = np.where(np.arange(upper.size) < self._of_groups, -INFINITE, 1.0)
@@ -498,9 +555,9 @@ class MasterProgram:
             of_call[self._of_replicas : self._of_groups] = np.where(
                 np.repeat(self._everywhere == call, self.groups), -1.0, 0.0
             )
-        for of_pass in range(2):
-            start = self._of_links + of_pass * self._links.size
-            matrix[hidden + self._kinds + of_pass, start : start + self._links.size] = -1.0
+        for number, line in enumerate(self._lines):
+            start = self._of_links + number * self._links.size
+            matrix[hidden + self._kinds + line.of_pass, start : start + self._links.size] = -1.0
         cost = np.concatenate([np.ones(hidden), np.full(self._kinds, made), self._phases[LINKS]])
         upper = np.concatenate([np.full(hidden, INFINITE), np.ones(self._kinds), np.full(2, INFINITE)])
         self._add(cost, upper, matrix)
@@ -513,12 +570,15 @@ class MasterProgram:
             links[:, self._links],
             links[:, 3:, None],
         )  # near and far values are in the order of the link classes
-        forward = (values + links[:, 2:3]) * self._pass_ms[0] + apart[:, 0]
-        backward = values * self._pass_ms[1] + apart[:, 1]
+        ms = [
+            (values * line.values + links[:, 2:3] * line.ids) * self._pass_ms[line.of_pass]
+            + apart[:, line.of_pass] * line.values
+            for line in self._lines
+        ]
         matrix = np.zeros((self.groups, self._of_groups + self.groups))
         hidden = vectors[:, :, self._units] * self._mix[self._units]
         matrix[:, : self._of_links] = hidden.reshape(self.groups, -1)
-        matrix[:, self._of_links : self._of_calls] = np.hstack([forward, backward])
+        matrix[:, self._of_links : self._of_calls] = np.hstack(ms)
         copied = vectors[:, self._everywhere].any(axis=2)
         group, place = np.nonzero(copied)
         matrix[group, self._of_replicas + place * self.groups + group] = 1.0
@@ -544,11 +604,18 @@ class MasterProgram:
         bias, mix = self._pricing.hidden_bias, self._mix
         weight = np.tile(bias > 0, (self._kinds, 1)).astype(np.float64)
         weight[:, self._units] = np.clip(duals[: self._of_links], 0.0, 1.0).reshape(self._kinds, self._units.size)
-        shares = np.zeros((2, 2))
-        shares[:, self._links] = np.maximum(duals[self._of_links : self._of_calls].reshape(2, -1), 0.0)
-        shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
-        if self._links.size:
-            shares[shares.sum(axis=1) < 0.5, self._links[0]] = 1.0
+        of_lines = np.zeros((len(self._lines), 2))
+        of_lines[:, self._links] = np.maximum(duals[self._of_links : self._of_calls].reshape(len(self._lines), -1), 0.0)
+        if self._hides:  # the lines of a pass share a weight of at most 1
+            forward = np.array([line.of_pass == 0 for line in self._lines])
+            of_lines[forward] /= max(1.0, float(of_lines[forward].sum()))
+            of_lines[~forward] /= max(1.0, float(of_lines[~forward].sum()))
+            shares = np.stack([of_lines[0] + of_lines[2], of_lines[1], of_lines[0] + of_lines[3]])
+        else:
+            of_lines /= np.maximum(of_lines.sum(axis=1, keepdims=True), 1e-300)
+            if self._links.size:
+                of_lines[of_lines.sum(axis=1) < 0.5, self._links[0]] = 1.0
+            shares = of_lines[[0, 1, 0]]
         vector = np.hstack([mix * weight, np.tile(self._phases[KERNELS], (self._kinds, 1))])
         least = self._solver.getInfo().objective_function_value + self._fixed
-        return least, Prices(vector, shares * self._phases[LINKS, None])
+        return least, Prices(vector, shares * self._phases[KINDS, None])

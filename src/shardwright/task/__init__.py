@@ -6,7 +6,7 @@ from shardwright.task.links import Links, LinkSpeed
 from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import DTYPE_BYTES, Table
 from shardwright.task.task import OPTIMIZERS, Task
-from shardwright.task.topology import PRESETS, Exchange, Topology
+from shardwright.task.topology import PRESETS, DenseTime, Exchange, Topology
 
 __all__ = [
     "DTYPE_BYTES",
@@ -15,6 +15,7 @@ __all__ = [
     "SHARDING_TYPES",
     "AccessProfile",
     "Constraints",
+    "DenseTime",
     "Exchange",
     "LinkSpeed",
     "Links",

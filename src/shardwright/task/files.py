@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, cast, get_args, get_type_hints
@@ -24,7 +24,7 @@ from shardwright.task.quantities import LEAST_BARE, check_unit, parse_count, par
 from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
-from shardwright.task.topology import Exchange, Topology
+from shardwright.task.topology import DenseTime, Exchange, Topology
 
 FORMAT = 1
 
@@ -384,7 +384,8 @@ def _without_defaults(content: Exchange | ShardingGroups | TableConstraint) -> d
     changed = (
         (field.name, value) for field in fields(content) if (value := getattr(content, field.name)) != field.default
     )
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed}
+    plain = ((name, asdict(value) if isinstance(value, DenseTime) else value) for name, value in changed)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in plain}
 
 
 def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: Path | None) -> tuple[Table, ...]:

@@ -265,6 +265,36 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
+class DenseTime:
+    """Ms of the dense layers that run on every device while data of the embeddings travel; see "Overlap" in docs/concepts/cost.md.
+
+    Attributes:
+        values: layers of the forward pass that need no looked-up values, and that the model calls after its lookups.
+        ids: layers that need the values, forward and backward: from the arrival of the values to the departure of their gradients. The
+            ids of the next batch travel meanwhile if there is a pipeline.
+        gradients: layers of the backward pass that run while gradients travel: those of `values`.
+    """
+
+    values: float = 0.0
+    ids: float = 0.0
+    gradients: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            ms = checked_number(getattr(self, field.name), f"exchange: dense_ms: {field.name}", zero=True)
+            object.__setattr__(self, field.name, ms)
+
+    @property
+    def total_ms(self) -> float:
+        """Their sum."""
+        return self.values + self.ids + self.gradients
+
+    def scaled(self, factor: float) -> DenseTime:
+        """The same layers with another number of samples on each device."""
+        return DenseTime(self.values * factor, self.ids * factor, self.gradients * factor)
+
+
+@dataclass(frozen=True)
 class Exchange:
     """What travels between ranks: types, batches under way, and how ranks exchange repeated rows and gradients of sequence tables.
 
@@ -280,6 +310,8 @@ class Exchange:
             `TrainPipelineSparseDist`, "prefetch" three as its `PrefetchTrainPipelineSparseDist`.
         conversion: what converts values and gradients to narrower types: "codec" kernels of their own, which take time, as for TorchRec's
             `qcomm_codecs_registry`; "kernel" the lookup kernels themselves, as for its `output_dtype`.
+        dense_ms: dense layers behind which data travel. A number stands for `DenseTime(ids=number)`: layers that need the values, as
+            nearly all of a DLRM do.
     """
 
     deduplicate: Deduplication = "none"
@@ -288,11 +320,15 @@ class Exchange:
     gradients: WireType = "fp32"
     pipeline: Pipeline = "none"
     conversion: Conversion = "codec"
+    dense_ms: float | DenseTime = DenseTime()
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            name = checked_name(getattr(self, field.name), f"exchange: {field.name}", _CHOICES[field.name], _WIRE_TYPES)
-            object.__setattr__(self, field.name, name)
+        for field, known in _CHOICES.items():
+            name = checked_name(getattr(self, field), f"exchange: {field}", known, _WIRE_TYPES)
+            object.__setattr__(self, field, name)
+        if not isinstance(self.dense_ms, DenseTime):
+            ids = checked_number(self.dense_ms, "exchange: dense_ms", zero=True)
+            object.__setattr__(self, "dense_ms", DenseTime(ids=ids))
 
     def __repr__(self) -> str:
         changed = (
@@ -304,6 +340,12 @@ class Exchange:
     def batches(self) -> int:
         """Batches whose ids a device holds at a time."""
         return _BATCHES[self.pipeline]
+
+    @property
+    def hidden(self) -> DenseTime:
+        """Ms for which values, ids and gradients travel behind dense layers. Ids do so only in a pipeline."""
+        assert isinstance(self.dense_ms, DenseTime)
+        return self.dense_ms if self.batches > 1 else replace(self.dense_ms, ids=0.0)
 
     @property
     def as_torchrec(self) -> bool:

@@ -4,6 +4,7 @@ import pytest
 
 from shardwright.report import entry_of, verdict
 from shardwright.sharding import PHASES
+from shardwright.task import DenseTime, Exchange
 from tests.unit.report.plans import hostile_plan, mixed_plan
 
 
@@ -40,6 +41,15 @@ def test_a_plan_in_the_terminal(cli, plan_file):
     assert ["optimizer", str(slowest.rank), f"{slowest.backward_ms:.3f}"] in [
         row[2:5] for row in rows if row[:1] == ["backward"]
     ]
+
+
+def test_what_dense_layers_hide_is_said(cli, tmp_path):
+    plan = mixed_plan()
+    exchange = Exchange(pipeline="sparse_dist", dense_ms=DenseTime(ids=2.5, gradients=0.5))
+    replace(plan, task=replace(plan.task, exchange=exchange)).save(tmp_path / "plan.json")
+    assert "the step leaves out dense layers, which hide ids for 2.500 ms, gradients for 0.500 ms" in " ".join(
+        cli("show", tmp_path / "plan.json").out.split()
+    )
 
 
 def test_the_json_document_lists_everything(cli, plan_file):

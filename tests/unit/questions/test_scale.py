@@ -48,6 +48,16 @@ def test_dense_layers_add_to_a_step_or_hide_it():
     assert beside.step_ms == beside.bound_ms == 1e6
 
 
+def test_layers_that_hide_traffic_take_time_by_the_samples_of_a_device():
+    exchange = sw.task.Exchange(pipeline="sparse_dist", dense_ms=4.0)
+    task = replace(task_of(12, 2), exchange=exchange)
+    by_batch = {64: 1.0, 128: 2.0, None: 4.0 / 2}
+    for batch, ms in by_batch.items():
+        batch_of_two = replace(task, batch_size=512, topology=sw.Topology(1, 2))
+        (size,) = sw.scale(batch_of_two, clusters(2), cost_model=MODEL, batch_per_device=batch, strategy="size").sizes
+        assert size.plan.task.exchange.hidden.ids == pytest.approx(ms)
+
+
 def test_a_cluster_that_cannot_hold_the_tables_says_why():
     task = replace(task_of(12, 2), topology=sw.Topology(1, 2))
     found = sw.scale(task, [sw.Topology(1, 2, memory="1 KB"), sw.Topology(1, 2)], cost_model=MODEL)

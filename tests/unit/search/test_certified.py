@@ -288,10 +288,10 @@ def test_an_interrupt_within_a_case_leaves_all_ways():
     topology = sw.Topology(2, 2, intra_latency_ms=0.1, inter_latency_ms=0.2)
     task = sw.Task([sw.Table(f"t{i}", rows=20_000, dim=16, pooling=5.0) for i in range(4)], topology, 1024)
     relaxation = Relaxation(make_catalog(task, MODEL))
-    legal, waits = relaxation.legal.copy(), relaxation.least_waits(np.ones(2))
+    legal, waits = relaxation.legal.copy(), relaxation.least_waits(np.ones(3))
     for case in range(len(relaxation.sets.cases)):
         with pytest.raises(KeyboardInterrupt), relaxation.only(case):
             raise KeyboardInterrupt
         assert (relaxation.legal == legal).all()
         assert relaxation.other_legal.all()
-        assert relaxation.least_waits(np.ones(2)) == waits
+        assert relaxation.least_waits(np.ones(3)) == waits

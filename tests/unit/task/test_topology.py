@@ -1,4 +1,5 @@
 import math
+import re
 import warnings
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 from shardwright.errors import InvalidInput
 from shardwright.task import PRESETS, Links, Table, Task, Topology
 from shardwright.task.files import task_from_dict, task_to_dict
-from shardwright.task.topology import Exchange
+from shardwright.task.topology import DenseTime, Exchange, Pipeline
 
 
 def test_units_become_numbers() -> None:
@@ -125,7 +126,16 @@ def test_unknown_choice() -> None:
         Exchange(deduplicate="rack")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("exchange", [Exchange(), Exchange("host", "cheaper"), Exchange("none", "touched")])
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        Exchange(),
+        Exchange("host", "cheaper"),
+        Exchange("none", "touched"),
+        Exchange(pipeline="sparse_dist", dense_ms=3.0),
+        Exchange(dense_ms=DenseTime(0.5, 3, 1.5)),
+    ],
+)
 def test_task_files_keep_it(exchange: Exchange) -> None:
     task = Task([Table("t", 10, 4)], Topology(1, 2, "cpu", "1 GB"), 8, exchange=exchange)
     document = task_to_dict(task)
@@ -137,6 +147,33 @@ def test_task_files_name_what_is_wrong() -> None:
     document = task_to_dict(Task([Table("t", 10, 4)], Topology(1, 2, "cpu", "1 GB"), 8))
     with pytest.raises(InvalidInput, match=r"exchange.*deduplicate"):
         task_from_dict(document | {"exchange": {"deduplicate": "rack"}})
+
+
+@pytest.mark.parametrize("pipeline", ["none", "sparse_dist", "prefetch"])
+def test_a_number_of_dense_ms_hides_ids_in_a_pipeline(pipeline: Pipeline) -> None:
+    exchange = Exchange(pipeline=pipeline, dense_ms=3)
+    assert exchange.dense_ms == DenseTime(ids=3.0)
+    assert exchange.hidden == DenseTime(ids=0.0 if pipeline == "none" else 3.0)
+    assert Exchange(pipeline=pipeline, dense_ms=DenseTime(1, 2, 4)).hidden.scaled(0.5).gradients == 2.0
+
+
+@pytest.mark.parametrize(
+    ("dense_ms", "message"),
+    [
+        (-1, "exchange: dense_ms is -1"),
+        (float("nan"), "exchange: dense_ms is nan, must be a finite number of at least 0"),
+        ({"ids": -2}, "exchange: dense_ms: ids is -2"),
+        ({"values": float("inf")}, "exchange: dense_ms: values is inf, must be a finite number of at least 0"),
+        ({"idds": 2}, "unknown field 'idds'; did you mean 'ids'"),
+        ("3 ms", "dense_ms"),
+        (True, "dense_ms"),
+    ],
+)
+def test_bad_dense_layers_are_named_in_one_line(dense_ms: object, message: str) -> None:
+    document = task_to_dict(Task([Table("t", 10, 4)], Topology(1, 2, "cpu", "1 GB"), 8))
+    with pytest.raises(InvalidInput, match=re.escape(message)) as found:
+        task_from_dict(document | {"exchange": {"dense_ms": dense_ms}})
+    assert "\n" not in str(found.value)
 
 
 def test_a_device_brings_the_links_of_its_first_preset() -> None:

@@ -64,11 +64,11 @@ class Prices {
 
   // What travels for all pieces together: of single ones the bytes that the samples of one device, or through proxies of one host, ask of
   // each device (values and ids, near and far, without proxies and with), of copies on all devices the gradients that each of them sums,
-  // ms of rows that collectives reduce, forward and backward, and the latencies of all sets of collectives.
+  // ms of rows that collectives reduce, forward and backward, and the latencies of all sets of collectives: forward, backward, of ids.
   traffic(pieces) {
     const { devices, near, collectives } = this;
     const found = { asked: [0, 1].map(() => range(4).map(() => new Float64Array(devices))), reduced: new Float64Array(4),
-      apart: [0, 1].map(() => new Float64Array(devices)), waits: [0, 0] };
+      apart: [0, 1].map(() => new Float64Array(devices)), waits: [0, 0, 0] };
     const blocks = new Map(); // of the same columns of a table
     for (const piece of pieces) {
       const key = `${piece.table} ${piece.columns.join()}`;
@@ -115,11 +115,11 @@ class Prices {
     for (let part = 0; part < 4; part++) way[part][device] += this.kinds.asked[4 * kind + part] * shares[part];
   }
 
-  // Forward and backward ms of the collectives of every device.
+  // Forward and backward ms of the collectives of every device, beside dense layers: as `cost.score`.
   links({ asked, reduced, apart, waits }) {
     const { devices, fixed, fixedReduced, collectives } = this;
     if (devices === 1) return [[0], [0]];
-    const [forward, backward] = [0, 1].map((pass) => [0, 1].map((way) => [0, 1].map((link) => fixed.slice(((pass * 2 + way) * 2 + link) * devices, ((pass * 2 + way) * 2 + link + 1) * devices))));
+    const [forward, backward, alone] = [0, 1, 2].map((pass) => [0, 1].map((way) => [0, 1].map((link) => fixed.slice(((pass * 2 + way) * 2 + link) * devices, ((pass * 2 + way) * 2 + link + 1) * devices))));
     const [SENT, RECEIVED] = [0, 1];
     const narrower = collectives.asked[1][0] / collectives.asked[0][0];
     asked.forEach(([values, ids, farValues, farIds], proxies) => {
@@ -130,6 +130,8 @@ class Prices {
         for (let device = 0; device < devices; device++) {
           forward[SENT][link][device] += idsAsked[link][device] + valuesServed[link][device];
           forward[RECEIVED][link][device] += idsServed[link][device] + valuesAsked[link][device];
+          alone[SENT][link][device] += idsAsked[link][device];
+          alone[RECEIVED][link][device] += idsServed[link][device];
           backward[SENT][link][device] += narrower * valuesAsked[link][device];
           backward[RECEIVED][link][device] += narrower * valuesServed[link][device];
         }
@@ -137,8 +139,16 @@ class Prices {
     });
     const exchanged = range(devices).map((device) => most([0, 1].map((link) => collectives.reduced[link] *
       most([SENT, RECEIVED].map((way) => reduced[2 * way + link] + fixedReduced[(2 * way + link) * devices + device])))));
-    return [forward, backward].map(([sent, received], pass) => range(devices).map((device) => waits[pass] + apart[pass][device] + (pass ? exchanged[device] : 0) +
-      most([0, 1].map((link) => Math.max(sent[link][device], received[link][device]) * collectives.asked[0][link]))));
+    const time = (bytes) => most([0, 1].map((link) => Math.max(bytes(SENT, link), bytes(RECEIVED, link)) * collectives.asked[0][link]));
+    const [values, ids, gradients] = collectives.hidden;
+    const passes = range(devices).map((device) => {
+      const all = waits[0] + apart[0][device] + time((way, link) => forward[way][link][device]);
+      const ofIds = waits[2] + time((way, link) => alone[way][link][device]);
+      const ofValues = waits[0] - waits[2] + apart[0][device] + time((way, link) => forward[way][link][device] - alone[way][link][device]);
+      const back = waits[1] + apart[1][device] + exchanged[device] + time((way, link) => backward[way][link][device]);
+      return [Math.max(0, all - values - ids, ofIds - ids, ofValues - values), Math.max(0, back - gradients)];
+    });
+    return [0, 1].map((pass) => passes.map((ms) => ms[pass]));
   }
 
   // As `cost.flows.single_holders`: bytes that each device asks for and that it serves, inside its host and between hosts.

@@ -10,7 +10,8 @@ function summarySection(plans, plan) {
     `No plan can take less than ${ms(plan.boundMs)} by the same cost model${plan.gap === null ? "" : `: this one is at most ${percent(plan.gap)} above the best possible`}, ${plan.boundScope}.`;
   const facts = [["strategy", plan.strategy || "–"], ["runs on", plan.runsOn.join(", ") || "–"], ["cost model", plan.costModel || "–"], ["its origin", plan.modelOrigin || "–"], ["seed", plan.seed === null ? "–" : String(plan.seed)], ["report", plan.made], ["search", plan.searchS === null ? "–" : `${plan.searchS.toFixed(2)} s${plan.searchEnd && `, ${plan.searchEnd}`}`],
     ["devices", task.hosts > 1 ? `${task.hosts} hosts × ${task.perHost} ${task.device}` : `${task.perHost} × ${task.device}`], ["tables", integer(plan.names.length)],
-    ["batch", integer(task.batch) + " samples"], ["optimizer", task.optimizer], ["embedding cost", ms(plan.embeddingMs)], ["fullest device", used(plan.fullest) + " of its memory"]];
+    ["batch", integer(task.batch) + " samples"], ["optimizer", task.optimizer], ["embedding cost", ms(plan.embeddingMs)], ["fullest device", used(plan.fullest) + " of its memory"],
+    ...Object.entries(task.hidden).map(([kind, time]) => [`dense layers hide ${kind}`, ms(time)])];
   return el("section", { id: "summary", "aria-labelledby": "summary-title" }, el("h2", { id: "summary-title", class: "unseen" }, "Summary"),
     el("p", { class: "verdict" }, plan.verdict),
     el("div", { class: "hero" },

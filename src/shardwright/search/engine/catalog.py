@@ -22,7 +22,7 @@ import numpy as np
 from shardwright._engine import Problem
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Spread, Tables, spread_links
-from shardwright.cost.collectives import Way, dealt_way, link_facts, prices_of, set_of
+from shardwright.cost.collectives import Way, dealt_way, link_facts, set_ms, set_of
 from shardwright.cost.model import CostModel
 from shardwright.search.units import rivals_of
 from shardwright.sharding.ways import (
@@ -360,7 +360,7 @@ class EngineArrays(NamedTuple):
         bytes: `(r,)` memory of a piece.
         served: `(r, 2)` bytes of values and of ids that its holder serves.
         sets: `(items,)` the sets of collectives that an item in pieces needs, a bit each; see `cost.collectives`.
-        set_ms: ms of the latencies of each set.
+        set_ms: ms of the latencies of each set; see `cost.collectives.set_ms`.
         legal: `(r,)` whether a piece is allowed.
         price: `(r,)` rough ms that a piece adds to its device.
         most: `(items,)` most pieces of an item.
@@ -381,7 +381,7 @@ class EngineArrays(NamedTuple):
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device takes besides its calls. Devices without a piece get them too, which changes no maximum.
         memory: `(d,)` bytes.
-        links: `(6,)` see `cost.collectives.link_facts`.
+        links: `(9,)` see `cost.collectives.link_facts`.
     """
 
     first: Ints
@@ -496,7 +496,9 @@ class Assembly:
         return range(int(self.arrays.spread_first[item]), int(self.arrays.spread_first[item + 1]))
 
 
-def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, links_price: Floats) -> Assembly:
+def assemble(
+    catalog: Catalog, cost_model: CostModel, vector_price: Floats, links_price: Floats, weights: Floats | None = None
+) -> Assembly:
     """The arrays of a search over a catalog.
 
     Args:
@@ -504,6 +506,7 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         cost_model: its head prices devices.
         vector_price: `(calls, h + 2)` rough ms a unit of each sum.
         links_price: `(3,)` rough ms a byte of values to near and to far devices, and of ids.
+        weights: `(3,)` weights of values, gradients and ids that dense layers hide in part; see `cost.collectives.set_ms`.
     """
     task = catalog.task
     members = members_of(task)
@@ -530,7 +533,7 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         bytes=own.bytes,
         served=np.ascontiguousarray(own.served),
         sets=_bits(task, [[("all_to_all", table) for table in tables] for tables in members]),
-        set_ms=prices_of(task).sets.sum(axis=1),
+        set_ms=set_ms(task, weights),
         legal=legal,
         price=own.added.priced(vector_price) + own.served @ [links_price[:2].sum(), links_price[2]],
         most=np.array([most_pieces(task, tables) for tables in members], dtype=np.int64),

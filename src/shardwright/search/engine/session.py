@@ -130,7 +130,7 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
     if bound is not None and not np.isfinite(bound.ms):
         raise InfeasibleTask(_no_way(task, bound))
     prices = bound.prices if bound else _prices_of_whole_tables(catalog, cost_model)
-    assembly = assemble(catalog, cost_model, prices.vector, served_price(task, prices))
+    assembly = assemble(catalog, cost_model, prices.vector, served_price(task, prices), prices.links.sum(axis=1))
     whole = assembly.arrays.price[assembly.whole]
     rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
     return Prepared(
@@ -149,7 +149,7 @@ def _prices(assembly: Assembly, prices: Prices) -> tuple[Floats, Floats]:
     pieces = Added(arrays.part, arrays.call, arrays.vectors).priced(prices.vector)
     pieces += arrays.served @ [served[:2].sum(), served[2]]
     each = assembly.spread_added.priced(prices.vector) + arrays.spread_served @ served
-    each += arrays.spread_apart @ prices.links.sum(axis=1)
+    each += arrays.spread_apart @ prices.links[:2].sum(axis=1)
     devices = np.array([way.devices.size for way in assembly.dealt], dtype=np.float64)
     return np.where(arrays.legal, pieces, np.inf), devices * each
 

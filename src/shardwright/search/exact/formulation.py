@@ -141,20 +141,36 @@ def add_links(program: Program, task: Task, placement: PlacementVariables, times
         return
     each, apart = _link_ms(program, task, placement)
     each, apart = each / unit_ms, apart / unit_ms
-    used, waits = _add_sets(program, placement), prices.sets / unit_ms
-    for phase, link in np.ndindex(2, 2):
-        if _peers(topology)[link] == 0:
-            continue
-        for way, rank in np.ndindex(2, topology.devices):
-            of_pieces = each[:, phase, way, link, rank] + apart[:, phase, rank]
+    used, waits = _add_sets(program, placement), np.column_stack([prices.sets, prices.inputs]) / unit_ms
+    for phase, kinds, hidden_ms in _lines(task):
+        of_kinds, of_others, of_sets = (
+            part @ kinds for part in (np.moveaxis(each, 1, -1), np.moveaxis(apart, 1, -1), waits)
+        )
+        for link, way, rank in np.ndindex(2, 2, topology.devices):
+            if _peers(topology)[link] == 0:
+                continue
+            of_pieces = of_kinds[:, way, link, rank] + of_others[:, rank]
             some = np.flatnonzero(of_pieces)
             columns = [*placement.taken[some], times[rank, LINKS][phase], *used.values()]
-            values = [*-of_pieces[some], 1.0, *(-waits[one, phase] for one in used)]
-            program.row(columns, values, low=0.0)
+            program.row(columns, [*-of_pieces[some], 1.0, *(-of_sets[one] for one in used)], low=-hidden_ms / unit_ms)
+
+
+def _lines(task: Task) -> list[tuple[int, tuple[float, float, float], float]]:
+    """What each pass takes at least: the pass, shares of the traffic forward, backward and of ids, and ms behind dense layers."""
+    hidden = task.exchange.hidden
+    found = [(0, (1.0, 0.0, 0.0), hidden.values + hidden.ids), (1, (0.0, 1.0, 0.0), hidden.gradients)]
+    if hidden.values:
+        found.append((0, (0.0, 0.0, 1.0), hidden.ids))
+    if hidden.ids:
+        found.append((0, (1.0, 0.0, -1.0), hidden.values))
+    return found
 
 
 def _link_ms(program: Program, task: Task, placement: PlacementVariables) -> tuple[Floats, Floats]:
-    """`(pieces, passes, ways, links, devices)` ms of all-to-alls, sent and received, and `(pieces, passes, devices)` ms of the others."""
+    """`(pieces, 3, ways, links, devices)` ms of all-to-alls, sent and received, and `(pieces, 3, devices)` ms of the others.
+
+    These are forward, backward, and of the ids alone.
+    """
     topology, prices = task.topology, prices_of(task)
     bandwidth = np.array(topology.bandwidth_of("all_to_all"))[:, None] / 1e3
     each, apart = [], []
@@ -167,12 +183,12 @@ def _link_ms(program: Program, task: Task, placement: PlacementVariables) -> tup
                 for key in (("forward", "values"), ("backward", "gradients")):
                     flows[key].sent *= np.array(left)[:, None]
                     flows[key].received *= np.array(left)[:, None]
-            found = passes_of(task, flows)
+            found = (*passes_of(task, flows), flows["forward", "ids"])
             each.append([[flow.sent / bandwidth, flow.received / bandwidth] for flow in found])
             others = np.stack([flow.apart for flow in found])
             if left is not None:
                 values = value_bytes(task, shard_work(task, piece.shard))
-                others[:, piece.shard.devices[0]] += values * prices.dealt[int(way.outputs == "table_row_wise")]
+                others[:2, piece.shard.devices[0]] += values * prices.dealt[int(way.outputs == "table_row_wise")]
             apart.append(others)
     return np.array(each), np.array(apart)
 

@@ -19,7 +19,8 @@ alike, so the segment is cut.
 and k (`cost.flows`), so it costs at least its cheapest extreme at the prices of the relaxed problem. A column block costs its part of
 that: column blocks share values, gradients and weights, but not ids and row-wise states. A pass lasts at least as long as the mean
 device's bytes take on either link, after the latency of a link that carries any. Memory is what all devices have together, less the least
-that buffers of all tables, and pooled tables themselves, can take. The traffic of pooled tables is left out.
+that buffers of all tables, and pooled tables themselves, can take. The traffic of pooled tables is left out. What dense
+layers may hide at most is subtracted.
 """
 
 from __future__ import annotations
@@ -333,7 +334,7 @@ def communication_bound(task: Task) -> tuple[float, TierRelaxation | None]:
     memory = float(sum(task.topology.memory_bytes)) - sum(_least_besides(task, table) for table in task.tables)
     rows = sum(_looked_up(table) * row_memory(task, table) for table in sequences)
     found = relaxation.solve(Limits(memory, None, _least_waits(task, rows, memory)))
-    return (found.bound_ms, relaxation) if found else (0.0, relaxation)
+    return max(0.0, found.bound_ms - task.exchange.hidden.total_ms) if found else 0.0, relaxation
 
 
 def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
@@ -376,7 +377,7 @@ def tier_bound(task: Task, memory: Ints, relaxation: TierRelaxation) -> float:
     free = float(memory.sum()) - sum(_least_besides(task, table) for table in rates.tables)
     looked_up = sum(_looked_up(table) * row_memory(task, table) for table in rates.tables)
     found = relaxation.solve(Limits(free, None, _least_waits(task, looked_up, free)))
-    return found.bound_ms if found else 0.0
+    return max(0.0, found.bound_ms - task.exchange.hidden.total_ms) if found else 0.0
 
 
 def _looked_up(table: Table) -> float:

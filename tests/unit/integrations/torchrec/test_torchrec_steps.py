@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
+from shardwright.cost import cost_model_for
+from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.integrations.torchrec.steps.phases import PHASES, _times
 from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds
@@ -16,7 +18,7 @@ from shardwright.integrations.torchrec.steps.run import Steps, rank_program, ran
 from shardwright.integrations.torchrec.steps.sharded import planned
 from shardwright.measure.collectives.group import PlaceInGroup
 from shardwright.sharding import DeviceCost, Plan, PlanCost, Shard
-from shardwright.task import Table, Task, Topology
+from shardwright.task import DenseTime, Exchange, Table, Task, Topology
 
 pytestmark = pytest.mark.torchrec
 
@@ -114,6 +116,14 @@ def test_a_step_takes_as_long_as_its_slowest_rank():
     assert steps.step_ms == 5.0
     assert steps.spread == pytest.approx(0.8)
     assert steps.predicted("step") is None
+
+
+def test_a_training_without_dense_layers_is_not_compared_with_traffic_that_they_hide():
+    plan = scored(whole(), cost_model_for("cpu"))
+    exchange = Exchange(pipeline="sparse_dist", dense_ms=DenseTime(1e3, 1e3, 1e3))
+    beside = scored(replace(plan, task=replace(plan.task, exchange=exchange)), cost_model_for("cpu"))
+    assert beside.cost.step_ms < plan.cost.step_ms
+    assert Steps(beside, []).predicted("step") == plan.cost.step_ms
 
 
 def test_phases_are_sums_of_their_parts_beside_the_slowest_predicted_device():

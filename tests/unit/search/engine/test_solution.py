@@ -1,5 +1,7 @@
 """A solution must always agree with the plain definition: the score of the shards it stands for, and the oracle's price of its arrays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from shardwright.cost import score
 from shardwright.cost.blocks import Added
 from shardwright.cost.score import traffic
 from shardwright.search.engine.catalog import NO_HOME, EngineArrays
+from shardwright.task import DenseTime, Exchange, Topology
 from shardwright.testing.tasks import conformance_tasks, task_of
 from tests.oracles.engine import all_changes, times_of, waits_of
 from tests.unit.search.engine.searches import MODEL, placed, session_of
@@ -52,6 +55,23 @@ def test_a_solution_costs_what_its_shards_cost(what, spreading):
     solution = placed(prepared, np.inf, spreading)
     assert_counted(prepared, solution)
     assert_agrees(prepared, solution)
+
+
+@pytest.mark.parametrize("hidden", [DenseTime(0.1, 0.0, 0.0), DenseTime(0.0, 0.1, 0.05), DenseTime(0.02, 0.03, 1e6)])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_dense_layers_hide_in_the_search_what_they_hide_in_the_score(hosts, hidden):
+    task = task_of(14, 4 // hosts, hosts=hosts)
+    slow = Topology(
+        hosts, 4 // hosts, "cpu", "4 GB", 1e9, 3e8, 0.0, 0.0
+    )  # latencies are the one thing that the search simplifies
+    task = replace(task, topology=slow, exchange=Exchange(pipeline="sparse_dist", dense_ms=hidden))
+    prepared, _ = session_of(task)
+    solution = placed(prepared)
+    assert_agrees(prepared, solution)
+    bare, _ = session_of(replace(task, exchange=Exchange(pipeline="sparse_dist")))
+    assert solution.step_ms() < score(bare.task, prepared.shards(solution), MODEL).step_ms
+    solution.improve(Stop())
+    assert_counted(prepared, solution)
 
 
 @pytest.mark.parametrize("what", TASKS)
@@ -183,7 +203,7 @@ def random_arrays(rng, gates: int = 0) -> EngineArrays:
         spread_part=np.zeros(1, dtype=np.int64), spread_call=none, spread_vectors=np.zeros((0, HIDDEN + 2)),
         spread_bytes=none, spread_served=np.zeros((0, 3)), spread_apart=np.zeros((0, 2)), spread_sets=none,
         mix=mix, gates=np.array([gates]), base=base, once=rng.random(2),
-        memory=np.full(DEVICES, 50), links=np.array([DEVICES, 2.0, 1e-7, 1e-6, 1e-7, 2e-6]),
+        memory=np.full(DEVICES, 50), links=np.array([DEVICES, 2.0, 1e-7, 1e-6, 1e-7, 2e-6, *rng.choice([0.0, 0.5], 3)]),
     )  # fmt: skip
 
 

@@ -8,12 +8,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
+from shardwright.cost.choice import model_behind
+from shardwright.cost.score import score
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.hardware import available_memory
 from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, gathered, run_rounds
@@ -87,10 +90,19 @@ class Steps:
 
     def predicted(self, phase: str) -> float | None:
         """Predicted ms of a step, or of one of `PHASES`; None if the plan has no cost."""
-        cost = self.plan.cost
+        cost = self._cost
         if cost is None:
             return None
         return cost.step_ms if phase == STEP else PHASES[phase][1](cost)
+
+    @cached_property
+    def _cost(self) -> PlanCost | None:
+        """The plan's cost if dense layers hide nothing: the trainings have no pipeline, and next to no dense layers."""
+        plan, exchange = self.plan, self.plan.task.exchange
+        if plan.cost is None or not exchange.hidden.total_ms:
+            return plan.cost
+        bare = replace(plan.task, exchange=replace(exchange, dense_ms=0.0))
+        return score(bare, plan.shards, model_behind(plan))
 
 
 Measure = Callable[[Sequence[Plan], Rounds], list[Steps]]

@@ -1,0 +1,110 @@
+"""What dense layers that hide traffic change on the public models: predicted steps, plans and bounds.
+
+    python -m benchmarks.overlap                     # results/overlap.md
+    python -m benchmarks.overlap --models FOLDER     # with task files of further models, NAME.task.yaml
+
+The time of the dense layers is an assumption: the published step less the predicted embedding part, or as long as the embedding part if no
+step is published. In one setting all of it needs embeddings, as in TorchRec's DLRM; in the other, a tenth hides values, a fifth gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import shardwright as sw
+from benchmarks import results_table
+from benchmarks.public_models import cases, read
+from shardwright.cost import cost_model_for, score
+from shardwright.errors import InfeasibleTask
+from shardwright.task import DenseTime
+
+SECONDS = 10.0
+JOURNAL = Path("overlap.jsonl")
+IDS, ALL = "ids", "all"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="task files of further models, NAME.task.yaml")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in the model's name")
+    parser.add_argument("--journal", type=Path, default=JOURNAL)
+    options = parser.parse_args(arguments)
+    known, rows = {row["case"]: row for row in read(options.journal)}, []
+    for name, task, step_ms, _ in cases(options.models):
+        if options.only not in name or task.topology.devices == 1:
+            continue
+        row = known.get(name) or _outcome(name, task, step_ms)
+        if name not in known:
+            with options.journal.open("a", encoding="utf-8") as journal:
+                journal.write(json.dumps(row) + "\n")
+            print(row, file=sys.stderr, flush=True)
+        rows.append(row)
+    write(rows, "python -m benchmarks.overlap" + (" --models FOLDER" if options.models else ""))
+
+
+def _outcome(name: str, task: sw.Task, published_ms: float | None) -> dict[str, Any]:
+    task = replace(task, exchange=replace(task.exchange, pipeline="sparse_dist"))
+    try:
+        bare = sw.plan(task, time_limit=SECONDS, runs_on="torchrec")
+    except InfeasibleTask as error:
+        return {"case": name, "why": str(error)}
+    assert bare.cost is not None
+    step = bare.cost.step_ms
+    dense = max(published_ms - step, 0.0) if published_ms else step
+    row = {"case": name, "dense": dense, "step": step, "bound": bare.bound_ms, "kernels": bare.cost.compute_ms}
+    for setting, hidden in ((IDS, DenseTime(ids=dense)), (ALL, DenseTime(0.1 * dense, 0.7 * dense, 0.2 * dense))):
+        beside = replace(task, exchange=replace(task.exchange, dense_ms=hidden))
+        model = cost_model_for(task.topology.device, task.optimizer)
+        kept = score(beside, bare.shards, model).step_ms
+        plan = sw.plan(beside, time_limit=SECONDS, runs_on="torchrec")
+        assert plan.cost is not None
+        others = [one for one in task.tables if plan.sharding_type(one.name) != bare.sharding_type(one.name)]
+        row[setting] = {"kept": kept, "step": plan.cost.step_ms, "bound": plan.bound_ms, "types": len(others)}
+    return row
+
+
+def write(rows: list[dict[str, Any]], command: str) -> None:
+    """Write the page."""
+    results_table.write_results(
+        "overlap",
+        "Public models beside dense layers: what hidden traffic changes",
+        [
+            (
+                f"Predicted embedding parts in ms, of plans for TorchRec, `auto` with {SECONDS:g} s, `pipeline: sparse_dist`. The dense "
+                "layers' time is assumed: the published step less the embedding part, or as long as the embedding part if no step is "
+                "published (*). *Same plan* is the plan that knows of no dense layers, with the dense layers; *new plan* is searched with "
+                "them. The last column counts tables of another sharding type. " + what,
+                ("model, GPUs, batch", "dense layers", "without", "gap", "same plan", "new plan", "gain", "bound", "gap with", "kernels",
+                 "other types"),
+                [_cells(row, setting) for row in rows if "why" not in row],
+            )
+            for setting, what in (
+                (IDS, "Here all dense layers need embeddings, `dense_ms: D`, and hide ids alone."),
+                (ALL, "Here a tenth of them hides values, 70% ids and a fifth gradients."),
+            )
+        ],
+        command,
+    )  # fmt: skip
+
+
+def _cells(row: dict[str, Any], setting: str) -> list[str]:
+    found, starred = row[setting], "" if row["dense"] != row["step"] else "*"
+    return [
+        row["case"], f"{row['dense']:.2f}{starred}", f"{row['step']:.2f}", _gap(row["step"], row["bound"]), f"{found['kept']:.2f}",
+        f"{found['step']:.2f}", f"{1 - found['step'] / found['kept']:.1%}", f"{found['bound']:.2f}" if found["bound"] else "–",
+        _gap(found["step"], found["bound"]), f"{row['kernels']:.2f}", str(found["types"]),
+    ]  # fmt: skip
+
+
+def _gap(step: float, bound: float | None) -> str:
+    return f"{step / bound - 1:.1%}" if bound else "–"
+
+
+if __name__ == "__main__":
+    main()
