@@ -25,6 +25,11 @@ Recipe: TypeAlias = Callable[[Samples, int, float], ComputeModel]
 """Makes a model from samples, a seed, and the effort as a share of the usual updates."""
 
 FEWEST_SETS = 30
+"""Fewest sets that a model is trained on."""
+
+FEWEST_SCALING = 5
+"""Fewest sets that a model learned elsewhere is scaled by."""
+
 _BATCH = 64
 _UPDATES, _FINE_UPDATES = 500, 300
 _RATE, _FINE_RATE = 4e-3, 1e-3
