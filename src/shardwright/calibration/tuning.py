@@ -147,7 +147,7 @@ def tune(
     with calibration_lock(cache_folder()):
         kept = _kept_plan(fitted, machine)
         controls = control_works(kind, task.optimizer)
-        measurer = visitor or Measurer(kind, None, max(room, arena_bytes(controls)))
+        measurer = visitor or Measurer(kind, None, arena_bytes(controls))
         with SampleStore(samples_folder(), machine) as store:
             measured = Comparison(
                 measurer, controls, store, lambda: tell(monotonic() - began, 60 * minutes, run.doing),
@@ -155,7 +155,8 @@ def tune(
             )  # fmt: skip
             run = Tuner(
                 fitted, runs_on, base, measured,
-                seed=seed, seconds=60 * minutes, keep=lambda best: best.save(kept), earlier=_earlier(kept, fitted), began=began,
+                seed=seed, seconds=60 * minutes, keep=lambda best: best.save(kept), earlier=_earlier(kept, fitted),
+                began=began, room_bytes=max(room, arena_bytes(controls)),
             )  # fmt: skip
             try:
                 run.run()
@@ -267,6 +268,7 @@ class Tuner(Interruptible):
         keep: called with every plan that becomes the best.
         earlier: the best plan of an earlier run; None if there is none.
         began: `time.monotonic()` at which the time began.
+        room_bytes: most bytes that the tables of a device may take.
         best: the best plan so far.
         first: the plan that planning alone finds.
         model: the model corrected by the measurements so far.
@@ -285,6 +287,7 @@ class Tuner(Interruptible):
     keep: Callable[[Plan], None]
     earlier: Plan | None = None
     began: float = field(default_factory=monotonic)
+    room_bytes: int = 1 << 62
     best: Candidate = field(init=False)
     first: Candidate = field(init=False)
     model: CorrectedModel | None = field(default=None, init=False)
@@ -349,8 +352,9 @@ class Tuner(Interruptible):
         self.doing = "measuring the first plan"
         self.first = self.best = min(found, key=lambda one: one.promised_ms)
         others = [one for one in found if one is not self.first]
+        self.measured.make_room((work for one in found for work in one.works), self.room_bytes)
         self.measured.visit_controls()
-        self._foresee(found)
+        self._foresee()
         self.measured.visit(self.first.works, 1)
         if not self.measured.can_measure(self.first):
             why = next(self.measured.failed[work] for work in self.first.works if work in self.measured.failed)
@@ -365,7 +369,7 @@ class Tuner(Interruptible):
             self.measured.visit(works, quiet, until=self._until(_AT_FIRST))
         self._judge(0, others)
 
-    def _foresee(self, found: Sequence[Candidate]) -> None:
+    def _foresee(self) -> None:
         """Say what can be measured in the time if that is not one plan."""
         lacking = self.measured.lacking(self.first)
         seconds = self.measured.expected_s(lacking)
@@ -428,6 +432,7 @@ class Tuner(Interruptible):
             self.doing = f"round {number}: measuring"
             before = self.measured.step_ms(self.best)
             until = self._until(1 - _RESERVE)
+            self.measured.make_room((work for one in proposals for work in one.works), self.room_bytes)
             self.measured.visit(self.best.works, min(2 + number // 2, _MOST_QUIET), until)
             self.measured.visit([work for one in proposals for work in one.works], 1, until)
             idle = 0 if self._judge(number, proposals) else idle + 1

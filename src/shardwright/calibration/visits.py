@@ -24,10 +24,11 @@ from shardwright.calibration.sets import Set
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import beside_kernels_ms, communication_ms, device_ms
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.device_work import DeviceWork, Visit, device_works
+from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
 from shardwright.measure.measuring import (
     BETWEEN_CONTROLS,
     Controls,
+    Measurer,
     settled,
     standard_error,
     time_of,
@@ -41,6 +42,7 @@ from shardwright.sharding.plan import Plan
 
 _MOST_FAILED = 10  # failures in a row that blame the backend rather than a work
 _DRAWS = 400
+_ROOM_TO_MOVE = 1.25  # room for tables over what a plan needs, so that plans some moves away find room too
 
 
 class Visitor(Protocol):
@@ -101,6 +103,15 @@ class Visits:
     def _predicted_ms(self, work: DeviceWork) -> float:
         return max(sum(device_ms(self.model, work.works)), 1e-6) if self.model is not None else 1.0
 
+    def make_room(self, works: Iterable[DeviceWork], most_bytes: int) -> None:
+        """Have the measuring process hold the tables of these works and somewhat larger ones; touching all of a memory takes long."""
+        if isinstance(self.visitor, Measurer):
+            needed = arena_bytes([*works, *self.controls])
+            if needed > self.visitor.options.arena_bytes:
+                self.visitor.make_room(
+                    max(min(int(_ROOM_TO_MOVE * needed), most_bytes), self.visitor.options.arena_bytes)
+                )
+
     def visit_controls(self) -> None:
         """Visit the controls once.
 
@@ -148,8 +159,8 @@ class Visits:
                 raise
             return None
         self._failures = 0
-        if self._visits:  # the first visit starts the measuring process
-            self.pace.saw(work, sum(visit.times_ms), monotonic() - began)
+        # The steps of the visit alone: the time around them may have started a measuring process.
+        self.pace.saw(work, sum(visit.times_ms), sum(visit.spent.values()) or monotonic() - began)
         self._ratios.append(sum(visit.times_ms) / self._predicted_ms(work))
         self._visits.setdefault(work, []).append(visit)
         if self.store is not None:

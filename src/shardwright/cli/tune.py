@@ -36,7 +36,9 @@ def run(
         Path | None,
         option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON, with its measurements."),
     ] = None,
-    minutes: Annotated[float, typer.Option("--minutes", metavar="MINUTES", help="How long it may take.")] = 5.0,
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="MINUTES", help="How long it may take once the program has started.")
+    ] = 5.0,
     device: Annotated[
         str | None, option("--device", metavar="cpu|cuda", text="Device to measure on; by default the task's.")
     ] = None,
