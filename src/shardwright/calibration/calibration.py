@@ -191,7 +191,7 @@ def _calibrated(
     )
     if run.learnable:
         told(monotonic() - began, len(observed), None, "training the model")
-        covered = _coverage(task, machine, optimizer, batch_size, curriculum.kinds)
+        covered = coverage(task, machine, optimizer, batch_size, curriculum.kinds)
         result = _with_model(result, run, covered, path_for(covered, machine))
     else:
         before = error_of(run.start, observed.samples()) if run.start is not None and len(observed) else None
@@ -245,7 +245,7 @@ def _better(found: Validated, older: ComputeModel, samples: Samples, new: int) -
     return error <= error_of(older, samples.select(recent))
 
 
-def _coverage(
+def coverage(
     task: Task | None, machine: Fingerprint, optimizer: str, batch_size: int, kinds: Iterable[str]
 ) -> dict[str, str]:
     """Metadata that says what a model covers: hardware, optimizer, batch size, kinds of tables, and the task if there is one."""

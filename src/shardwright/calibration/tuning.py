@@ -18,17 +18,20 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
 import numpy as np
 
+from shardwright.calibration.calibration import coverage
 from shardwright.calibration.moves import Moves
 from shardwright.calibration.pace import check_enough, check_minutes, minutes_text
 from shardwright.calibration.sets import fitted_task
 from shardwright.calibration.visits import Candidate, Comparison, Visitor, calibration_lock
-from shardwright.cost.choice import cache_folder, resolve_cost_model, samples_folder
-from shardwright.cost.files import device_type
+from shardwright.cost.choice import cache_folder, keep_model, path_for, resolve_cost_model, samples_folder
+from shardwright.cost.correction import CorrectedModel
+from shardwright.cost.files import device_type, kind_of_table, telling_name
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score, scored
 from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed, counted
@@ -43,7 +46,7 @@ from shardwright.hardware import (
 from shardwright.measure.device_work import arena_bytes
 from shardwright.measure.measuring import Measurer, control_works
 from shardwright.measure.store import SampleStore
-from shardwright.modelling.correction import CorrectedModel, corrected, with_cut_price
+from shardwright.modelling.correction import corrected, held_out_error, with_cut_price
 from shardwright.search.solve import plan
 from shardwright.search.strategy import Interruptible
 from shardwright.sharding.costs import Trial, Tuning
@@ -83,6 +86,7 @@ class Tuned:
             plan was measured whole in the time, the plan that planning alone finds, without `tuning`.
         first: the plan that planning alone finds.
         model: the model corrected by the measurements; None if nothing was measured.
+        path: the file of this model, whose name planning takes too; None if there is no model, or no file can hold its base.
         bound_ms: lower bound on the step of every plan, proven for the corrected model; None if no search with it gave a bound.
         slower: time of the controls over their time when the model was learned; None if unknown.
         stopped: "floor", "no gain", "time" or "interrupted".
@@ -100,6 +104,7 @@ class Tuned:
     seconds: float
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    path: Path | None = None
 
 
 def tune(
@@ -164,19 +169,46 @@ def tune(
                 if isinstance(measurer, Measurer):
                     measurer.close()
             slower = measured.of_controls().slower_than(getattr(base, "metadata", {}))
+    model, path = _kept_model(run, task, machine)
     first = _for_task(run.first.plan, task, base, None)
     best = first if run.best is run.first else _for_task(run.best.plan, task, base, first)
     return Tuned(
         plan=replace(best, tuning=run.result(), search_s=monotonic() - began),
         first=first,
-        model=run.model,
+        model=model,
         bound_ms=run.bound_ms,
         slower=slower,
         stopped=run.stopped,
         seconds=monotonic() - began,
         failed=tuple(measured.failed.values()),
         notes=(note,) if note else (),
+        path=path,
     )
+
+
+def _kept_model(run: Tuner, task: Task, machine: Fingerprint) -> tuple[CorrectedModel | None, Path | None]:
+    """The corrected model with its metadata, and the file in the cache folder that now holds it."""
+    if run.model is None:
+        return None, None
+    works, times, noise = run.measured.samples()
+    error = held_out_error(run.base, run.task, [work.works for work in works], times, noise)
+    kinds = {kind_of_table(table.pooled, table.dtype) for table in task.tables}
+    metadata = coverage(task, machine, task.optimizer, task.batch_size, kinds) | {
+        "tuned": f"from {run.base.name}",
+        "samples": str(len(works)),
+        "controls": run.measured.of_controls().text(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "calibrated_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if error is not None:
+        metadata |= {"mean_error": f"{error:.5f}", "test_sets": str(len(works))}
+    named = metadata | {"name": telling_name(run.model)}
+    model, path = replace(run.model, metadata=named), path_for(metadata, machine)
+    try:
+        keep_model(model, path)
+    except InvalidInput:  # the base is a plug-in
+        return run.model, None
+    return model, path
 
 
 def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:

@@ -127,6 +127,7 @@ def _document(found: Tuned, output: Path | None) -> dict[str, Any]:
         "stopped": found.stopped,
         "seconds": found.seconds,
         "controls_slower": found.slower,
+        "model": str(found.path) if found.path else None,
         "corrections": corrections,
         "corrected_bound_ms": found.bound_ms,
         "notes": list(found.notes),
@@ -146,6 +147,10 @@ def _more(found: Tuned) -> str:
         lines.append(
             f"the model was corrected by {forward} forward, {backward} backward, and {found.model.cut_price:+.4f} ms a shard{proven}"
         )
+        if found.path is not None:
+            lines.append(
+                f"saved this model as {found.model.name}: for other plans of the same tables, pass --model {found.model.name}"
+            )
     if found.slower is not None:
         lines.append(f"controls {signed(found.slower - 1)} against their time when the model was learned")
     return "\n".join(lines)
