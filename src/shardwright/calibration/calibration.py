@@ -67,6 +67,7 @@ _LAST_TRAINING, _BRIEF_TRAINING = (
 _HALVES_S = 3.0  # duration of a training on halves until one is known
 # Share of the time, and most seconds, kept for the last training until a first training shows how long one takes.
 _RESERVE, _LEAST_RESERVE_S, _MOST_RESERVE_S = 0.2, 8.0, 15.0
+_TRAINS_S = 20.0  # least time in which a model is trained: in less, the start model is scaled
 _SCALING_S = 1.0  # time kept for scaling the start model if no training fits
 _OF_LEFT, _OF_USUAL = 0.25, 2.0  # a set may take this share of the time left, or this factor on a usual set
 _FEWEST_CHOSEN = 10
@@ -302,6 +303,8 @@ class Calibrating(Interruptible):
         self._ready = self.began  # when the controls are measured
         self._error: float | None = None
         self._halves_s = _HALVES_S
+        # Loading torch and training take seconds, whatever was measured.
+        self._trains = self.start is None or self.seconds >= _TRAINS_S
         self._reserve = min(max(_RESERVE * self.seconds, _LEAST_RESERVE_S), _MOST_RESERVE_S)
         self.stopped = "time"
 
@@ -318,13 +321,13 @@ class Calibrating(Interruptible):
                 self.stopped = "interrupted"
 
     def _measure(self) -> None:
-        if self.seconds > 2 * _MOST_RESERVE_S:
+        if self._trains:
             import torch  # noqa: F401  # a training may fit, and should not begin by loading torch for seconds
         self.observed.visit_controls()
         self._ready = monotonic()
         models: Sequence[ComputeModel] = [self.start] if self.start is not None else []
         goal, foreseen, tried = FEWEST_SETS, False, True
-        if len(self.observed) >= FEWEST_SETS and self._left > 2 * self._reserve:  # from earlier calibrations
+        if len(self.observed) >= FEWEST_SETS and self._time_to_train:  # from earlier calibrations
             models, goal = self._trained()
         while tried and not (foreseen and self._over):
             lacking = max(goal - len(self.observed), _FEWEST_CHOSEN)
@@ -346,27 +349,32 @@ class Calibrating(Interruptible):
             self._visit_again(len(queue) // _AGAIN)
             if len(self.observed) < FEWEST_SETS and self._left <= 0:
                 self._reserve = _SCALING_S
-            elif len(self.observed) >= goal and self._left > 2 * self._reserve:
+            elif len(self.observed) >= goal and self._time_to_train:
                 models, goal = self._trained()
         if self.observed.fits(self.observed.controls, self.began + self.seconds - self._reserve):
             self.observed.visit_controls()
+
+    @property
+    def _time_to_train(self) -> bool:
+        """Whether a training, the last one and some sets in between fit into the time left."""
+        return self._trains and self._left > 2 * self._reserve
 
     def _foresee(self, queue: Sequence[Group]) -> None:
         """Say what the machine can do in the time if that is less than a model of its own; all time then goes to measuring."""
         needed = FEWEST_SETS - len(self.observed)
         seconds = self._seconds_of(queue)
         count = int(np.searchsorted(np.cumsum(seconds), self._left, side="right"))
-        if count >= min(needed, len(seconds)):
+        if self._trains and count >= min(needed, len(seconds)):
             return
         self._reserve = _SCALING_S
         count = len(self.observed) + int(np.searchsorted(np.cumsum(seconds), self._left, side="right"))
         if count < FEWEST_SCALING or self.start is None:
             outcome = f"too few to learn from, since {FEWEST_SCALING if self.start else FEWEST_SETS} are needed; they are kept"
         else:
-            outcome = "these scale the default model"
+            outcome = "they scale the default model"
         warnings.warn(
-            f"about {counted(count, 'set')} of the {FEWEST_SETS} that a model of its own needs fit into {self.seconds:.0f} s: {outcome}; "
-            f"for all, give --minutes {self._enough(needed, float(seconds.mean()))}",
+            f"about {counted(count, 'set')} can be measured in {self.seconds:.0f} s: {outcome}; a model of its own needs "
+            f"{FEWEST_SETS} sets, and about --minutes {self._enough(needed, float(seconds.mean()))}",
             stacklevel=2,
         )
 
@@ -391,7 +399,7 @@ class Calibrating(Interruptible):
         """Minutes in which a model of its own is made, if `lacking` sets take `each` seconds."""
         start = self._ready - self.began
         reserve = max(_LEAST_RESERVE_S, self._reserve)
-        return minutes_text(1.1 * (start + lacking * each) + reserve)
+        return minutes_text(max(1.1 * (start + max(0, lacking) * each) + reserve, _TRAINS_S))
 
     def too_few(self) -> str:
         """What was measured, if that is too little for a model of its own, and how long the rest takes."""
@@ -439,7 +447,9 @@ class Calibrating(Interruptible):
     def finished(self) -> tuple[Validated, ComputeModel]:
         """The best recipe, and the model that it makes of all sets; with few sets or little time, the start model is only scaled."""
         samples, remaining = self.observed.samples(), self.seconds - (monotonic() - self.began)
-        if self.start is not None and (len(samples) < FEWEST_SETS or remaining < _BRIEF_TRAINING * self._halves_s):
+        if self.start is not None and (
+            not self._trains or len(samples) < FEWEST_SETS or remaining < _BRIEF_TRAINING * self._halves_s
+        ):
             best = validated(samples, {"scaled": self.ways["scaled"]}, _FOLDS, self.curriculum.seed)
             return best, best.recipe(samples, self.curriculum.seed, _EFFORT)
         full = len(samples) >= _FEW and remaining >= _LAST_TRAINING * self._halves_s

@@ -151,9 +151,7 @@ def test_fewer_sets_make_no_model_and_are_kept(cache_folder):
     assert not user_models()
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(40.0, "these scale the default model"), (20.0, "too few to learn from")]
-)
+@pytest.mark.parametrize(("seconds", "told"), [(40.0, "they scale the default model"), (20.0, "too few to learn from")])
 def test_a_time_limit_is_kept_and_what_fits_is_said_first(cache_folder, monkeypatch, seconds, told):
     """30 sets would take a minute."""
     visitor = Slower()
@@ -163,7 +161,7 @@ def test_a_time_limit_is_kept_and_what_fits_is_said_first(cache_folder, monkeypa
         monkeypatch.setattr(calibration, "FEWEST_SCALING", 12)
     with pytest.warns(
         UserWarning,
-        match=rf"of the 30 that a model of its own needs fit into {seconds:.0f} s: {told}.*give --minutes [12]",
+        match=rf"can be measured in {seconds:.0f} s: {told}.*needs 30 sets, and about --minutes [12]",
     ):
         found = calibrate(minutes=seconds / 60, visitor=visitor)
     assert visitor.now <= seconds
