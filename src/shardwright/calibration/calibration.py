@@ -37,7 +37,6 @@ from shardwright.measure.store import SampleStore
 from shardwright.modelling.accuracy import Accuracy, accuracy_metadata
 from shardwright.modelling.adapting import FEWEST_SCALING, FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
 from shardwright.modelling.dataset import Samples
-from shardwright.modelling.training import width_of
 from shardwright.search.strategy import Interruptible
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
@@ -177,7 +176,7 @@ def _calibrated(
         curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(earlier) if earlier else 0)
         if start is None and device in GPUS:
             start = _published(device, optimizer, curriculum, cache_bytes(kind))
-        ways = recipes(start, cache_bytes(kind), width_of(kind))
+        ways = recipes(start, cache_bytes(kind), kind)
         with Measurer(kind, None, room + _PAGES) if visitor is None else nullcontext(visitor) as measurer:
             observed = Observed(measurer, controls, store, lambda: run.tell("measuring"), batch_size, earlier,
                                 until=began + seconds, model=start, pace=curriculum.seconds)  # fmt: skip
@@ -322,7 +321,7 @@ class Calibrating(Interruptible):
 
     def _measure(self) -> None:
         if self._trains:
-            import torch  # noqa: F401  # a training may fit, and should not begin by loading torch for seconds
+            import shardwright.modelling.training  # noqa: F401  # loads torch for seconds, which a training later should not
         self.observed.visit_controls()
         self._ready = monotonic()
         models: Sequence[ComputeModel] = [self.start] if self.start is not None else []

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import WIDE, ComputeModel
 from shardwright.modelling.accuracy import Accuracy, accuracy, predict
 from shardwright.modelling.dataset import Samples, pairs_of
-from shardwright.modelling.training import TrainingOptions, Width, fitted
+
+if TYPE_CHECKING:
+    from shardwright.modelling.training import TrainingOptions, Width
 
 Recipe: TypeAlias = Callable[[Samples, int, float], ComputeModel]
 """Makes a model from samples, a seed, and the effort as a share of the usual updates."""
@@ -54,17 +56,24 @@ class Validated:
     predicted: Floats
 
 
-def recipes(start: ComputeModel | None, caches: tuple[int, int], width: Width = "own") -> dict[str, Recipe]:
+def recipes(
+    start: ComputeModel | None, caches: tuple[int, int], device_kind: str = "cpu", width: Width | None = None
+) -> dict[str, Recipe]:
     """The recipes for a model, by name.
 
     Args:
         start: a model that was learned elsewhere; if None, "from nothing" is the only recipe.
         caches: bytes of the caches of the measuring machine.
-        width: see `TrainingOptions`.
+        device_kind: kind of the measuring machine, "cpu" or "cuda".
+        width: see `TrainingOptions`; by default that of such a machine.
     """
 
+    kind = device_kind, width
+
     def from_nothing(samples: Samples, seed: int, effort: float) -> ComputeModel:
-        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, width, seed), caches)
+        from shardwright.modelling.training import fitted  # needs torch
+
+        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, kind, seed), caches)
 
     if start is None:
         return {"from nothing": from_nothing}
@@ -73,7 +82,9 @@ def recipes(start: ComputeModel | None, caches: tuple[int, int], width: Width = 
         return scaled(start, samples)
 
     def fine_tuned(samples: Samples, seed: int, effort: float) -> ComputeModel:
-        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, width, seed)
+        from shardwright.modelling.training import fitted
+
+        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, kind, seed)
         return fitted(samples, options, caches, scaled(start, samples))
 
     return {"scaled": scaled_only, "fine-tuned": fine_tuned, "from nothing": from_nothing}
@@ -139,6 +150,12 @@ def _parts(samples: Samples, folds: int, seed: int) -> Ints:
     return part
 
 
-def _options(samples: Samples, updates: float, rate: float, width: Width, seed: int) -> TrainingOptions:
+def _options(
+    samples: Samples, updates: float, rate: float, kind: tuple[str, Width | None], seed: int
+) -> TrainingOptions:
+    from shardwright.modelling.training import TrainingOptions, width_of
+
     epochs = math.ceil(updates / math.ceil(len(samples) / _BATCH))
-    return TrainingOptions(epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, width=width, seed=seed)
+    return TrainingOptions(
+        epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, width=width_of(device_kind), seed=seed
+    )
