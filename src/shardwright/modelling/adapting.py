@@ -67,13 +67,12 @@ def recipes(
         device_kind: kind of the measuring machine, "cpu" or "cuda".
         width: see `TrainingOptions`; by default that of such a machine.
     """
-
-    kind = device_kind, width
+    machine = device_kind, width
 
     def from_nothing(samples: Samples, seed: int, effort: float) -> ComputeModel:
         from shardwright.modelling.training import fitted  # needs torch
 
-        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, kind, seed), caches)
+        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, machine, seed), caches)
 
     if start is None:
         return {"from nothing": from_nothing}
@@ -84,7 +83,7 @@ def recipes(
     def fine_tuned(samples: Samples, seed: int, effort: float) -> ComputeModel:
         from shardwright.modelling.training import fitted
 
-        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, kind, seed)
+        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, machine, seed)
         return fitted(samples, options, caches, scaled(start, samples))
 
     return {"scaled": scaled_only, "fine-tuned": fine_tuned, "from nothing": from_nothing}
@@ -151,11 +150,12 @@ def _parts(samples: Samples, folds: int, seed: int) -> Ints:
 
 
 def _options(
-    samples: Samples, updates: float, rate: float, kind: tuple[str, Width | None], seed: int
+    samples: Samples, updates: float, rate: float, machine: tuple[str, Width | None], seed: int
 ) -> TrainingOptions:
     from shardwright.modelling.training import TrainingOptions, width_of
 
     epochs = math.ceil(updates / math.ceil(len(samples) / _BATCH))
+    kind, width = machine
     return TrainingOptions(
-        epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, width=width_of(device_kind), seed=seed
+        epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, width=width or width_of(kind), seed=seed
     )
