@@ -88,7 +88,7 @@ def _rows(
     samples, kinds = samples_of(table), np.array(table["kind"].to_pylist())
     for size in [0, *(size for size in sizes if size <= (1 - TEST_SHARE) * len(samples))]:
         for origin, start in [*starts.items(), *([("nothing", None)] if size else [])]:
-            ways = recipes(start, caches, width) if size else {"as it is": None}
+            ways = recipes(start, caches, width=width) if size else {"as it is": None}
             for name, recipe in ways.items():
                 if start is not None and name == "from nothing":
                     continue

@@ -20,7 +20,7 @@ NOT_RUN = {
     "README.md": 2,
     "tutorials/calibrating.md": 2,
     "tutorials/torchrec.md": 1,
-    "tutorials/tuning.md": 3,
+    "tutorials/tuning.md": 4,
 }
 
 

@@ -35,6 +35,14 @@ def files(tmp_path_factory):
     return found
 
 
+def test_a_phone_shows_both_plans_without_scrolling_aside(visit, files):
+    page = visit(files["two"], color_scheme="dark", viewport=PHONE)
+    fits = "(tables) => tables.map((one) => one.scrollWidth <= one.parentElement.clientWidth)"
+    assert page.locator("#compare table, #change table").evaluate_all(fits) == [True, True]
+    page.locator("details").evaluate_all("(found) => found.forEach((one) => { one.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def headings(page):
     return page.locator("h2:not(.unseen)").all_inner_texts()
 

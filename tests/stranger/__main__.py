@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -28,12 +29,14 @@ class Step:
         command: the command line; `shardwright` and `python` are those of the environment.
         says: words that it has to print.
         code: its exit code.
+        names: a pattern whose group is a name that it prints; `NAME` in later commands stands for it.
     """
 
     what: str
     command: str
     says: tuple[str, ...] = ()
     code: int = 0
+    names: str = ""
 
 
 WAY = (
@@ -70,6 +73,31 @@ WAY = (
     Step(
         "how many devices?", "shardwright scale two.yaml --hosts 1,2 --devices h100-8 --price h100=2.5", ("$/billion",)
     ),
+    Step("too little time to measure", "shardwright tune two.yaml --minutes 0.05", ("give at least --minutes 0.2",), 2),
+    Step(
+        "a cost model of this machine",
+        "shardwright calibrate two.yaml --minutes 0.4",
+        ("sets measured in", "saved "),
+        names=r"model (cpu/\S+) made",
+    ),
+    Step("what it is", "shardwright models show NAME", ("mean_error",)),
+    Step(
+        "plans by it", "shardwright plan two.yaml --model NAME -o named.json", ("cost model NAME: calibrated on this",)
+    ),
+    Step("a plan that names it", "shardwright review named.json --time-limit 2"),
+    Step(
+        "a plan by measuring",
+        "shardwright tune two.yaml --minutes 0.4 -o tuned.json",
+        ("measured step", "saved tuned.json"),
+        names=r"pass --model (\S+)",
+    ),
+    Step(
+        "plans by its model",
+        "shardwright plan two.yaml --model NAME -o again.json",
+        ("cost model NAME: tuned on this",),
+    ),
+    Step("both side by side", "shardwright report tuned.json again.json -o two.html", ("saved two.html",)),
+    Step("a plan's kernels", "shardwright verify tuned.json --rounds 1"),
     Step(
         "two steps of training, two processes", f"python {Path(__file__).with_name('trained.py')} .", ("two steps on",)
     ),
@@ -89,7 +117,7 @@ TAKEN = (
     ("`plan`: strategy", "certified, greedy, …", "`plan --strategy`, `compare --strategies`"),
     ("`models`", "names", "`--model`, `models show`, `models remove`"),
     ("`plan --export torchrec`", "plan_torchrec.py", "a training script"),
-    ("`calibrate`, `train -o`", "a model, by name or file", "`--model`"),
+    ("`calibrate`, `tune`, `train -o`", "a model, by name or file", "`--model` of every command, `models show`"),
     ("`learn -o`", "policy.safetensors", "`plan --policy`"),
     ("`verify --json`", "measured times", "`report --measured`"),
 )
@@ -102,10 +130,10 @@ def walk(folder: Path, programs: Path) -> list[tuple[str, str, float]]:
         AssertionError: a step says or does something else.
     """
     write_logs(folder)
-    found = []
+    found, name = [], "NAME"
     for step in WAY:
         _prepare(folder, step)
-        words = shlex.split(step.command)
+        words = shlex.split(step.command.replace("NAME", name))
         command = [
             sys.executable if words[0] == "python" and programs == Path(sys.executable).parent else programs / words[0]
         ]
@@ -121,8 +149,12 @@ def walk(folder: Path, programs: Path) -> list[tuple[str, str, float]]:
         )
         said = done.stdout + done.stderr
         assert done.returncode == step.code, f"{step.command}: exit code {done.returncode}\n{said[-2000:]}"
-        missing = [text for text in step.says if text not in said]
+        missing = [text for text in step.says if text.replace("NAME", name) not in said]
         assert not missing, f"{step.command}: does not say {missing}\n{said[-3000:]}"
+        if step.names:
+            printed = re.search(step.names, said)
+            assert printed, f"{step.command}: prints no name like {step.names}\n{said[-3000:]}"
+            name = printed[1]
         found.append((step.what, step.command.replace(str(ROOT), "…"), monotonic() - begin))
     return found
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -14,9 +13,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.calibration.curriculum import Curriculum
+from shardwright.calibration.pace import check_enough, check_minutes, minutes_text
 from shardwright.calibration.sets import Group, Set, fitted_task
-from shardwright.calibration.visits import Observed, Visitor, calibration_lock, check_minutes, earlier_samples
+from shardwright.calibration.visits import Observed, Visitor, calibration_lock, earlier_samples
 from shardwright.cost.choice import cache_folder, keep_model, path_for, samples_folder, task_digest
 from shardwright.cost.files import bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
@@ -34,9 +35,8 @@ from shardwright.hardware import (
 from shardwright.measure.measuring import Measurer, control_works
 from shardwright.measure.store import SampleStore
 from shardwright.modelling.accuracy import Accuracy, accuracy_metadata
-from shardwright.modelling.adapting import FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
+from shardwright.modelling.adapting import FEWEST_SCALING, FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
 from shardwright.modelling.dataset import Samples
-from shardwright.modelling.training import width_of
 from shardwright.search.strategy import Interruptible
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
@@ -59,13 +59,16 @@ _GROWTH = 2.0  # factor on the number of sets from one training to the next
 _HALVES, _FOLDS = 2, 4
 _EFFORT = 0.5  # effort of every training except the last
 _FEW = 60  # with fewer sets, more training effort gains nothing
-_FIRST_SETS = 5  # sets from which the number of sets in a time is foreseen
-_START_S = (
-    3.0  # seconds that a run takes before its first set: it starts the measuring process and measures the controls
-)
-_LAST_TRAINING = 4.5  # duration of the last training over the one before: it has more folds and updates
+_LAST_TRAINING, _BRIEF_TRAINING = (
+    4.5,
+    2.5,
+)  # duration of the last training, at full and at half effort, over one on halves
+_HALVES_S = 3.0  # duration of a training on halves until one is known
 # Share of the time, and most seconds, kept for the last training until a first training shows how long one takes.
-_RESERVE, _MOST_RESERVE_S = 0.2, 15.0
+_RESERVE, _LEAST_RESERVE_S, _MOST_RESERVE_S = 0.2, 8.0, 15.0
+_TRAINS_S = 20.0  # least time in which a model is trained: in less, the start model is scaled
+_SCALING_S = 1.0  # time kept for scaling the start model if no training fits
+_OF_LEFT, _OF_USUAL = 0.25, 2.0  # a set may take this share of the time left, or this factor on a usual set
 _FEWEST_CHOSEN = 10
 _AGAIN = 3  # for this many sets, at most one disturbed set is visited again
 
@@ -76,7 +79,8 @@ class Calibration:
 
     Attributes:
         path: the model's file; None if none was saved.
-        model: the model with its metadata; None if there were too few sets to train one.
+        model: the model with its metadata: trained, or the start model scaled if there were too few sets; None if there were too few for
+            both, or scaling made the start model no better.
         accuracy: the model's errors on sets that it had not seen; None if there is no model.
         before: mean error of the start model on the same sets; None if there is no start model, or too few sets.
         recipe: how the model was made.
@@ -118,7 +122,7 @@ def calibrate(
     Args:
         task: what the model is for: its tables, batch size and optimizer are measured, and the plans that searches find for it. Without
             a task, sets of any tables are measured.
-        minutes: time limit; by default 3, on cuda 8.
+        minutes: time limit; by default 3, on cuda 8. A warning tells what fits into it, if that is too little for a model of its own.
         device: "cpu" or "cuda"; by default the task's device, or "cpu" without a task.
         aim: mean error on unseen sets at which calibration stops before the time is up.
         seed: seed of all random draws.
@@ -126,15 +130,18 @@ def calibrate(
         visitor: times kernels; by default a measuring process on this machine.
 
     Raises:
-        InvalidInput: an option is out of range, the task is for another device, another calibration is running, or the cache folder
-            cannot be written to.
+        InvalidInput: an option is out of range, nothing can be measured in so short a time, the task is for another device, another
+            calibration is running, or the cache folder cannot be written to.
         MissingDependency: torch is not installed.
         MeasurementFailed: this machine has no such device, or its kernels cannot run.
     """
+    began = monotonic()
     kind = device or ("cpu" if task is None or task.topology.device == "cpu" else "cuda")
     check_device(kind)
     limit = MINUTES[kind] if minutes is None else minutes
     check_minutes(limit)
+    if visitor is None:
+        check_enough(limit, kind)
     if not 0 < aim < 1:
         raise InvalidInput(f"aim is {aim:g}, must be an error between 0 and 1, such as 0.05 for 5%")
     machine = fingerprint(kind, default_backend())
@@ -145,12 +152,13 @@ def calibrate(
             f"{task.topology.device} devices, or plan for {here}"
         )
     with calibration_lock(cache_folder()):
-        return _calibrated(task, machine, 60 * limit, aim, seed, progress or (lambda *_: None), visitor)
+        return _calibrated(task, machine, began, 60 * limit, aim, seed, progress or (lambda *_: None), visitor)
 
 
 def _calibrated(
     task: Task | None,
     machine: Fingerprint,
+    began: float,
     seconds: float,
     aim: float,
     seed: int,
@@ -163,16 +171,16 @@ def _calibrated(
     optimizer, batch_size = (task.optimizer, task.batch_size) if task else (_OPTIMIZER, _BATCH_SIZE[kind])
     controls = control_works(kind, optimizer)
     start = _model_at(bundled_models().get(device))
-    began = monotonic()
     with SampleStore(samples_folder(), machine) as store:
         earlier = earlier_samples(store, optimizer, batch_size)
         curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(earlier) if earlier else 0)
         if start is None and device in GPUS:
             start = _published(device, optimizer, curriculum, cache_bytes(kind))
-        ways = recipes(start, cache_bytes(kind), width_of(kind))
+        ways = recipes(start, cache_bytes(kind), kind)
         with Measurer(kind, None, room + _PAGES) if visitor is None else nullcontext(visitor) as measurer:
-            observed = Observed(measurer, controls, store, lambda: run.tell("measuring"), batch_size, earlier)
-            run = Calibrating(curriculum, observed, ways, start, seconds, aim, told)
+            observed = Observed(measurer, controls, store, lambda: run.tell("measuring"), batch_size, earlier,
+                                until=began + seconds, model=start, pace=curriculum.seconds)  # fmt: skip
+            run = Calibrating(curriculum, observed, ways, start, seconds, aim, told, began)
             run.run()
     result = Calibration(
         stopped=run.stopped,
@@ -181,13 +189,15 @@ def _calibrated(
         failed=tuple(observed.failed.values()),
         notes=(note,) if note else (),
     )
-    if len(observed) >= FEWEST_SETS:
+    if run.learnable:
         told(monotonic() - began, len(observed), None, "training the model")
-        covered = _coverage(task, machine, optimizer, batch_size, curriculum.kinds)
+        covered = coverage(task, machine, optimizer, batch_size, curriculum.kinds)
         result = _with_model(result, run, covered, path_for(covered, machine))
     else:
         before = error_of(run.start, observed.samples()) if run.start is not None and len(observed) else None
-        result = replace(result, before=before, notes=(*result.notes, run.too_few()))
+        result = replace(result, before=before)
+    if len(observed) < FEWEST_SETS:
+        result = replace(result, notes=(*result.notes, run.too_few()))
     return replace(result, seconds=monotonic() - began)
 
 
@@ -206,12 +216,16 @@ def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], 
     model = replace(model, metadata=metadata)
     model = replace(model, metadata=metadata | {"name": telling_name(model)})
     older = _model_at(path)
+    before = error_of(run.start, samples) if run.start is not None else None
+    if found.name == "scaled" and before is not None and found.accuracy.mean_error >= before:
+        kept = f"scaling makes the default model no better on {counted(len(samples), 'set')}: it stays as it is"
+        return replace(result, before=before, notes=(*result.notes, kept))
     result = replace(
         result,
         model=model,
         accuracy=found.accuracy,
         recipe=found.name,
-        before=error_of(run.start, samples) if run.start is not None else None,
+        before=before,
         slower=controls.slower_than(older.metadata) if older is not None else None,
     )
     if older is not None and not _better(found, older, samples, result.new_sets):
@@ -231,7 +245,7 @@ def _better(found: Validated, older: ComputeModel, samples: Samples, new: int) -
     return error <= error_of(older, samples.select(recent))
 
 
-def _coverage(
+def coverage(
     task: Task | None, machine: Fingerprint, optimizer: str, batch_size: int, kinds: Iterable[str]
 ) -> dict[str, str]:
     """Metadata that says what a model covers: hardware, optimizer, batch size, kinds of tables, and the task if there is one."""
@@ -272,6 +286,7 @@ class Calibrating(Interruptible):
         seconds: time limit, the last training included.
         aim: mean held-out error at which to stop.
         told: progress callback.
+        began: `time.monotonic()` at which the time began.
     """
 
     curriculum: Curriculum
@@ -281,12 +296,15 @@ class Calibrating(Interruptible):
     seconds: float
     aim: float
     told: Told
+    began: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
-        self._began = monotonic()
-        self._ready = self._began  # when the controls are measured, which takes longer than a set
+        self._ready = self.began  # when the controls are measured
         self._error: float | None = None
-        self._reserve = min(_RESERVE * self.seconds, _MOST_RESERVE_S)
+        self._halves_s = _HALVES_S
+        # Loading torch and training take seconds, whatever was measured.
+        self._trains = self.start is None or self.seconds >= _TRAINS_S
+        self._reserve = min(max(_RESERVE * self.seconds, _LEAST_RESERVE_S), _MOST_RESERVE_S)
         self.stopped = "time"
 
     def run(self) -> None:
@@ -302,38 +320,98 @@ class Calibrating(Interruptible):
                 self.stopped = "interrupted"
 
     def _measure(self) -> None:
+        if self._trains:
+            import shardwright.modelling.training  # noqa: F401  # loads torch for seconds, which a training later should not
         self.observed.visit_controls()
         self._ready = monotonic()
         models: Sequence[ComputeModel] = [self.start] if self.start is not None else []
-        queue: list[Group] = []
-        goal = FEWEST_SETS
-        if len(self.observed) >= FEWEST_SETS:  # from earlier calibrations
+        goal, foreseen, tried = FEWEST_SETS, False, True
+        if len(self.observed) >= FEWEST_SETS and self._time_to_train:  # from earlier calibrations
             models, goal = self._trained()
-        while not self._over:
+        while tried and not (foreseen and self._over):
             lacking = max(goal - len(self.observed), _FEWEST_CHOSEN)
             self.tell("choosing sets")
             if self._error is None:
                 queue = self.curriculum.first_sets(lacking, models[-1] if models else None)
             else:
                 queue = self.curriculum.next_sets(lacking, models)
+            if not foreseen:
+                foreseen = True
+                self._foresee(queue)
+            tried = False
             for group in queue:
-                self._visit_group(group)
                 if self._over:
                     break
+                if self._fits(group):
+                    tried = True
+                    self._visit_group(group)
             self._visit_again(len(queue) // _AGAIN)
-            if len(self.observed) >= goal and self._left > 2 * self._reserve:
+            if len(self.observed) < FEWEST_SETS and self._left <= 0:
+                self._reserve = _SCALING_S
+            elif len(self.observed) >= goal and self._time_to_train:
                 models, goal = self._trained()
-        self.observed.visit_controls()
+        if self.observed.fits(self.observed.controls, self.began + self.seconds - self._reserve):
+            self.observed.visit_controls()
+
+    @property
+    def _time_to_train(self) -> bool:
+        """Whether a training, the last one and some sets in between fit into the time left."""
+        return self._trains and self._left > 2 * self._reserve
+
+    def _foresee(self, queue: Sequence[Group]) -> None:
+        """Say what the machine can do in the time if that is less than a model of its own; all time then goes to measuring."""
+        needed = FEWEST_SETS - len(self.observed)
+        seconds = self._seconds_of(queue)
+        count = int(np.searchsorted(np.cumsum(seconds), self._left, side="right"))
+        if self._trains and count >= min(needed, len(seconds)):
+            return
+        self._reserve = _SCALING_S
+        count = len(self.observed) + int(np.searchsorted(np.cumsum(seconds), self._left, side="right"))
+        if count < FEWEST_SCALING or self.start is None:
+            outcome = f"too few to learn from, since {FEWEST_SCALING if self.start else FEWEST_SETS} are needed; they are kept"
+        else:
+            outcome = "they scale the default model"
+        warnings.warn(
+            f"about {counted(count, 'set')} can be measured in {self.seconds:.0f} s: {outcome}; a model of its own needs "
+            f"{FEWEST_SETS} sets, and about --minutes {self._enough(needed, float(seconds.mean()))}",
+            stacklevel=2,
+        )
+
+    def _seconds_of(self, queue: Sequence[Group]) -> Floats:
+        """`(n,)` foreseen seconds of the groups that may be measured in the time left, in order; never empty."""
+        seconds = np.array([self.observed.expected_s(one.work for one in group).sum() for group in queue])
+        most = max(_OF_LEFT * self._left, _OF_USUAL * float(np.median(seconds)))
+        return seconds[seconds <= most]
+
+    def _fits(self, group: Group) -> bool:
+        """Whether a group leaves time for others, and ends in time; a heavy table may take as long as all the rest."""
+        seconds = float(self.observed.expected_s(one.work for one in group).sum())
+        usual = self._usual_s * len(group)
+        return seconds <= min(self._left, max(_OF_LEFT * self._left, _OF_USUAL * usual))
+
+    @property
+    def _usual_s(self) -> float:
+        """Seconds that a set took on average."""
+        return (monotonic() - self._ready) / max(1, len(self.observed.sets))
+
+    def _enough(self, lacking: int, each: float) -> str:
+        """Minutes in which a model of its own is made, if `lacking` sets take `each` seconds."""
+        start = self._ready - self.began
+        reserve = max(_LEAST_RESERVE_S, self._reserve)
+        return minutes_text(max(1.1 * (start + max(0, lacking) * each) + reserve, _TRAINS_S))
 
     def too_few(self) -> str:
-        """What was measured, if that is too little for a model, and how long the rest takes."""
-        measured, lacking = len(self.observed.sets), FEWEST_SETS - len(self.observed)
-        each = (monotonic() - self._ready) / max(1, measured)
-        needed = math.ceil((lacking * each + self._reserve + _START_S) / 6) / 10
+        """What was measured, if that is too little for a model of its own, and how long the rest takes."""
+        count = len(self.observed)
         return (
-            f"{counted(measured, 'set')} measured and kept, and a model needs {FEWEST_SETS}: the next run goes on from there, and ends "
-            f"with about --minutes {needed:g}"
+            f"{counted(count, 'set')} measured and kept, and a model of its own needs {FEWEST_SETS}: the next run goes on from there, and "
+            f"ends with about --minutes {self._enough(FEWEST_SETS - count, self._usual_s)}"
         )
+
+    @property
+    def learnable(self) -> bool:
+        """Whether there are enough sets to train a model, or to scale the start model."""
+        return len(self.observed) >= (FEWEST_SETS if self.start is None else FEWEST_SCALING)
 
     @property
     def _over(self) -> bool:
@@ -347,7 +425,7 @@ class Calibrating(Interruptible):
     @property
     def _left(self) -> float:
         """Seconds until the last training must start."""
-        return self.seconds - self._reserve - (monotonic() - self._began)
+        return self.seconds - self._reserve - (monotonic() - self.began)
 
     def _trained(self) -> tuple[Sequence[ComputeModel], int]:
         """Train one model on each half of the sets; return them and the number of sets that the next training waits for."""
@@ -355,7 +433,8 @@ class Calibrating(Interruptible):
         began, count = monotonic(), len(self.observed)
         found = self.validated(_HALVES, _EFFORT)
         self._error = found.accuracy.mean_error
-        self._reserve = _LAST_TRAINING * (monotonic() - began)
+        self._halves_s = monotonic() - began
+        self._reserve = _LAST_TRAINING * self._halves_s
         self.tell("trained")
         return found.models, int(_GROWTH * count)
 
@@ -365,11 +444,18 @@ class Calibrating(Interruptible):
             return validated(self.observed.samples(), self.ways, folds, self.curriculum.seed, effort)
 
     def finished(self) -> tuple[Validated, ComputeModel]:
-        """The best recipe, and the model that it trains on all sets."""
-        effort = 1.0 if len(self.observed) >= _FEW else _EFFORT
+        """The best recipe, and the model that it makes of all sets; with few sets or little time, the start model is only scaled."""
+        samples, remaining = self.observed.samples(), self.seconds - (monotonic() - self.began)
+        if self.start is not None and (
+            not self._trains or len(samples) < FEWEST_SETS or remaining < _BRIEF_TRAINING * self._halves_s
+        ):
+            best = validated(samples, {"scaled": self.ways["scaled"]}, _FOLDS, self.curriculum.seed)
+            return best, best.recipe(samples, self.curriculum.seed, _EFFORT)
+        full = len(samples) >= _FEW and remaining >= _LAST_TRAINING * self._halves_s
+        effort = 1.0 if full else _EFFORT
         best = self.validated(_FOLDS, effort)
         with one_thread():
-            return best, best.recipe(self.observed.samples(), self.curriculum.seed, effort)
+            return best, best.recipe(samples, self.curriculum.seed, effort)
 
     def _visit_group(self, group: Group) -> None:
         """Visit each set of a group once; after a set that fails, skip the rest of the group, since a pair counts only whole."""
@@ -380,32 +466,14 @@ class Calibrating(Interruptible):
     def _visit_again(self, most: int) -> None:
         """Visit disturbed sets again; this comes later because disturbances last."""
         for one in self.observed.disturbed()[:most]:
-            if self._over:
+            if self._over or not self._fits((one,)):
                 return
             self._visit(one)
 
-    def _foresee(self) -> None:
-        """After the first few sets, say whether the time is enough for a model."""
-        measured, lacking = len(self.observed.sets), FEWEST_SETS - len(self.observed)
-        if measured != _FIRST_SETS or lacking <= 0:
-            return
-        each = (monotonic() - self._ready) / measured
-        if lacking * each > self._left:
-            enough = int(self._left / each) + len(self.observed)
-            warnings.warn(
-                f"a set takes {each:.1f} s here: about {enough} of the {FEWEST_SETS} sets that a model needs will be measured and kept, "
-                "and the next run goes on from them",
-                stacklevel=2,
-            )
-
     def _visit(self, one: Set) -> bool:
         """Visit a set; return whether it could be measured."""
-        visit = self.observed.visit(one)
-        if visit is not None:
-            self.curriculum.seconds.saw(one, visit.forward_ms + visit.backward_ms, self.observed.took_s)
-        self._foresee()
-        return visit is not None
+        return self.observed.visit(one) is not None
 
     def tell(self, what: str) -> None:
         """Report progress."""
-        self.told(monotonic() - self._began, len(self.observed), self._error, what)
+        self.told(monotonic() - self.began, len(self.observed), self._error, what)

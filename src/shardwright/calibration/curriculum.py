@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.optimize import nnls
 
 from shardwright.arrays import Floats
+from shardwright.calibration.pace import VisitSeconds
 from shardwright.calibration.sets import Group, Set, cut_pair, heavy_sets, plan_sets, random_sets, task_sets
 from shardwright.cost.files import kind_of_table
 from shardwright.cost.model import ComputeModel, CostModel
 from shardwright.cost.score import device_ms
-from shardwright.hardware import cache_bytes
-from shardwright.measure.fused import fresh_batches
 from shardwright.measure.sampling import BREADTHS, SampleSpace
-from shardwright.measure.timing import TimingPolicy
 from shardwright.modelling.accuracy import predict
 from shardwright.modelling.dataset import Samples, samples_of_works
 from shardwright.task import Task
@@ -31,8 +28,6 @@ _POOL = "dlrm-2021"
 _CHOICE = 3  # candidates drawn for each set that is chosen
 _PLANS, _PAIRS = 0.35, 0.25  # shares of the sets after the first training
 _DEVICES, _TABLES = 4, (8, 60)  # devices, and range of tables, of the tasks drawn when none is given
-_GUESS = 0.05, 2e-3, 3e-7  # first guess: seconds per visit, per ms of its runs, and per lookup drawn
-_RUNS_OF_BATCH = TimingPolicy().passes
 _SPREAD = 0.5  # of the logarithm: random factor on the worth of quick sets, so that not always the quickest are taken
 
 
@@ -48,6 +43,7 @@ class Curriculum:
         device: device type of this machine.
         seed: seed of all random draws.
         first: number of the first random set to draw, so that a resumed calibration draws new ones.
+        seconds: predicts how long the visits to sets take.
     """
 
     task: Task | None
@@ -57,9 +53,9 @@ class Curriculum:
     device: str
     seed: int = 0
     first: int = 0
+    seconds: VisitSeconds = field(default_factory=VisitSeconds)
 
     def __post_init__(self) -> None:
-        self.seconds = VisitSeconds()
         self._rng = np.random.default_rng([self.seed, self.first])
         self._drawn, self._named = self.first, 0
         # A generator, so that these sets are handed out once. Quick sets hold none of the heaviest tables, which decide the step time.
@@ -111,14 +107,17 @@ class Curriculum:
 
     def _quick(self, sets: Sequence[Set], model: ComputeModel, count: int) -> list[Set]:
         """Sets with few to many shards that take little time to measure."""
-        expected = self.seconds.expected(sets, _step_ms([model], sets)[0])
+        expected = self._seconds_of(sets, _step_ms([model], sets)[0])
         return _best_of_each_size(sets, self._rng.lognormal(0, _SPREAD, len(sets)) / expected, count)
 
     def _disputed(self, sets: Sequence[Set], models: Sequence[ComputeModel], count: int) -> list[Set]:
         """Sets with few to many shards on which the models disagree most, in proportion to the measuring time."""
         predicted = _step_ms(models, sets)
         spread = np.log(predicted).std(axis=0)
-        return _best_of_each_size(sets, spread / np.sqrt(self.seconds.expected(sets, predicted.mean(axis=0))), count)
+        return _best_of_each_size(sets, spread / np.sqrt(self._seconds_of(sets, predicted.mean(axis=0))), count)
+
+    def _seconds_of(self, sets: Sequence[Set], ms: Floats) -> Floats:
+        return self.seconds.expected([one.work for one in sets], ms)
 
     def _plans(self, model: CostModel) -> list[Group]:
         name = self._name("plan")
@@ -158,36 +157,6 @@ class Curriculum:
 
 def _size(groups: Sequence[Group]) -> int:
     return sum(map(len, groups))
-
-
-class VisitSeconds:
-    """Predicts how long a visit takes: a non-negative mix of a constant, the time of its runs, and the lookups of its batches."""
-
-    def __init__(self) -> None:
-        self._cache = cache_bytes()[1]
-        self._rows: list[tuple[float, float, float]] = []
-        self._seconds: list[float] = []
-
-    def saw(self, one: Set, ms: float, seconds: float) -> None:
-        """Learn from a visit: its step of `ms` took `seconds` to measure."""
-        self._rows.append(self._row(one, ms))
-        self._seconds.append(seconds)
-
-    def expected(self, sets: Sequence[Set], ms: Floats) -> Floats:
-        """`(n,)` predicted seconds of visits to sets whose steps take `ms`, `(n,)`."""
-        rates = np.array(_GUESS)
-        if len(self._rows) > 2 * len(rates):
-            rows, seconds = np.array(self._rows), np.array(self._seconds)
-            unit = np.maximum(rows.max(axis=0), 1e-30)
-            rates = nnls(rows / unit / seconds[:, None], np.ones(len(seconds)))[0] / unit
-        found: Floats = np.array([self._row(one, time) for one, time in zip(sets, ms.tolist(), strict=True)]) @ rates
-        return np.maximum(found, 1e-3)
-
-    def _row(self, one: Set, ms: float) -> tuple[float, float, float]:
-        works = one.work.works
-        batches = fresh_batches(works, self._cache)
-        runs = max(_RUNS_OF_BATCH * batches, TimingPolicy().runs)
-        return 1.0, ms * runs, batches * sum(work.lookups for work in works)
 
 
 def _step_ms(models: Sequence[ComputeModel], sets: Sequence[Set]) -> Floats:

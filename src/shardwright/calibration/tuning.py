@@ -6,7 +6,8 @@
    the measurements allow; every other round also searches with the corrected model. Only new devices are measured.
 4. A plan becomes the best only if it was measured to be better by more than the noise. The number of moves at once grows while gains
    come as promised, and shrinks otherwise.
-5. Tuning ends when the best plan is within noise of the floor, when several rounds in a row gain nothing, or when time is up.
+5. If the time is too short to measure one plan whole, what was measured of it still corrects the model, and the next run goes on.
+6. Tuning ends when the best plan is within noise of the floor, when several rounds in a row gain nothing, or when time is up.
 """
 
 from __future__ import annotations
@@ -14,21 +15,26 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
 import numpy as np
 
+from shardwright.calibration.calibration import coverage
 from shardwright.calibration.moves import Moves
+from shardwright.calibration.pace import check_enough, check_minutes, minutes_text
 from shardwright.calibration.sets import fitted_task
-from shardwright.calibration.visits import Candidate, Comparison, Visitor, calibration_lock, check_minutes
-from shardwright.cost.choice import cache_folder, resolve_cost_model, samples_folder
-from shardwright.cost.files import device_type
+from shardwright.calibration.visits import Candidate, Comparison, Visitor, calibration_lock
+from shardwright.cost.choice import cache_folder, keep_model, path_for, resolve_cost_model, samples_folder
+from shardwright.cost.correction import CorrectedModel
+from shardwright.cost.files import device_type, kind_of_table, telling_name
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score, scored
-from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed
+from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed, counted
 from shardwright.hardware import (
     Fingerprint,
     available_memory,
@@ -40,7 +46,7 @@ from shardwright.hardware import (
 from shardwright.measure.device_work import arena_bytes
 from shardwright.measure.measuring import Measurer, control_works
 from shardwright.measure.store import SampleStore
-from shardwright.modelling.correction import CorrectedModel, corrected, with_cut_price
+from shardwright.modelling.correction import corrected, held_out_error, with_cut_price
 from shardwright.search.solve import plan
 from shardwright.search.strategy import Interruptible
 from shardwright.sharding.costs import Trial, Tuning
@@ -76,9 +82,11 @@ class Tuned:
     """The result of a tuning.
 
     Attributes:
-        plan: the best measured plan; `plan.tuning` holds the measurements, and `plan.cost` the prediction of the uncorrected model.
+        plan: the best measured plan; `plan.tuning` holds the measurements, and `plan.cost` the prediction of the uncorrected model. If no
+            plan was measured whole in the time, the plan that planning alone finds, without `tuning`.
         first: the plan that planning alone finds.
-        model: the model corrected by the measurements; None if time was up before the first correction.
+        model: the model corrected by the measurements; None if nothing was measured.
+        path: the file of this model, whose name planning takes too; None if there is no model, or no file can hold its base.
         bound_ms: lower bound on the step of every plan, proven for the corrected model; None if no search with it gave a bound.
         slower: time of the controls over their time when the model was learned; None if unknown.
         stopped: "floor", "no gain", "time" or "interrupted".
@@ -96,6 +104,7 @@ class Tuned:
     seconds: float
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    path: Path | None = None
 
 
 def tune(
@@ -116,7 +125,7 @@ def tune(
 
     Args:
         task: the task; its devices must be of this machine's type.
-        minutes: time limit. The first plan is measured in any case.
+        minutes: time limit. A warning tells what fits into it, if that is less than the first plan.
         device: "cpu" or "cuda"; by default the task's device.
         cost_model: a model or the path of one; by default the model that planning uses.
         runs_on: see `shardwright.plan`.
@@ -125,31 +134,34 @@ def tune(
         visitor: times kernels; by default a measuring process on this machine.
 
     Raises:
-        InvalidInput: an option is out of range, the task is for another device, another tuning or calibration is running, or the cache
-            folder cannot be written to.
+        InvalidInput: an option is out of range, nothing can be measured in so short a time, the task is for another device, another
+            tuning or calibration is running, or the cache folder cannot be written to.
         InfeasibleTask: no strategy finds a plan.
         MissingDependency: torch is not installed.
         MeasurementFailed: this machine has no such device, or the first plan cannot be measured.
         KeyboardInterrupt: Ctrl-C was pressed before the first plan was measured; later, Ctrl-C returns the best plan so far.
     """
+    began, tell = monotonic(), progress or (lambda *_: None)
     check_minutes(minutes)
     kind, machine = tuned_machine(task, device)
+    if visitor is None:
+        check_enough(minutes, kind)
     base = resolve_cost_model(cost_model, task)
-    began, tell = monotonic(), progress or (lambda *_: None)
     room = int(_ROOM_SHARE * (available_memory() if kind == "cpu" else device_memory()))
     fitted, note = fitted_task(task, room)
     with calibration_lock(cache_folder()):
         kept = _kept_plan(fitted, machine)
         controls = control_works(kind, task.optimizer)
-        clock, measurer = monotonic(), visitor or Measurer(kind, None, max(room, arena_bytes(controls)))
+        measurer = visitor or Measurer(kind, None, arena_bytes(controls))
         with SampleStore(samples_folder(), machine) as store:
             measured = Comparison(
-                measurer, controls, store, lambda: tell(monotonic() - clock, 60 * minutes, run.doing),
-                np.random.default_rng([seed, 1]), clock + 60 * minutes,
+                measurer, controls, store, lambda: tell(monotonic() - began, 60 * minutes, run.doing),
+                np.random.default_rng([seed, 1]), until=began + 60 * minutes, model=base,
             )  # fmt: skip
             run = Tuner(
                 fitted, runs_on, base, measured,
                 seed=seed, seconds=60 * minutes, keep=lambda best: best.save(kept), earlier=_earlier(kept, fitted),
+                began=began, room_bytes=max(room, arena_bytes(controls)),
             )  # fmt: skip
             try:
                 run.run()
@@ -157,19 +169,46 @@ def tune(
                 if isinstance(measurer, Measurer):
                     measurer.close()
             slower = measured.of_controls().slower_than(getattr(base, "metadata", {}))
+    model, path = _kept_model(run, task, machine)
     first = _for_task(run.first.plan, task, base, None)
     best = first if run.best is run.first else _for_task(run.best.plan, task, base, first)
     return Tuned(
         plan=replace(best, tuning=run.result(), search_s=monotonic() - began),
         first=first,
-        model=run.model,
+        model=model,
         bound_ms=run.bound_ms,
         slower=slower,
         stopped=run.stopped,
         seconds=monotonic() - began,
         failed=tuple(measured.failed.values()),
         notes=(note,) if note else (),
+        path=path,
     )
+
+
+def _kept_model(run: Tuner, task: Task, machine: Fingerprint) -> tuple[CorrectedModel | None, Path | None]:
+    """The corrected model with its metadata, and the file in the cache folder that now holds it."""
+    if run.model is None:
+        return None, None
+    works, times, noise = run.measured.samples()
+    error = held_out_error(run.base, run.task, [work.works for work in works], times, noise)
+    kinds = {kind_of_table(table.pooled, table.dtype) for table in task.tables}
+    metadata = coverage(task, machine, task.optimizer, task.batch_size, kinds) | {
+        "tuned": f"from {run.base.name}",
+        "samples": str(len(works)),
+        "controls": run.measured.of_controls().text(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "calibrated_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if error is not None:
+        metadata |= {"mean_error": f"{error:.5f}", "test_sets": str(len(works))}
+    named = metadata | {"name": telling_name(run.model)}
+    model, path = replace(run.model, metadata=named), path_for(metadata, machine)
+    try:
+        keep_model(model, path)
+    except InvalidInput:  # the base is a plug-in
+        return run.model, None
+    return model, path
 
 
 def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:
@@ -260,6 +299,8 @@ class Tuner(Interruptible):
         seconds: time limit.
         keep: called with every plan that becomes the best.
         earlier: the best plan of an earlier run; None if there is none.
+        began: `time.monotonic()` at which the time began.
+        room_bytes: most bytes that the tables of a device may take.
         best: the best plan so far.
         first: the plan that planning alone finds.
         model: the model corrected by the measurements so far.
@@ -277,6 +318,8 @@ class Tuner(Interruptible):
     seconds: float
     keep: Callable[[Plan], None]
     earlier: Plan | None = None
+    began: float = field(default_factory=monotonic)
+    room_bytes: int = 1 << 62
     best: Candidate = field(init=False)
     first: Candidate = field(init=False)
     model: CorrectedModel | None = field(default=None, init=False)
@@ -287,9 +330,9 @@ class Tuner(Interruptible):
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng([self.seed, 2])
-        self._began = monotonic()
         self._limit = min(_SEARCH_S, _SEARCH_SHARE * self.seconds)
         self._moves = max(2, self.task.topology.devices // 2)
+        self._planning_s = self._limit  # the longest that planning a round took
         self._seen: set[frozenset[object]] = set()
         self._tried: list[Candidate] = []
 
@@ -304,17 +347,20 @@ class Tuner(Interruptible):
         with self.until_interrupted():
             try:
                 self._at_first()
-                self._rounds()
-                self._last_visits()
+                if self._tried:
+                    self._rounds()
+                    self._last_visits()
             except KeyboardInterrupt:
                 if not self._tried:
                     raise
                 self.stopped = "interrupted"
-            if self.measured.step_ms(self.best) > self.measured.step_ms(self.first):
+            if self._tried and self.measured.step_ms(self.best) > self.measured.step_ms(self.first):
                 self.best = self.first
 
-    def result(self) -> Tuning:
-        """The measurements of the best and the first plan, and the history."""
+    def result(self) -> Tuning | None:
+        """The measurements of the best and the first plan, and the history; None if no plan was measured whole."""
+        if not self._tried:
+            return None
         measured, times = self.measured, self.measured.times(self.best)
         return Tuning(
             measured_ms=measured.step_ms(self.best),
@@ -338,17 +384,36 @@ class Tuner(Interruptible):
         self.doing = "measuring the first plan"
         self.first = self.best = min(found, key=lambda one: one.promised_ms)
         others = [one for one in found if one is not self.first]
+        self.measured.make_room((work for one in found for work in one.works), self.room_bytes)
         self.measured.visit_controls()
-        self.measured.visit(self.first.works, 1, until=float("inf"))
+        self._foresee()
+        self.measured.visit(self.first.works, 1)
         if not self.measured.can_measure(self.first):
             why = next(self.measured.failed[work] for work in self.first.works if work in self.measured.failed)
             raise MeasurementFailed(f"the first plan cannot be measured: {why}")
+        self.model = self._corrected()
+        if not self.measured.complete(self.first):
+            return
         self._note(0, self.first, accepted=True)
         self.doing = "measuring what searches found"
         works = [work for one in found for work in one.works]
         for quiet in (1, 2):
             self.measured.visit(works, quiet, until=self._until(_AT_FIRST))
         self._judge(0, others)
+
+    def _foresee(self) -> None:
+        """Say what can be measured in the time if that is not one plan."""
+        lacking = self.measured.lacking(self.first)
+        seconds = self.measured.expected_s(lacking)
+        left = self.began + self.seconds - monotonic()
+        if seconds.sum() > left:
+            count = int(np.searchsorted(np.cumsum(np.sort(seconds)), left, side="right"))
+            enough = monotonic() - self.began + 1.2 * float(seconds.sum()) / (1 - _RESERVE)
+            warnings.warn(
+                f"about {count} of the {counted(len(lacking), 'device')} of the first plan can be measured in {self.seconds:.0f} s: they "
+                f"correct the cost model and are kept, and the next run goes on; for the whole plan, give --minutes {minutes_text(enough)}",
+                stacklevel=2,
+            )
 
     def _searched(self) -> Sequence[Candidate]:
         """Distinct plans of several searches, and the best plan of an earlier run.
@@ -387,25 +452,29 @@ class Tuner(Interruptible):
             number += 1
             if self.interrupted:
                 raise KeyboardInterrupt
-            if monotonic() >= self._until(1 - _RESERVE):
+            if monotonic() + self._planning_s >= self._until(1 - _RESERVE):
                 return
             if self.measured.interval(self.best)[0] <= self.floor_ms:
                 self.stopped = "floor"
                 return
-            self.doing = f"round {number}: planning"
+            self.doing, planned = f"round {number}: planning", monotonic()
             self.model = self._corrected()
             proposals = self._proposals(number)
+            self._planning_s = max(self._planning_s, monotonic() - planned)
             self.doing = f"round {number}: measuring"
             before = self.measured.step_ms(self.best)
             until = self._until(1 - _RESERVE)
+            self.measured.make_room((work for one in proposals for work in one.works), self.room_bytes)
             self.measured.visit(self.best.works, min(2 + number // 2, _MOST_QUIET), until)
             self.measured.visit([work for one in proposals for work in one.works], 1, until)
             idle = 0 if self._judge(number, proposals) else idle + 1
             self._trust(before, proposals)
         self.stopped = "no gain"
 
-    def _corrected(self) -> CorrectedModel:
+    def _corrected(self) -> CorrectedModel | None:
         works, times, errors = self.measured.samples()
+        if not works:
+            return None
         return corrected(self.base, self.task, [work.works for work in works], times, errors)
 
     def _proposals(self, number: int) -> list[Candidate]:
@@ -423,9 +492,9 @@ class Tuner(Interruptible):
             if shards is not None and promised < (1 - _WORTH) * present:
                 name = "1 move" if count == 1 else f"{count} moves"
                 found += self._new(name, Plan(self.task, shards, "tuned", self.seed), promised)
-            if len(found) == _PROPOSALS:
+            if len(found) == _PROPOSALS or monotonic() >= self._until(1 - _RESERVE):
                 break
-        if number % 2 and not self.interrupted:
+        if number % 2 and not self.interrupted and monotonic() + self._limit < self._until(1 - _RESERVE):
             start = self.best.plan if number % 4 == 1 else None
             again = self._plan("certified", self.model, self.seed + number, start)
             if again.bound_ms is not None:
@@ -467,8 +536,9 @@ class Tuner(Interruptible):
     def _last_visits(self) -> None:
         """Visit the first and the best plan again to narrow their intervals."""
         self.doing = "measuring the best plan again"
-        self.measured.visit([*self.first.works, *self.best.works], 3, self._until(1.0))
-        self.measured.visit_controls()
+        self.measured.visit([*self.first.works, *self.best.works], 3)
+        if self.measured.fits(self.measured.controls):
+            self.measured.visit_controls()
 
     def _new(self, name: str, found: Plan, promised_ms: float | None) -> list[Candidate]:
         """A candidate for the plan, in a list; empty if the same plan was seen before."""
@@ -501,4 +571,4 @@ class Tuner(Interruptible):
         return task_for(self.task, self.runs_on)
 
     def _until(self, share: float) -> float:
-        return self._began + share * self.seconds
+        return self.began + share * self.seconds

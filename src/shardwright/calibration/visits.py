@@ -19,13 +19,16 @@ from typing import Protocol
 import numpy as np
 
 from shardwright.arrays import Floats
+from shardwright.calibration.pace import VisitSeconds
 from shardwright.calibration.sets import Set
-from shardwright.cost.score import beside_kernels_ms, communication_ms
+from shardwright.cost.model import CostModel
+from shardwright.cost.score import beside_kernels_ms, communication_ms, device_ms
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.device_work import DeviceWork, Visit, device_works
+from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
 from shardwright.measure.measuring import (
     BETWEEN_CONTROLS,
     Controls,
+    Measurer,
     settled,
     standard_error,
     time_of,
@@ -39,6 +42,7 @@ from shardwright.sharding.plan import Plan
 
 _MOST_FAILED = 10  # failures in a row that blame the backend rather than a work
 _DRAWS = 400
+_ROOM_TO_MOVE = 1.25  # room for tables over what a plan needs, so that plans some moves away find room too
 
 
 class Visitor(Protocol):
@@ -58,21 +62,55 @@ class Visits:
         controls: works that are visited first, last, and every `BETWEEN_CONTROLS` visits.
         store: stores the visits, and holds those of earlier commands; None to store nothing.
         told: called before each visit.
+        until: `time.monotonic()` at which visits should have ended.
+        model: predicts times of works that were not visited, to foresee how long a visit takes; None if no model is known.
+        pace: learns how long visits take.
         failed: the reason for each work that could not be measured.
-        took_s: duration of the last visit.
     """
 
     visitor: Visitor
     controls: Sequence[DeviceWork]
     store: SampleStore | None
     told: Callable[[], None]
+    until: float = field(default=math.inf, kw_only=True)
+    model: CostModel | None = field(default=None, kw_only=True)
+    pace: VisitSeconds = field(default_factory=VisitSeconds, kw_only=True)
     failed: dict[DeviceWork, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._visits: dict[DeviceWork, list[Visit]] = {}
         self._earlier_usual_ms = self.store.usual_ms() if self.store is not None else None
         self._count = self._failures = 0
-        self.took_s = 0.0
+        self._ratios: list[float] = []  # measured over predicted times
+
+    def expected_s(self, works: Iterable[DeviceWork]) -> Floats:
+        """`(n,)` seconds that a visit to each work takes, as foreseen from the visits so far."""
+        wanted = list(works)
+        return self.pace.expected(wanted, [self._expected_ms(work) for work in wanted])
+
+    def fits(self, works: Iterable[DeviceWork], until: float = math.inf) -> bool:
+        """Whether visits to all these works would end by `until`, and by the end of the time."""
+        return bool(monotonic() + self.expected_s(works).sum() <= min(until, self.until))
+
+    def _expected_ms(self, work: DeviceWork) -> float:
+        """Step ms of a work: measured, or the prediction times the usual ratio of measured to predicted."""
+        if not work.works:
+            return 0.0
+        if self._visits.get(work):
+            return sum(self.time(work))
+        return self._predicted_ms(work) * (float(np.median(self._ratios)) if self._ratios else 1.0)
+
+    def _predicted_ms(self, work: DeviceWork) -> float:
+        return max(sum(device_ms(self.model, work.works)), 1e-6) if self.model is not None else 1.0
+
+    def make_room(self, works: Iterable[DeviceWork], most_bytes: int) -> None:
+        """Have the measuring process hold the tables of these works and somewhat larger ones; touching all of a memory takes long."""
+        if isinstance(self.visitor, Measurer):
+            needed = arena_bytes([*works, *self.controls])
+            if needed > self.visitor.options.arena_bytes:
+                self.visitor.make_room(
+                    max(min(int(_ROOM_TO_MOVE * needed), most_bytes), self.visitor.options.arena_bytes)
+                )
 
     def visit_controls(self) -> None:
         """Visit the controls once.
@@ -103,7 +141,7 @@ class Visits:
             MeasurementFailed: too many works failed in a row, or a control failed before anything was measured.
         """
         self._count += kind != "control"
-        if kind != "control" and self._count % BETWEEN_CONTROLS == 0:
+        if kind != "control" and self._count % BETWEEN_CONTROLS == 0 and self.fits((*self.controls, work)):
             self.visit_controls()
         self.told()
         began = monotonic()
@@ -120,7 +158,10 @@ class Visits:
             if kind == "control" and not self._visits:
                 raise
             return None
-        self._failures, self.took_s = 0, monotonic() - began
+        self._failures = 0
+        # The steps of the visit alone: the time around them may have started a measuring process.
+        self.pace.saw(work, sum(visit.times_ms), sum(visit.spent.values()) or monotonic() - began)
+        self._ratios.append(sum(visit.times_ms) / self._predicted_ms(work))
         self._visits.setdefault(work, []).append(visit)
         if self.store is not None:
             self.store.add(work, visit, kind=kind, label=label, batch_size=batch_size)
@@ -184,13 +225,6 @@ def earlier_samples(store: SampleStore, optimizer: str, batch_size: int) -> Samp
         return None
     table = table.filter(pc.and_(pc.equal(table["batch_size"], batch_size), pc.equal(table["repeat"], 0)))
     return samples_of(table) if table.num_rows else None
-
-
-def check_minutes(minutes: float) -> None:
-    """Check a time limit; raises InvalidInput unless it is a finite number above 0."""
-    if isinstance(minutes, bool) or not 0 < minutes < math.inf:
-        shown = str(minutes) if isinstance(minutes, bool) else f"{minutes:g}"
-        raise InvalidInput(f"minutes is {shown}, must be a finite number greater than 0")
 
 
 @contextmanager
@@ -261,35 +295,34 @@ class Comparison(Visits):
 
     Attributes:
         rng: draws the order of the visits.
-        until: `time.monotonic()` after which nothing is visited.
     """
 
     rng: np.random.Generator
-    until: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._normal: dict[DeviceWork, Floats] = {}
 
-    def visit(self, works: Iterable[DeviceWork], quiet: int, until: float | None = None) -> None:
-        """Visit works in rounds, in random order, until each work has `quiet` quiet visits or time is up.
+    def visit(self, works: Iterable[DeviceWork], quiet: int, until: float = math.inf) -> None:
+        """Visit works in rounds, in random order, until each work has `quiet` quiet visits or no further visit would end by `until`.
 
         Raises:
             MeasurementFailed: too many works failed in a row.
         """
         wanted = [work for work in dict.fromkeys(works) if work.works]
         for number in range(1, quiet + 1):
-            waiting = [work for work in wanted if self._lacks(work, number)]
-            while waiting:
+            while waiting := [work for work in wanted if self._lacks(work, number) and self.fits([work], until)]:
                 for place in self.rng.permutation(len(waiting)):
-                    if monotonic() >= (self.until if until is None else until):
-                        return
-                    self._visit(waiting[place], "tune")
-                waiting = [work for work in waiting if self._lacks(work, number)]
+                    if self.fits([waiting[place]], until):
+                        self._visit(waiting[place], "tune")
 
     def complete(self, candidate: Candidate) -> bool:
         """Whether every device was visited."""
-        return all(self._known(work) for work in candidate.works if work.works)
+        return not self.lacking(candidate)
+
+    def lacking(self, candidate: Candidate) -> list[DeviceWork]:
+        """The works of a plan's devices that were never visited, each once."""
+        return [work for work in dict.fromkeys(candidate.works) if work.works and not self._known(work)]
 
     def can_measure(self, candidate: Candidate) -> bool:
         """Whether no device of the plan has failed so far."""

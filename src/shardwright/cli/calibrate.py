@@ -38,7 +38,11 @@ def run(
     ] = None,
     minutes: Annotated[
         float | None,
-        option("--minutes", metavar="MINUTES", text="How long it may take. (default 3, on cuda 8, of links 2.5)"),
+        option(
+            "--minutes",
+            metavar="MINUTES",
+            text="How long it may take once the program has started. (default 3, on cuda 8, of links 2.5)",
+        ),
     ] = None,
     device: Annotated[
         str | None,
@@ -60,8 +64,9 @@ def run(
 ) -> None:
     """Measure this machine's kernels for some minutes and keep a cost model of it. Planning then uses that model by default.
 
-    With a task, the command measures the task's tables, batch size and optimizer, in sets that searches form. Ctrl-C keeps what was
-    measured, and the same command goes on from there.
+    With a task, the command measures the task's tables, batch size and optimizer, in sets that searches form. If the time is too short
+    for a model of its own, a note says so first, and the default model is scaled to what was measured. Ctrl-C keeps what was measured,
+    and the same command goes on from there.
 
     With --links, it measures the collectives that TorchRec calls, and keeps their latencies and bandwidths: between processes of this
     machine or, started by torchrun on every host, between the devices of a cluster. Planning for such a cluster then uses these.

@@ -20,9 +20,17 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from shardwright.cost.files import FORMAT, bundled_models, device_type, load_model, model_header, save_model, unlike
-from shardwright.cost.model import ComputeModel, CostModel
-from shardwright.cost.neuroshard.model import LearnedModel
+from shardwright.cost.files import (
+    FORMAT,
+    StoredModel,
+    bundled_models,
+    device_type,
+    load_model,
+    model_header,
+    save_model,
+    unlike,
+)
+from shardwright.cost.model import CostModel
 from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.errors import InvalidInput
 from shardwright.hardware import DECISIVE, Fingerprint, default_backend, fingerprint
@@ -116,10 +124,11 @@ def user_models() -> list[UserModel]:
     return [model for path in paths if (model := _read(path)) is not None]
 
 
-def best_user_model(task: Task) -> tuple[UserModel, LearnedModel] | None:
+def best_user_model(task: Task) -> tuple[UserModel, StoredModel] | None:
     """The model calibrated on this machine that suits a task best; None if there is none, or this machine lacks the task's device type.
 
-    The ranking prefers a model that covers the task, then one calibrated for this task, then the least error.
+    A tuned model, which holds for the tables of one task, is used by name only. The ranking prefers a model that covers the task, then
+    one calibrated for this task, then the least error.
     """
     if not (cache_folder() / "models").is_dir() or (machine := machine_with(task.topology.device)) is None:
         return None
@@ -128,19 +137,20 @@ def best_user_model(task: Task) -> tuple[UserModel, LearnedModel] | None:
     def rank(model: UserModel) -> tuple[int, bool, float]:
         return len(list(unlike(model.metadata, task))), model.metadata.get("task") != digest, model.error
 
-    for model in sorted((one for one in user_models() if one.learned_on(machine)), key=rank):
+    own = (one for one in user_models() if one.learned_on(machine) and not one.metadata.get("tuned"))
+    for model in sorted(own, key=rank):
         if (found := _loaded(model.path)) is not None:
             return model, found
     return None
 
 
-def named_user_model(name: str) -> LearnedModel | None:
+def named_user_model(name: str) -> StoredModel | None:
     """The model in the cache folder that plans know by this name; None if there is none."""
     loaded = (_loaded(model.path) for model in user_models() if model.name == name)
     return next((model for model in loaded if model is not None), None)
 
 
-def _loaded(path: Path) -> LearnedModel | None:
+def _loaded(path: Path) -> StoredModel | None:
     """A model of the cache folder; None after setting aside a damaged one."""
     try:
         return load_model(path)
@@ -158,17 +168,18 @@ def path_for(metadata: Mapping[str, str], machine: Fingerprint) -> Path:
             *(f"b{size}" for size in metadata["batch_sizes"].split(", ")),
             *metadata["tables"].split(", "),
             *([f"task-{metadata['task']}"] if metadata.get("task") else []),
+            *(["tuned"] if metadata.get("tuned") else []),
             sha256(_decisive(machine).encode()).hexdigest()[:8],
         ]
     )
     return cache_folder() / "models" / f"{re.sub(r'[^a-z0-9_-]', '', covered)}{_ENDING}"
 
 
-def keep_model(model: ComputeModel, path: Path) -> None:
+def keep_model(model: StoredModel, path: Path) -> None:
     """Save a model in the cache folder, atomically.
 
     Raises:
-        InvalidInput: the folder cannot be written to.
+        InvalidInput: the folder cannot be written to, or no file can hold the model.
     """
     with suppress(OSError):  # save_model reports the reason
         path.parent.mkdir(parents=True, exist_ok=True)

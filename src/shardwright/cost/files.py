@@ -12,12 +12,17 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeAlias, cast
 
+import numpy.typing as npt
+
+from shardwright.cost import correction
+from shardwright.cost.correction import CorrectedModel
 from shardwright.cost.features import FEATURES, PARTS, SCALES
-from shardwright.cost.model import SHAPES, WIDE, ComputeModel, Head
+from shardwright.cost.model import SHAPES, WIDE, ComputeModel, CostModel, Head
 from shardwright.cost.neuroshard import model as neuroshard
 from shardwright.cost.neuroshard.model import LearnedModel, NeuroShardModel, Weights
+from shardwright.cost.published import PublishedModel
 from shardwright.errors import InvalidInput
 from shardwright.hardware import cpu_model, gpu_model
 from shardwright.task import PRESETS, Task
@@ -90,7 +95,7 @@ def provenance(metadata: Mapping[str, str]) -> str | None:
         return f"{origin}; half of such figures were within {float(metadata['half_within']):.0%} when their source was left out"
     error, when = metadata.get("mean_error"), metadata.get("calibrated_at")
     if when:
-        origin = f"calibrated on this machine {age(when)}"
+        origin = f"{'tuned' if metadata.get('tuned') else 'calibrated'} on this machine {age(when)}"
     elif found := processors(metadata):
         origin = f"learned on {' and '.join(found)}, {metadata.get('date', 'undated')}"
     else:
@@ -123,46 +128,96 @@ def age(when: str) -> str:
 
 
 FORMAT = "3"
-_COMPUTE = "compute"
+_COMPUTE, _PUBLISHED = "compute", "published"
 _FEATURES = {False: json.dumps([FEATURES, SCALES]), True: json.dumps([FEATURES, SCALES, PARTS])}
 """What a model was trained on, by whether it is a GPU's."""
-_HEADERS = {_COMPUTE: ("kind", "head", "features"), neuroshard.KIND: neuroshard.HEADER}
+_HEADERS = {
+    _COMPUTE: ("kind", "head", "features"),
+    neuroshard.KIND: neuroshard.HEADER,
+    correction.KIND: ("kind", "base"),
+    _PUBLISHED: ("kind", "device", "optimizer"),
+}
+_OF_BASE = "base."  # begins the names of the arrays of the model that a correction corrects
+
+StoredModel: TypeAlias = LearnedModel | CorrectedModel
+"""A model that a file can hold."""
 
 
-def save_model(model: LearnedModel, path: Path) -> None:
-    """Write a model as safetensors, atomically."""
+def save_model(model: StoredModel, path: Path) -> None:
+    """Write a model as safetensors, atomically.
+
+    Raises:
+        InvalidInput: the path cannot be written to, or a corrected model has a base that no file can hold.
+    """
+    save_weights(path, _arrays_of(model), {"format": FORMAT} | _header_of(model) | model.metadata)
+
+
+def _header_of(model: CostModel) -> dict[str, str]:
     if isinstance(model, NeuroShardModel):
-        header = neuroshard.header_of(model)
-    else:
-        header = {"kind": _COMPUTE, "head": model.head, "features": _FEATURES[WIDE in model.weights]}
-    save_weights(path, _arrays_of(model), {"format": FORMAT} | header | model.metadata)
+        return neuroshard.header_of(model)
+    if isinstance(model, CorrectedModel):
+        base = {"format": FORMAT} | dict(getattr(model.base, "metadata", {})) | _header_of(model.base)
+        return {"kind": correction.KIND, "base": json.dumps(base)}
+    if isinstance(model, PublishedModel) and model.gpu is None:
+        return {"kind": _PUBLISHED, "device": model.device, "optimizer": model.optimizer}
+    if isinstance(model, ComputeModel):
+        return {"kind": _COMPUTE, "head": model.head, "features": _FEATURES[WIDE in model.weights]}
+    raise InvalidInput(
+        f"cost model {model.name} cannot be saved: a file holds learned and published models, and corrections of them"
+    )
 
 
-def telling_name(model: LearnedModel) -> str:
-    """A name unique to a model's weights: the model's name and eight digits of the weights' SHA-256, as in "cpu/convex-1f0e9a3b"."""
+def telling_name(model: StoredModel) -> str:
+    """A name unique to a model's weights: the model's name and eight digits of the weights' SHA-256, as in "cpu/convex-1f0e9a3b".
+
+    A corrected model is named by its device alone, as in "cpu/tuned-1f0e9a3b".
+    """
     arrays = _arrays_of(model)
     digest = sha256()
     for name in sorted(arrays):
         digest.update(f"{name}{arrays[name].shape}".encode())
         digest.update(arrays[name].astype("<f4").tobytes())
-    return f"{model.name}-{digest.hexdigest()[:8]}"
+    name = f"{model.name.partition('/')[0]}/tuned" if isinstance(model, CorrectedModel) else model.name
+    return f"{name}-{digest.hexdigest()[:8]}"
 
 
-def load_model(path: Path) -> LearnedModel:
+def load_model(path: Path) -> StoredModel:
     """Read a model.
 
     Raises:
         InvalidInput: the file cannot be read, is damaged, has another format version or feature set, or has wrong shapes.
     """
     header, weights = load_weights(path, _wanted_arrays, "cost model", "name a model file made by 'shardwright train'")
-    own = ("format", *_HEADERS[header["kind"]])
-    metadata = {name: value for name, value in header.items() if name not in own}
     try:
-        if header["kind"] == neuroshard.KIND:
-            return neuroshard.model_of(header, weights, metadata)
-        return ComputeModel(cast(Head, header["head"]), weights, metadata)
+        model = _model_of(header, weights)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
+    assert not isinstance(model, PublishedModel)  # a file holds it as the base of a correction only
+    return model
+
+
+def _model_of(header: dict[str, str], weights: Weights) -> StoredModel | PublishedModel:
+    own = ("format", *_HEADERS[header["kind"]])
+    metadata = {name: value for name, value in header.items() if name not in own}
+    if header["kind"] == neuroshard.KIND:
+        return neuroshard.model_of(header, weights, metadata)
+    if header["kind"] == _PUBLISHED:
+        return PublishedModel(header.get("device", ""), header.get("optimizer", ""))
+    if header["kind"] == correction.KIND:
+        of_base = {name.removeprefix(_OF_BASE): array for name, array in weights.items() if name.startswith(_OF_BASE)}
+        return correction.model_of(_model_of(_base_header(header), of_base), weights, metadata)
+    return ComputeModel(cast(Head, header["head"]), weights, metadata)
+
+
+def _base_header(header: dict[str, str]) -> dict[str, str]:
+    """The header of the model that a correction corrects, as texts."""
+    try:
+        found = json.loads(header.get("base", ""))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInput("the model file does not say which model it corrects; tune again")
+    return {str(name): str(value) for name, value in found.items()}
 
 
 def model_header(path: Path) -> dict[str, str]:
@@ -180,19 +235,29 @@ def bundled_models() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
 
 
-def _arrays_of(model: LearnedModel) -> Weights:
-    return neuroshard.arrays_of(model) if isinstance(model, NeuroShardModel) else model.weights
+def _arrays_of(model: CostModel) -> dict[str, npt.NDArray[Any]]:
+    if isinstance(model, NeuroShardModel):
+        return dict(neuroshard.arrays_of(model))
+    if isinstance(model, CorrectedModel):
+        of_base = {_OF_BASE + name: array for name, array in _arrays_of(model.base).items()}
+        return correction.arrays_of(model) | of_base
+    return dict(model.weights) if isinstance(model, ComputeModel) else {}
 
 
-def _wanted_arrays(header: dict[str, str]) -> set[str]:
-    """Check a model's header; return the names of the arrays that the model must have."""
-    if header.get("format") != FORMAT or header.get("kind") not in _HEADERS:
+def _wanted_arrays(header: dict[str, str], base: bool = False) -> set[str]:
+    """Check a model's header; return the names of the arrays that the model must have. `base`: a correction corrects the model."""
+    if header.get("format") != FORMAT or header.get("kind") not in _HEADERS or (header["kind"] == _PUBLISHED) > base:
         raise InvalidInput(
-            f"model format is {header.get('format')!r}, kind {header.get('kind')!r}; this version reads {' and '.join(_HEADERS)} models "
+            f"model format is {header.get('format')!r}, kind {header.get('kind')!r}; this version reads {', '.join(_HEADERS)} models "
             f"of format {FORMAT!r}: train the model again with this version"
         )
     if header["kind"] == neuroshard.KIND:
         return neuroshard.wanted_arrays(header)
+    if header["kind"] == correction.KIND:
+        of_base = _wanted_arrays(_base_header(header), base=True)
+        return correction.wanted_arrays() | {_OF_BASE + name for name in of_base}
+    if header["kind"] == _PUBLISHED:
+        return set()
     if header.get("features") not in _FEATURES.values():
         raise InvalidInput("the model was trained on other features than this version computes; train it again")
     if "head" not in header:

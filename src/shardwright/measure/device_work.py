@@ -79,6 +79,11 @@ class Visit:
     elasticity: tuple[float, float] = (ASSUMED_ELASTICITY, ASSUMED_ELASTICITY)
 
     @property
+    def times_ms(self) -> tuple[float, float]:
+        """Forward and backward ms."""
+        return self.forward_ms, self.backward_ms
+
+    @property
     def quiet(self) -> bool:
         """Whether no burst of other programs hit the visit."""
         return self.sentinel <= QUIET

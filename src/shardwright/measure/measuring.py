@@ -14,7 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, log
 from operator import attrgetter
 from time import monotonic, sleep
@@ -201,6 +201,12 @@ class Measurer:
             self.spent[step] += took
         self.spent["talking"] += monotonic() - began - sum(visit.spent.values())
         return visit
+
+    def make_room(self, arena_bytes: int) -> None:
+        """Have at least so much room for a device's tables; a process with less ends, and another one starts at the next visit."""
+        if arena_bytes > self.options.arena_bytes:
+            self.close()
+            self.options = replace(self.options, arena_bytes=arena_bytes)
 
     def ready(self) -> Worker:
         """The measuring process; starts it if needed.

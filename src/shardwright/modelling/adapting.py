@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -19,12 +19,19 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import WIDE, ComputeModel
 from shardwright.modelling.accuracy import Accuracy, accuracy, predict
 from shardwright.modelling.dataset import Samples, pairs_of
-from shardwright.modelling.training import TrainingOptions, Width, fitted
+
+if TYPE_CHECKING:
+    from shardwright.modelling.training import TrainingOptions, Width
 
 Recipe: TypeAlias = Callable[[Samples, int, float], ComputeModel]
 """Makes a model from samples, a seed, and the effort as a share of the usual updates."""
 
 FEWEST_SETS = 30
+"""Fewest sets that a model is trained on."""
+
+FEWEST_SCALING = 5
+"""Fewest sets that a model learned elsewhere is scaled by."""
+
 _BATCH = 64
 _UPDATES, _FINE_UPDATES = 500, 300
 _RATE, _FINE_RATE = 4e-3, 1e-3
@@ -49,17 +56,23 @@ class Validated:
     predicted: Floats
 
 
-def recipes(start: ComputeModel | None, caches: tuple[int, int], width: Width = "own") -> dict[str, Recipe]:
+def recipes(
+    start: ComputeModel | None, caches: tuple[int, int], device_kind: str = "cpu", width: Width | None = None
+) -> dict[str, Recipe]:
     """The recipes for a model, by name.
 
     Args:
         start: a model that was learned elsewhere; if None, "from nothing" is the only recipe.
         caches: bytes of the caches of the measuring machine.
-        width: see `TrainingOptions`.
+        device_kind: kind of the measuring machine, "cpu" or "cuda".
+        width: see `TrainingOptions`; by default that of such a machine.
     """
+    machine = device_kind, width
 
     def from_nothing(samples: Samples, seed: int, effort: float) -> ComputeModel:
-        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, width, seed), caches)
+        from shardwright.modelling.training import fitted  # needs torch
+
+        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, machine, seed), caches)
 
     if start is None:
         return {"from nothing": from_nothing}
@@ -68,7 +81,9 @@ def recipes(start: ComputeModel | None, caches: tuple[int, int], width: Width = 
         return scaled(start, samples)
 
     def fine_tuned(samples: Samples, seed: int, effort: float) -> ComputeModel:
-        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, width, seed)
+        from shardwright.modelling.training import fitted
+
+        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, machine, seed)
         return fitted(samples, options, caches, scaled(start, samples))
 
     return {"scaled": scaled_only, "fine-tuned": fine_tuned, "from nothing": from_nothing}
@@ -134,6 +149,13 @@ def _parts(samples: Samples, folds: int, seed: int) -> Ints:
     return part
 
 
-def _options(samples: Samples, updates: float, rate: float, width: Width, seed: int) -> TrainingOptions:
+def _options(
+    samples: Samples, updates: float, rate: float, machine: tuple[str, Width | None], seed: int
+) -> TrainingOptions:
+    from shardwright.modelling.training import TrainingOptions, width_of
+
     epochs = math.ceil(updates / math.ceil(len(samples) / _BATCH))
-    return TrainingOptions(epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, width=width, seed=seed)
+    kind, width = machine
+    return TrainingOptions(
+        epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, width=width or width_of(kind), seed=seed
+    )

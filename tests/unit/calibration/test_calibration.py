@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright import calibrate
+import shardwright.calibration.calibration as calibration
+from shardwright import calibrate, tune
+from shardwright.calibration import visits
 from shardwright.calibration.calibration import _published
 from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.sets import random_sets
@@ -119,12 +121,60 @@ def test_a_clock_that_jumps_changes_nothing(cache_folder, brief_training, monkey
     assert user_models()[0].name == second.model.name
 
 
-def test_too_few_sets_make_no_model_and_say_so(cache_folder):
-    found = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=10))
-    assert found.model is None
-    assert "measured and kept, and a model needs 30" in found.notes[0]
+class Slower(FakeVisitor):
+    """A machine that takes twice what the default model says; its clock is two seconds later after each visit."""
+
+    now = 0.0
+
+    def visit(self, work):
+        self.now += 2.0
+        forward, backward = device_ms(cost_model_for("cpu"), work.works)
+        return replace(super().visit(work), forward_ms=2 * forward, backward_ms=2 * backward, spent={"runs": 2.0})
+
+
+def test_too_few_sets_for_a_model_of_its_own_scale_the_default_one(cache_folder):
+    found = calibrate(minutes=3, visitor=Slower(interrupt_at=20))
+    assert found.recipe == "scaled"
+    assert found.accuracy.sets == found.sets < 30
+    assert found.accuracy.mean_error < found.before
+    assert "measured and kept, and a model of its own needs 30" in found.notes[0]
     assert "--minutes" in found.notes[0]
+    (kept,) = user_models()
+    assert kept.name == found.model.name
+
+
+def test_fewer_sets_make_no_model_and_are_kept(cache_folder):
+    found = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=6))
+    assert found.model is None
+    assert found.sets == 3
+    assert "3 sets measured and kept" in found.notes[0]
     assert not user_models()
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(40.0, "they scale the default model"), (20.0, "too few to learn from")])
+def test_a_time_limit_is_kept_and_what_fits_is_said_first(cache_folder, monkeypatch, seconds, told):
+    """30 sets would take a minute."""
+    visitor = Slower()
+    for module in (calibration, visits):
+        monkeypatch.setattr(module, "monotonic", lambda: visitor.now)
+    if told.startswith("too few"):
+        monkeypatch.setattr(calibration, "FEWEST_SCALING", 12)
+    with pytest.warns(
+        UserWarning,
+        match=rf"can be measured in {seconds:.0f} s: {told}.*needs 30 sets, and about --minutes [12]",
+    ):
+        found = calibrate(minutes=seconds / 60, visitor=visitor)
+    assert visitor.now <= seconds
+    assert found.stopped == "time"
+    assert len(visitor.works) >= seconds / 2 - 4  # the time was used
+    assert (found.model is None) == told.startswith("too few")
+
+
+def test_a_limit_in_which_nothing_can_be_measured_is_refused_before_any_work(cache_folder):
+    for command in (calibrate, lambda **options: tune(TASK, **options)):
+        with pytest.raises(InvalidInput, match=r"give at least --minutes 0\.2"):
+            command(minutes=0.05)
+    assert not cache_folder.exists()
 
 
 @pytest.mark.slow

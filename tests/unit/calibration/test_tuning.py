@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from shardwright.calibration import tuning, visits
 from shardwright.calibration.moves import Moves
+from shardwright.calibration.pace import VisitSeconds
 from shardwright.calibration.tuning import Tuner
 from shardwright.calibration.visits import Candidate, Comparison
 from shardwright.cost.score import scored
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import Visit
+from shardwright.measure.measuring import control_works
 from shardwright.measure.store import SampleStore
 from shardwright.search import plan
 from shardwright.sharding.checking import check_plan
@@ -27,7 +31,9 @@ def a_task(seed: int, devices: int = 3) -> Task:
 
 
 def comparison(machine, store=None, seconds=30.0) -> Comparison:
-    return Comparison(machine, (), store, lambda: None, np.random.default_rng(0), time.monotonic() + seconds)
+    return Comparison(
+        machine, (), store, lambda: None, np.random.default_rng(0), until=time.monotonic() + seconds, model=machine.base
+    )
 
 
 def a_tuner(task, machine, measured, seconds=30.0, **more) -> Tuner:
@@ -66,13 +72,46 @@ def test_the_best_measured_plan_is_better_than_the_first_where_the_model_is_wron
     assert min(gains) < 0.99
 
 
-def test_without_time_the_first_plan_is_measured_all_the_same():
+class SlowMachine(HiddenMachine):
+    """A machine on whose own clock a visit takes ten times what is first guessed."""
+
+    now = 0.0
+
+    def visit(self, work):
+        found = super().visit(work)
+        took = 10 * float(VisitSeconds().expected([work], [sum(found.times_ms)])[0])
+        self.now += took
+        return replace(found, spent={"runs": took})
+
+
+def test_too_little_time_for_a_plan_corrects_the_model_and_says_what_fits(monkeypatch):
+    machine, task = SlowMachine(0), a_task(0, devices=12)
+    for module in (tuning, visits):
+        monkeypatch.setattr(module, "monotonic", lambda: machine.now)
+    controls = control_works("cpu", task.optimizer)
+    rng = np.random.default_rng(0)
+    measured = Comparison(machine, controls, None, lambda: None, rng, until=30.0, model=machine.base)
+    tuner = a_tuner(task, machine, measured, seconds=30.0, began=0.0)
+    with pytest.warns(
+        UserWarning, match=r"of the 12 devices of the first plan can be measured in 30 s: .* give --minutes 0\.\d"
+    ):
+        tuner.run()
+    assert machine.now <= 30.5
+    assert tuner.stopped == "time"
+    assert tuner.result() is None
+    assert tuner.best is tuner.first
+    devices = [work for work in machine.visited if work not in controls]
+    assert 0 < len(devices) < 12
+    assert tuner.model.scale.mean() > 1.1  # the machine is 30% slower
+
+
+def test_without_time_nothing_is_visited_but_the_controls():
     machine = HiddenMachine(0)
     tuner = a_tuner(a_task(0), machine, comparison(machine, seconds=0.0), seconds=1e-6)
-    tuner.run()
-    assert tuner.stopped == "time"
-    assert tuner.best is tuner.first
-    assert len(tuner.history) == 1
+    with pytest.warns(UserWarning, match="about 0 of the 3 devices"):
+        tuner.run()
+    assert tuner.model is None
+    assert not machine.visited
 
 
 @pytest.mark.slow

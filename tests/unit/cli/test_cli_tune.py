@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,14 @@ def test_a_tuned_plan_is_saved_with_what_was_measured(cli, tmp_path, task_file, 
     assert outcome.code == 0
     assert "measured step" in outcome.out
     assert "not saved" in outcome.out
+    (name,) = re.findall(r"--model (cpu/tuned-\w+)", outcome.out)
+    again = cli("plan", task_file, "--model", name, "--strategy", "greedy", "-o", tmp_path / "again.json")
+    assert again.code == 0
+    assert f"cost model {name}: tuned on this machine just now" in again.err
+    assert sw.Plan.load(tmp_path / "again.json").cost_model == name
+    assert name in cli("models").out
+    assert name not in cli("plan", task_file, "--strategy", "greedy").err  # never by itself
+    assert cli("show", tmp_path / "again.json").code == 0
     assert len(hidden.visited) - visits < visits  # what is known is not measured again
     shown = cli("show", path)
     assert "above the floor" in shown.out

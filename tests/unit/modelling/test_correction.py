@@ -1,19 +1,26 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.cost.choice import cost_model_for
+from shardwright.cost.correction import CorrectedModel, Terms, arrays_of
 from shardwright.cost.features import WorkArrays
+from shardwright.cost.files import load_model, model_header, save_model, telling_name
 from shardwright.cost.model import ComputeModel
+from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import device_ms, score
-from shardwright.modelling.correction import CorrectedModel, Terms, corrected, with_cut_price
+from shardwright.errors import InvalidInput
+from shardwright.modelling.correction import corrected, held_out_error, with_cut_price
 from shardwright.search import plan
 from shardwright.search.bound import lower_bound
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
+from shardwright.tensor_files import save_weights
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
@@ -117,3 +124,55 @@ def test_a_correction_never_makes_a_time_negative():
     model = CorrectedModel(SimpleCostModel(), terms, weights, np.ones(2), np.zeros((2, 1, 1)))
     for count in (1, 3, len(WORKS)):
         assert min(device_ms(model, WORKS[:count])) >= 0
+
+
+@pytest.mark.parametrize(
+    "base", [cost_model_for("cpu"), PublishedModel("h200"), with_cut_price(cost_model_for("cpu"), TASK, 0.2)]
+)
+def test_a_corrected_model_survives_a_file_whatever_its_base(tmp_path, base):
+    rng = np.random.default_rng(0)
+    made = with_cut_price(base, TASK, 0.1)
+    made = replace(
+        made, weights=made.weights + 0.1 * rng.standard_normal(made.weights.shape), scale=np.array([1.5, 0.7])
+    )
+    made = replace(made, metadata={"name": telling_name(made), "tuned": "from here"})
+    path = tmp_path / "model.safetensors"
+    save_model(made, path)
+    found = load_model(path)
+    assert found.name == made.name == model_header(path)["name"]
+    assert found.metadata == made.metadata
+    assert found.base.name == base.name
+    np.testing.assert_allclose(device_ms(found, WORKS), device_ms(made, WORKS), rtol=1e-5)
+    assert found.drawn(rng) is found
+
+
+def test_a_model_that_no_file_can_hold_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="cannot be saved"):
+        save_model(with_cut_price(SimpleCostModel(), TASK, 0.1), tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "base", ["", "[]", '{"format": "3", "kind": "other"}', '{"format": "3", "kind": "published", "device": "abacus"}']
+)
+def test_a_damaged_base_is_refused(tmp_path, base):
+    path = tmp_path / "model.safetensors"
+    made = with_cut_price(PublishedModel("h200"), TASK, 0.1)
+    save_weights(path, arrays_of(made), {"format": "3", "kind": "corrected", "base": base})
+    with pytest.raises(InvalidInput, match=r"model\.safetensors"):
+        load_model(path)
+
+
+def test_a_published_model_is_no_file_of_its_own(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_weights(path, {}, {"format": "3", "kind": "published", "device": "h200", "optimizer": "sgd"})
+    with pytest.raises(InvalidInput, match="published"):
+        load_model(path)
+
+
+def test_the_error_of_a_correction_is_of_devices_that_it_has_not_seen():
+    base, rng = cost_model_for("cpu"), np.random.default_rng(0)
+    devices = [[WORKS[place] for place in rng.choice(len(WORKS), 4, replace=False)] for _ in range(16)]
+    times = 1.7 * np.array([device_ms(base, works) for works in devices])
+    noise = 0.01 * times
+    assert held_out_error(base, TASK, devices, times, noise) < 0.02
+    assert held_out_error(base, TASK, devices[:7], times[:7], noise[:7]) is None

@@ -36,15 +36,33 @@ class Reading:
         list_separator: separator of the ids of a list in a CSV field; lists of integers are recognised without it.
         header: whether the first line of a CSV file names its columns.
         names: names of the columns of CSV files without a header; by default "column_1" and so on.
+        texts: names of columns of CSV files whose ids are text even if they look like integers, such as hexadecimal ones.
     """
 
     list_separator: str | None = None
     header: bool = True
     names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.names and self.header:
             raise InvalidInput("names are for files without a header; give header=False too, or leave names out")
+
+
+class MixedIds(InvalidInput):
+    """A column's ids look like integers in one place and are text in another.
+
+    Attributes:
+        column: name of the column.
+    """
+
+    def __init__(self, message: str, column: str = "") -> None:
+        super().__init__(message)
+        self.column = column
+
+    def __reduce__(self) -> tuple[type[MixedIds], tuple[str, str]]:
+        """Carry the column to the process that asked a worker to count."""
+        return MixedIds, (str(self), self.column)
 
 
 @dataclass(frozen=True)
@@ -112,6 +130,7 @@ class LogReader(ABC):
         schema: names and Arrow types of its columns.
         is_events: whether a line is one event of a user instead of one sample.
         has_all_columns: whether a column that the schema lacks is missing; False if a sample just leaves out what it has no value of.
+        may_be_text: whether ids that look like integers can be read as text; False if the file's types are fixed.
         pieces: number of pieces that can be read separately; 1 if the file is only read as a whole, 0 if it is empty.
     """
 
@@ -119,6 +138,7 @@ class LogReader(ABC):
     schema: pa.Schema
     is_events = False
     has_all_columns = True
+    may_be_text = False
     pieces = 1
 
     def lookups(self, columns: Sequence[str]) -> int | None:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from shardwright.cluster import Pool
 from shardwright.errors import InvalidInput, require
 from shardwright.workload.profile.counting import ColumnProfile, CountingJob, Counts, count_part, counts_by, merge_all
-from shardwright.workload.profile.formats import ColumnKind, Reading
+from shardwright.workload.profile.formats import ColumnKind, MixedIds, Reading
 from shardwright.workload.profile.readers import LogFile, open_log, parts_of
 from shardwright.workload.profile.result import ProfileResult
 from shardwright.workload.profile.selection import Selection, matching
@@ -77,7 +77,28 @@ def profile_logs(
     require("profile", "profiling logs")
     files = _distinct_paths(paths)
     reading = Reading(list_separator, header, tuple(names))
-    selection = Selection(columns, exclude)
+    while True:
+        try:
+            return _profiled(
+                files, reading, Selection(columns, exclude), sequence, pooled, hashed, sketch_bytes, progress, pool
+            )
+        except MixedIds as mixed:  # the ids of such a column are text from the first line on
+            if not mixed.column or mixed.column in reading.texts:
+                raise
+            reading = replace(reading, texts=(*reading.texts, mixed.column))
+
+
+def _profiled(
+    files: Sequence[Path],
+    reading: Reading,
+    selection: Selection,
+    sequence: Collection[str],
+    pooled: Collection[str],
+    hashed: Collection[str],
+    sketch_bytes: int,
+    progress: Progress | None,
+    pool: Pool[None] | None,
+) -> ProfileResult:
     looked_at = []
     for path in files:
         log = open_log(path, reading)
@@ -85,7 +106,7 @@ def profile_logs(
         looked_at.append(LogFile.of(log))
     kinds = selection.id_columns()
     choices = _pooling_choices(kinds, sequence, pooled)
-    if selection.is_events and (columns is not None or exclude or choices or hashed):
+    if selection.is_events and (selection.columns is not None or selection.exclude or choices or hashed):
         raise InvalidInput(
             f"{files[0]}: is an event file: columns, exclude, sequence, pooled and hashed do not apply to it; leave them away"
         )

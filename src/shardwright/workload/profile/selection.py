@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from shardwright.errors import InvalidInput
-from shardwright.workload.profile.formats import ColumnKind, LogReader, column_kind, is_empty_type
+from shardwright.workload.profile.formats import ColumnKind, LogReader, MixedIds, column_kind, is_empty_type
 
 _NAMED = 20
 
@@ -57,9 +57,11 @@ class Selection:
                 )
             ours, theirs = self.kinds.get(name), kinds.get(name)
             if ours is not None and theirs is not None and ours != theirs:
-                raise InvalidInput(
+                message = (
                     f"{log.path}: column '{name}' holds {theirs}, but {ours} in {self.first}; write both with one type"
                 )
+                mixed = {ours, theirs} == {ColumnKind("integers", False), ColumnKind("text", False)}
+                raise MixedIds(message, name) if mixed and log.may_be_text else InvalidInput(message)
             self.kinds[name] = ours or theirs
 
     def id_columns(self) -> dict[str, ColumnKind]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import InvalidInput
-from shardwright.workload.profile.formats import LogReader, Reading, is_list_type, is_text_type
+from shardwright.workload.profile.formats import LogReader, MixedIds, Reading, is_list_type, is_text_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,8 @@ _INTEGER_LIST = r"^\s*\[?\s*(-?\d+(\s*[ ,;|]\s*-?\d+)*)?\s*\]?\s*$"
 _SEPARATORS = r"\s*[ ,;|]\s*"
 _DECIMAL_COMMA = r"^\s*-?\d+(,\d+)?\s*$"
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_HEXADECIMAL = re.compile(r"column #(\d+).*conversion error to int64: invalid value '[0-9a-fA-F]{4,}'")
+_PADDED = r"^0\d{5,}$"  # begins with a zero, and is longer than most codes of countries and shops
 _NUMBER = re.compile(r"-?[0-9.]+([eE][+-]?[0-9]+)?")
 _NO_HEADER = "if the file has none, add --no-header, or name its columns with --columns label,I1..I13,C1..C26"
 
@@ -40,7 +42,11 @@ class CsvLog(LogReader):
 
     A text column holds lists if every value in the file's first block is a list of integers, such as `1 2 3`, `[1, 2, 3]`,
     `1|2|3` or `1;2;3`. With a `list_separator`, it also holds lists if a value contains it.
+
+    A column of integers of one width, some with leading zeros, holds hexadecimal ids: they are text, also where no letter is among them.
     """
+
+    may_be_text = True
 
     def __init__(self, path: Path, delimiter: str, reading: Reading) -> None:
         import pyarrow as pa
@@ -50,9 +56,15 @@ class CsvLog(LogReader):
         self._delimiter = _delimiter_of(path, delimiter, lines)
         self._separator = reading.list_separator
         self._names = None if reading.header else _names_of(path, lines, self._delimiter, reading.names)
-        first = self._first_batch()
-        types = [self._list_type(values) or values.type for values in first.columns]
-        self.schema = pa.schema(list(zip(first.schema.names, types, strict=True)))
+        self._texts = reading.texts
+        self._texts += self._padded(first := self._first_batch())
+        if self._texts != reading.texts:
+            first = self._first_batch()
+        named = list(zip(first.schema.names, first.columns, strict=True))
+        types = [None if name in self._texts else self._list_type(values) for name, values in named]
+        self.schema = pa.schema(
+            [(name, kind or values.type) for (name, values), kind in zip(named, types, strict=True)]
+        )
 
     def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the columns, one block of the file at a time."""
@@ -71,7 +83,27 @@ class CsvLog(LogReader):
                 _check_header(self.path, reader.schema.names)
             return next(iter(reader), pa.RecordBatch.from_pylist([], schema=reader.schema))
 
-    def _open(self, columns: Sequence[str] | None) -> Any:
+    def _padded(self, first: pa.RecordBatch) -> tuple[str, ...]:
+        """The columns of integers that have one width in the first block, leading zeros included."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        integers = [
+            name for name, kind in zip(first.schema.names, first.schema.types, strict=True) if pa.types.is_integer(kind)
+        ]
+        if not integers or len(set(first.schema.names)) < len(first.schema.names):
+            return ()
+        with _clear_errors(self.path, ()), self._open(integers, texts=integers) as reader:
+            batch = reader.read_next_batch()
+        widths = {name: pc.min_max(pc.utf8_length(batch.column(name))).as_py() for name in integers}
+        return tuple(
+            name
+            for name, width in widths.items()
+            if width["min"] == width["max"] and pc.any(pc.match_substring_regex(batch.column(name), _PADDED)).as_py()
+        )
+
+    def _open(self, columns: Sequence[str] | None, texts: Sequence[str] = ()) -> Any:
+        import pyarrow as pa
         from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, open_csv
 
         return open_csv(
@@ -79,7 +111,12 @@ class CsvLog(LogReader):
             # One thread, since parse errors give line numbers only then.
             read_options=ReadOptions(block_size=_BLOCK_BYTES, use_threads=False, column_names=self._names),
             parse_options=ParseOptions(delimiter=self._delimiter),
-            convert_options=ConvertOptions(null_values=_NULLS, strings_can_be_null=True, include_columns=columns),
+            convert_options=ConvertOptions(
+                null_values=_NULLS,
+                strings_can_be_null=True,
+                include_columns=columns,
+                column_types=dict.fromkeys((*self._texts, *texts), pa.string()),
+            ),
         )
 
     def _list_type(self, values: pa.Array) -> pa.DataType | None:
@@ -201,6 +238,11 @@ def _clear_errors(path: Path, names: Sequence[str]) -> Iterator[None]:
         raise InvalidInput(f"{path}: the first line is not UTF-8 text: {error}; save the file as UTF-8") from error
     except (pa.ArrowException, OSError) as error:
         message = re.sub(r"column #(\d+)", lambda match: _column_name(int(match[1]), names), _shortened(error))
+        place = _HEXADECIMAL.search(str(error))
+        if place is not None and int(place[1]) < len(names):
+            raise MixedIds(
+                f"{path}: {message} (its ids look like integers before, and are hexadecimal)", names[int(place[1])]
+            ) from error
         raise InvalidInput(
             f"{path}: {message} (every line needs the header's number of columns, and a column ids of one kind; mend or exclude it)"
         ) from error

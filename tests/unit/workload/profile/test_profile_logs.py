@@ -1,11 +1,13 @@
 """Which files and columns are taken, and the messages where they are not."""
 
+import pickle
+
 import pyarrow as pa
 import pytest
 
 from shardwright.errors import InvalidInput
 from shardwright.workload.profile import profile_logs
-from shardwright.workload.profile.formats import ColumnKind
+from shardwright.workload.profile.formats import ColumnKind, MixedIds
 from shardwright.workload.profile.profiler import SKETCH_BYTES, _empty_columns
 
 
@@ -141,3 +143,31 @@ def test_names_must_be_printable(parquet):
 def test_negative_ids_are_found_in_lists_too(parquet):
     with pytest.raises(InvalidInput, match=r"a\.parquet: column 'tags': id -1 is negative"):
         profile_logs(parquet("a.parquet", tags=[[1], [2, -1]]))
+
+
+def hex_log(path, first, later):
+    """A CSV file whose blocks are small enough that `later` comes in another one than `first`."""
+    lines = ["label,c"] + [f"1,{id_}" for id_ in first] + [f"0,{id_}" for id_ in later]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_hexadecimal_ids_are_text_also_where_no_letter_is_among_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardwright.workload.profile.texts._BLOCK_BYTES", 256)
+    digits, letters = [f"{n}" for n in range(10_000_000, 10_000_100)], ["a0000001", "10000000"]
+    log = hex_log(tmp_path / "log.csv", digits, letters)
+    column = profile_logs(log).columns["c"]
+    assert (column.kind.ids, column.sketch.distinct) == ("text", 101)
+    others = [hex_log(tmp_path / f"{name}.csv", ids, []) for name, ids in (("digits", digits), ("letters", letters))]
+    for files in (others, others[::-1]):
+        column = profile_logs(files).columns["c"]
+        assert (column.kind.ids, column.sketch.distinct) == ("text", 101)
+    padded = profile_logs(hex_log(tmp_path / "padded.csv", ["00000012", "12345678"], [])).columns["c"]
+    assert padded.kind.ids == "text"
+    plain = profile_logs(hex_log(tmp_path / "plain.csv", ["012", "7"], [])).columns["c"]
+    assert plain.kind.ids == "integers"
+
+
+def test_a_worker_says_which_column_is_mixed():
+    again = pickle.loads(pickle.dumps(MixedIds("c is text", "c")))
+    assert (str(again), again.column) == ("c is text", "c")

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from time import monotonic
 
+from shardwright.calibration.pace import check_minutes
 from shardwright.calibration.tuning import Told, tuned_machine
-from shardwright.calibration.visits import check_minutes
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored

@@ -1,0 +1,80 @@
+"""How long measuring takes on this machine, foreseen from the first measurements, so that a time limit is planned and kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from scipy.optimize import nnls
+
+from shardwright.arrays import Floats
+from shardwright.errors import InvalidInput
+from shardwright.hardware import cache_bytes
+from shardwright.measure.device_work import DeviceWork
+from shardwright.measure.fused import fresh_batches
+from shardwright.measure.timing import TimingPolicy
+
+LEAST_S = {"cpu": 12.0, "cuda": 45.0}
+"""Least seconds in which something can be measured: the measuring process starts, the controls run, and a few works are measured."""
+
+_GUESS = 0.05, 2e-3, 3e-7  # first guess: seconds per visit, per ms of its runs, and per lookup drawn
+_RUNS_OF_BATCH = TimingPolicy().passes
+
+
+class VisitSeconds:
+    """Predicts how long a visit takes: a non-negative mix of a constant, the time of its runs, and the lookups of its batches."""
+
+    def __init__(self) -> None:
+        self._cache = cache_bytes()[1]
+        self._rows: list[tuple[float, float, float]] = []
+        self._seconds: list[float] = []
+
+    def saw(self, work: DeviceWork, ms: float, seconds: float) -> None:
+        """Learn from a visit: a step of `ms` took `seconds` to measure."""
+        self._rows.append(self._row(work, ms))
+        self._seconds.append(seconds)
+
+    def expected(self, works: Iterable[DeviceWork], ms: Sequence[float] | Floats) -> Floats:
+        """`(n,)` predicted seconds of visits to works whose steps take `ms`, `(n,)`."""
+        rows = [self._row(work, float(time)) for work, time in zip(works, ms, strict=True)]
+        return np.maximum(np.array(rows).reshape(-1, 3) @ self._rates(), 1e-3)
+
+    def _rates(self) -> Floats:
+        """`(3,)` seconds for each unit of a row; the guess, scaled to what was seen, until there are enough visits to fit them."""
+        rates = np.array(_GUESS)
+        if not self._rows:
+            return rates
+        rows, seconds = np.array(self._rows), np.array(self._seconds)
+        if len(rows) <= 2 * len(rates):
+            scaled: Floats = rates * (seconds.sum() / (rows @ rates).sum())
+            return scaled
+        unit = np.maximum(rows.max(axis=0), 1e-30)
+        fitted: Floats = nnls(rows / unit / seconds[:, None], np.ones(len(seconds)))[0] / unit
+        return fitted
+
+    def _row(self, work: DeviceWork, ms: float) -> tuple[float, float, float]:
+        batches = fresh_batches(work.works, self._cache)
+        runs = max(_RUNS_OF_BATCH * batches, TimingPolicy().runs)
+        return 1.0, ms * runs, batches * sum(one.lookups for one in work.works)
+
+
+def check_minutes(minutes: float) -> None:
+    """Check a time limit; raises InvalidInput unless it is a finite number above 0."""
+    if isinstance(minutes, bool) or not 0 < minutes < math.inf:
+        shown = str(minutes) if isinstance(minutes, bool) else f"{minutes:g}"
+        raise InvalidInput(f"minutes is {shown}, must be a finite number greater than 0")
+
+
+def check_enough(minutes: float, kind: str) -> None:
+    """Check that something can be measured within a time limit on a device, "cpu" or "cuda"; raises InvalidInput if not."""
+    if 60 * minutes < LEAST_S[kind]:
+        raise InvalidInput(
+            f"minutes is {minutes:g}: to start the measuring process and measure a few sets takes {LEAST_S[kind]:.0f} s on {kind}; "
+            f"give at least --minutes {minutes_text(LEAST_S[kind])}"
+        )
+
+
+def minutes_text(seconds: float) -> str:
+    """Seconds as minutes, rounded up to tenths."""
+    return f"{math.ceil(seconds / 6 - 1e-9) / 10:g}"
