@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 
 from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.clusters import Cluster
@@ -109,7 +108,7 @@ Check = Annotated[
 
 _GOALS = ("--balance-memory", "--least-moves")
 _SAME = 1e-9  # two steps closer than this (relatively) are the same
-_SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes", "why there is no plan")
+_SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes")
 
 
 def run(
@@ -268,7 +267,7 @@ def run(
         views += change_views(change)
     if sizes is not None:
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
-        views.insert(0, _sizes_view(sizes))
+        views = [*_sizes_views(sizes), *views]
     emit(document, *views, saved(output), *(_exported(found, output) if export else ()), as_json=as_json)
 
 
@@ -431,8 +430,8 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
     return int(given)
 
 
-def _sizes_view(sizes: GroupSizes) -> Table:
-    """A table with a row for each size; the best size has a star."""
+def _sizes_views(sizes: GroupSizes) -> list[RenderableType]:
+    """A table with a row for each size, where the best has a star; below it, why sizes have no plan."""
     rows, best = [], sizes.best
     for one in sizes:
         plan, memory = one.plan, one.memory
@@ -441,9 +440,6 @@ def _sizes_view(sizes: GroupSizes) -> Table:
         if plan is not None and memory is not None:
             held = [format_bytes(int(bytes_.max())) for bytes_ in (memory.peak, memory.between)]
             figures = [ms(one.step_ms), ms(one.synchronisation_ms), ms(plan.bound_ms), percent(plan.gap), *held]
-        rows.append([f"{one.groups.size}{star}", str(one.groups.count), *figures, one.why_not])
-    shown = len(_SIZES) if any(one.why_not for one in sizes) else len(_SIZES) - 1
-    cells = [row[:shown] for row in rows]
-    return table(
-        "sharding groups by size, ms and the fullest device", _SIZES[:shown], cells, texts={0, len(_SIZES) - 1}
-    )
+        rows.append([f"{one.groups.size}{star}", str(one.groups.count), *figures])
+    failed = [f"groups of {one.groups.size}: {one.why_not}" for one in sizes if one.why_not]
+    return [table("sharding groups by size, ms and the fullest device", _SIZES, rows), *failed]

@@ -92,7 +92,7 @@ def headline(plan: Plan) -> str:
     ended = f", {SEARCH_ENDS[plan.search_end]}" if plan.search_end else ""
     holds = f"\nthe bound holds {BOUND_SCOPES[plan.bound_scope]}" if plan.bound_ms is not None else ""
     return (
-        f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
+        f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound}\n"
         f"search {seconds(plan.search_s)} s{ended}\n"
         f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {tables}: {sharded}"
         f"\n{memory_line(plan)}"
