@@ -1,4 +1,4 @@
-"""Calibration: measure sets, train a cost model of this machine, and measure what the models disagree about, until error or time is met."""
+"""Calibration: measure sets, train cost models of this machine, measure where they disagree, until the error or time limit is reached."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def calibrate(
     """Measure this machine's kernels, train a cost model on the times, and save it where planning finds it.
 
     Args:
-        task: what the model is for: its tables, batch size and optimizer are measured, and the plans that searches find for it. Without
-            a task, sets of any tables are measured.
+        task: the task that the model is for. The sets have its tables, batch size and optimizer, and include plans of searches. Without
+            a task, the sets have tables of any kind.
         minutes: time limit; by default 3, on cuda 8.
         device: "cpu" or "cuda"; by default the task's device, or "cpu" without a task.
         aim: mean error on unseen sets at which calibration stops before the time is up.
@@ -234,7 +234,7 @@ def _better(found: Validated, older: ComputeModel, samples: Samples, new: int) -
 def _coverage(
     task: Task | None, machine: Fingerprint, optimizer: str, batch_size: int, kinds: Iterable[str]
 ) -> dict[str, str]:
-    """Metadata that says what a model covers: hardware, optimizer, batch size, kinds of tables, and the task if there is one."""
+    """Metadata of a model's coverage: hardware, optimizer, batch size, kinds of tables, and the task if there is one."""
     covered = {
         "device": device_type(machine),
         "hardware": ", ".join(f"{key} {value}" for key, value in machine.items()),

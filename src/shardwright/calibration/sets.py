@@ -1,7 +1,7 @@
 """The sets that a calibration measures: random sets, devices of found plans and their neighbours, and the same tables whole and cut.
 
-A search finds whatever the model believes to be cheap. So its plans differ from random sets: more shards, more cuts, similar devices. A
-model that prices such plans must have seen such devices. Plans also differ in what they cut, so some sets are measured in variants
+A search exploits whatever the model underrates, so its plans differ from random sets: more shards, more cuts, similar devices. A
+model that prices such plans needs such devices in its training data. Plans also cut different tables, so some sets are measured in variants
 (see `shardwright.modelling.dataset`).
 """
 

@@ -257,11 +257,11 @@ class Candidate:
 
 @dataclass
 class Comparison(Visits):
-    """Visits devices of plans, and tells which plan is faster.
+    """Visits devices of plans to find the faster plan.
 
     Attributes:
         rng: draws the order of the visits.
-        until: `time.monotonic()` after which nothing is visited.
+        until: `time.monotonic()` after which no visit starts.
     """
 
     rng: np.random.Generator

@@ -294,8 +294,8 @@ def measure_works(
         device: "cpu" or "cuda".
         backend: see `Measurer`.
         policy: see `Measurer`.
-        progress: called before each visit, and after the last, with the visits done, those wanted, and what is measured.
-        fleet: what visits works in place of a process of this machine.
+        progress: called before each visit and after the last, with the visits done, the visits wanted, and the name of the work.
+        fleet: visits the works instead of a process of this machine.
 
     Raises:
         InvalidInput: `rounds` is less than 1, or there is no such device or backend.

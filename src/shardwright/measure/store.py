@@ -2,8 +2,8 @@
 
     samples/samples.sqlite
 
-A *work* is what a device does (`DeviceWork`); a digest of its shards, seeds and optimizer identifies it. A *set* is a work with the reason
-why it was measured: its kind is "random", "task", "policy", "pair", "control" and so on, and its label names what it belongs to. One work
+A *work* is the work of one device (`DeviceWork`); a digest of its shards, seeds and optimizer identifies it. A *set* is a work with the
+reason why it was measured: its kind is "random", "task", "policy", "pair", "control" and so on, and its label names its origin. One work
 may be several sets. Every *visit* to a work is a row with the hardware that it was made on.
 
 Each visit is committed at once, to SQLite's write-ahead log. A killed process loses only its current visit, and no visit is stored twice.

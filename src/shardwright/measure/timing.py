@@ -278,7 +278,7 @@ def time_parts(
         policy: how often the batches are run.
         machine: reads the state of the machine between runs.
         batches: number of batches.
-        elasticity: what earlier measurements of the process taught; learns from this one. By default nothing is known.
+        elasticity: estimate from earlier measurements of the process, updated by this one; by default a new one.
     """
     elasticity = elasticity or Elasticity(len(parts))
     began = perf_counter()

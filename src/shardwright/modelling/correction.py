@@ -178,7 +178,7 @@ def _ridge(columns: Floats, wanted: Floats, noise: Floats, spread: Floats) -> tu
 
 
 def _alone(pricing: Pricing, latents: Floats) -> Floats:
-    """`(n, 2)` ms that each shard takes alone: what it adds to an empty call."""
+    """`(n, 2)` ms of each shard alone: its addition to an empty call."""
     empty = pricing.price(np.zeros((1, pricing.hidden.shape[1])))
     return np.maximum(pricing.price(latents) - empty, 0.0)
 

@@ -24,7 +24,7 @@ _TOO_FULL = 100.0  # how much worse a host is that has too little room
 def chosen_hosts(tables: Sequence[Table], towers: Mapping[str, tuple[str, str]], topology: Topology) -> dict[str, int]:
     """A host for each table of some towers, one for all tables of a tower.
 
-    The load of a host is what its towers fill of its memory, and what they look up of the values that all towers look up, as a multiple
+    The load of a host is the share of its memory that its towers fill, and their share of the values that all towers look up, as a multiple
     of the mean. The sum of squares over the hosts is least for each module, those with the largest weights first.
 
     Args:

@@ -1,4 +1,4 @@
-"""Compute kernels that keep a table's rows off device memory: where the rows lie, how fast they come, and what a device caches.
+"""Compute kernels that keep a table's rows off device memory: storage, bandwidth and cache.
 
 - `fused_uvm_caching`, `fused_uvm` and their `quant_` twins: rows lie in host memory; the first has a cache of `load_factor` × the rows.
 - `key_value`: rows lie on SSD. Virtual tables: rows come into being when they are looked up, in host memory (`dram_virtual_table`), on

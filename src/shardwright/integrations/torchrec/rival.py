@@ -1,6 +1,6 @@
 """`torchrec`: TorchRec's planner, for comparisons; and `tzrec`: the same as TorchEasyRec sets it up, with dynamic programming.
 
-It runs in a process of its own, so that planning here loads no torch and the planner can be ended: TorchRec looks at its timeout only
+It runs in a separate process, so that planning here loads no torch and the planner can be ended: TorchRec looks at its timeout only
 between two proposals, and one proposal can take minutes.
 """
 
@@ -54,7 +54,7 @@ class TorchRec:
     """TorchRec's `EmbeddingShardingPlanner` with its default proposers; it is given pooling factors, memory and bandwidths.
 
     Attributes:
-        statistics: whether the planner is given the pooling factors; without them it takes 1 for each, as most users run it.
+        statistics: whether the planner gets the pooling factors; without them it assumes 1 for each, as most users run it.
         proposer: what proposes sharding types for all tables: TorchRec's defaults, or dynamic programming as in TorchEasyRec.
         time_limit_s: seconds after which the planner ends if the search has no deadline; the best plan so far counts. From some 200
             tables on 16 devices on, the planner takes minutes.

@@ -50,7 +50,7 @@ def torchrec_plan(
 
     Args:
         task: the task; all its memory is for embeddings, so nothing is reserved.
-        statistics: whether TorchRec is told the pooling factors.
+        statistics: whether TorchRec gets the pooling factors.
         proposer: proposes sharding types, as in `shardwright.integrations.torchrec.rival.TorchRec`.
         timeout_seconds: TorchRec's own timeout, which it checks between two proposals.
         seed: only recorded in the plan; the planner draws no random numbers.

@@ -53,7 +53,7 @@ class EncodedBatch:
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """Finished episodes, with all that a policy needs to recompute the probabilities of its choices.
+    """Finished episodes, with the data to recompute the probabilities of a policy's choices.
 
     Attributes:
         encoded: the tasks.

@@ -158,7 +158,7 @@ class RankGroup:
 
 @contextmanager
 def telling_what_is_kept() -> Iterator[None]:
-    """Say, where a group fails, how to go on."""
+    """Add to the error of a failed group how to continue."""
     try:
         yield
     except GroupFailed as error:
@@ -273,7 +273,7 @@ def led_group(
         device: "cpu" or "cuda".
         place: this process's place.
         timeout_s: longest time of a request.
-        options: what the ranks were started with; must be the same everywhere.
+        options: options of the ranks' start; must be the same on all ranks.
         policy: how often a collective is run.
 
     Raises:
@@ -303,7 +303,7 @@ def led_group(
 
 @contextmanager
 def _telling_of_ranks(what: str) -> Iterator[None]:
-    """Say in one line what torch.distributed says when a rank of the group is gone."""
+    """Turn the error of torch.distributed for a lost rank into one line."""
     try:
         yield
     except RuntimeError as error:

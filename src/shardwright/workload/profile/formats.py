@@ -111,7 +111,7 @@ class LogReader(ABC):
         path: the file.
         schema: names and Arrow types of its columns.
         is_events: whether a line is one event of a user instead of one sample.
-        has_all_columns: whether a column that the schema lacks is missing; False if a sample just leaves out what it has no value of.
+        has_all_columns: whether the schema lists every column; False if samples may leave out columns without a value.
         pieces: number of pieces that can be read separately; 1 if the file is only read as a whole, 0 if it is empty.
     """
 
@@ -183,7 +183,7 @@ class ParquetLog(LogReader):
         )
 
     def _parts(self, columns: Sequence[str], groups: range | None = None) -> Iterator[tuple[int, list[str]]]:
-        """Yield what is read at once: a row group and some of its columns, scalars and lists apart."""
+        """Yield the units of reading: a row group and some of its columns, scalars and lists apart."""
         kinds = {name: column_kind(self.schema.field(name).type) for name in columns}
         lists = [name for name in columns if (kind := kinds[name]) is not None and kind.is_list]
         scalars = [name for name in columns if name not in lists]
@@ -195,7 +195,7 @@ class ParquetLog(LogReader):
         return product(range(self.pieces) if groups is None else groups, together)
 
     def _chunks(self, file: Any, group: int, columns: Sequence[str]) -> list[Any]:
-        """Return what the footer says about the columns in a row group.
+        """Return the footer's entries for the columns of a row group.
 
         A row is read first: reading refuses a footer that is damaged or claims more bytes than the file has.
         `RowGroupMetaData.column` would end the process on such a footer.

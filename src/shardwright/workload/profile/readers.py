@@ -1,7 +1,7 @@
 """Open logs, and cut them into the parts in which they are counted.
 
 Each part is counted by itself, in one process or in many, and parts are merged in the order of the log. The parts depend on the files
-alone, never on who counts them, so a log has exactly one profile.
+alone, not on the processes that count, so a log has exactly one profile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def open_log(path: Path, reading: Reading | None = None) -> LogReader:
 
     Args:
         path: the file.
-        reading: what the file does not say of itself.
+        reading: properties that the file does not state.
 
     Raises:
         InvalidInput: the file does not exist, cannot be read, or is damaged.
