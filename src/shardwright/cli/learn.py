@@ -152,7 +152,7 @@ def run(
     ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a policy that places tables, to plan with afterwards. The policy file says what it was learned from.
+    """Learn a policy that places tables, to plan with afterwards. The policy file records the training.
 
     A policy reads the prices of the task's cost model. Learned from --measured costs, or with preset=published, it reads table features
     and brings a cost network of its own.
@@ -204,7 +204,7 @@ def _length(strategy: Learner, priced: bool, named: Mapping[str, int | None]) ->
     own = _ROUNDS if priced else _LENGTH[strategy]
     for name, value in named.items():
         if value is not None and name != own:
-            what = strategy if priced else f"{strategy} with a cost network of its own"
+            what = strategy if priced else f"{strategy} with its own cost network"
             raise InvalidInput(f"--{name} {value}: {what} counts its training in {own}; give --{own}")
     return {name: value for name, value in named.items() if value is not None}
 
@@ -255,7 +255,7 @@ def _resumable(checkpoint: Path | None) -> Iterator[None]:
     except KeyboardInterrupt:
         if checkpoint is not None and checkpoint.exists():
             raise Interrupted(f"stopped; the state is in {checkpoint}: run the same command again to go on") from None
-        raise Interrupted("stopped; nothing is saved: name a --checkpoint to be able to go on") from None
+        raise Interrupted("stopped without saving; name a --checkpoint to resume later") from None
 
 
 def figures_table(title: str, rows: Sequence[dict[str, Any]]) -> rich.table.Table:

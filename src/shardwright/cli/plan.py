@@ -130,7 +130,7 @@ def run(
         option(
             "--rank-maps",
             metavar="FILE",
-            text="Ids by hotness, from 'shardwright profile'; those that the plan needs are saved beside it.",
+            text="Ids by hotness, from 'shardwright profile'; the plan's part is saved next to the plan.",
         ),
     ] = None,
     seed: Seed = 0,
@@ -146,7 +146,7 @@ def run(
         option(
             "--export",
             metavar="torchrec",
-            text="Save the plan for TorchRec beside -o: a sharding plan and the Python lines that load it, or constraints of its planner.",
+            text="Also save the plan for TorchRec, next to -o: a sharding plan, and Python lines that load it or constrain its planner.",
         ),
     ] = None,
     start: Start = None,
@@ -160,11 +160,11 @@ def run(
     fully_sharded: FullySharded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find, check and score a plan. With --from, say what moves and what that gains; with --check, check and score an existing plan.
+    """Find, check and score a plan. With --from, show moves and gain; with --check, check and score an existing plan.
 
     If the plan of --from no longer applies, a second search finds the step time of moving only what must move. With --json the document
     is the plan file itself. The option --from adds the field 'change', and --sharding-group-size the field 'sharding_group_sizes'.
-    --check takes any plan file, also one that was changed by hand in a report; beside it go --model, --export and --json.
+    --check takes any plan file, also one that was edited in a report, and goes with --model, --export and --json only.
 
     Example:
         shardwright plan task.yaml -o plan.json
@@ -315,7 +315,7 @@ def _checked_export(output: Path | None, runs_on: str, groups: str | None) -> st
         InvalidInput: an option does not go with --export.
     """
     if output is None:
-        raise InvalidInput("--export torchrec saves its files beside the plan; name it with -o plan.json")
+        raise InvalidInput("--export torchrec saves its files next to the plan; name it with -o plan.json")
     if groups is not None:
         raise InvalidInput("--export torchrec is for DistributedModelParallel; leave --sharding-group-size out")
     if runs_on not in ("auto", "torchrec"):
@@ -378,7 +378,7 @@ def _idle_line(found: Plan, cost_model: CostModel) -> list[str]:
 
 
 def _runtime_note(found: Plan, runs_on: str) -> list[str]:
-    """A line where TorchRec was chosen for sequence tables, which the other runtime can tier."""
+    """A line if TorchRec was chosen for sequence tables, which the other runtime can tier."""
     from shardwright.search.flexshard.strategy import tiered_tables
 
     if runs_on != "auto" or "torchrec" not in found.runs_on or not tiered_tables(found.task):

@@ -108,9 +108,8 @@ def run(
 ) -> None:
     """Find the tables behind training logs: rows, pooling, access profile.
 
-    Columns of other types are left out, and notes say why. The command warns of columns that look like times, counts, labels or
-    session keys, and says how large their tables would be. Its last
-    line is the command to run next.
+    Columns of other types are left out, with a note. The command warns of columns that look like times, counts, labels or session keys,
+    and states the size of their tables. Its last line is the command to run next.
 
     Example:
         shardwright profile logs/*.parquet -o tables.yaml --task task.yaml

@@ -46,11 +46,11 @@ def run(
     ] = None,
     batch_per_device: Annotated[
         str | None,
-        option("--batch-per-device", metavar="N", text="Samples of a step on each device, in place of --batch."),
+        option("--batch-per-device", metavar="N", text="Samples of a step on each device, instead of --batch."),
     ] = None,
     dense_ms: Annotated[float, typer.Option("--dense-ms", help="Time of a step's dense layers.")] = 0.0,
     overlap: Annotated[
-        bool, typer.Option("--overlap", help="Embeddings run beside the dense layers; the longer counts.")
+        bool, typer.Option("--overlap", help="Embeddings and dense layers run at the same time; the longer counts.")
     ] = False,
     price: Annotated[
         list[str] | None,

@@ -101,7 +101,7 @@ def headline(plan: Plan) -> str:
 
 
 def memory_line(plan: Plan) -> str:
-    """What the fullest device holds, and what is left there."""
+    """Memory of the fullest device, held and free."""
     held, limits = plan.memory.total, plan.task.topology.memory_bytes
     rank = min(range(len(limits)), key=lambda one: limits[one] - int(held[one]))
     left = limits[rank] - int(held[rank])

@@ -84,7 +84,7 @@ def run(
 
     check_target(output, inputs=samples)
     if network == "neuroshard" and head is not None:
-        raise InvalidInput(f"--head {head}: NeuroShard's network has a head of its own; leave --head out")
+        raise InvalidInput(f"--head {head}: NeuroShard's network has its own head; leave --head out")
     stores = read_stores(samples, hardware=hardware, allow_other_hardware=allow_other_hardware)
     passes = epochs or _EPOCHS[network]
     ours = network == "shardwright"

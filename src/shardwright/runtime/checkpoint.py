@@ -175,7 +175,7 @@ def check_readable(size: int, values: int) -> None:
     if size > MAX_BYTES or values > MAX_VALUES:
         raise InvalidInput(
             f"the checkpoint's manifest may take {size} bytes and {values} values, and {MAX_BYTES} and {MAX_VALUES} is the most; "
-            "spread the tables over several modules (tables=[...]) and give each a folder of its own"
+            "spread the tables over several modules (tables=[...]) and give each its own folder"
         )
 
 

@@ -140,7 +140,7 @@ def compute_device(topology: Topology) -> str:
 def why_not_expressible(task: Task) -> str | None:
     """The part of a task that TorchRec's planner cannot express; None if it can express all."""
     if task.constraints.colocate or task.constraints.apart:
-        return "TorchRec's planner cannot be told to colocate tables or keep them apart; drop the constraint, or use strategy certified"
+        return "TorchRec's planner has no constraints to colocate tables or keep them apart; drop the constraint, or use strategy certified"
     for table in task.tables:
         limits = task.constraints.of(table.name)
         if "." in table.name:
@@ -149,7 +149,7 @@ def why_not_expressible(task: Task) -> str | None:
             return f"table '{table.name}' has int8 weights, and TorchRec's planner counts those of a training module as fp16"
         if limits.devices is not None:
             return (
-                f"table '{table.name}' is pinned, and TorchRec's planner cannot be told on which devices a table may lie; "
+                f"table '{table.name}' is pinned, and TorchRec's planner has no constraint on the devices of a table; "
                 "drop the constraint, or use strategy certified"
             )
         if not expressible_types(table, limits, task.topology):

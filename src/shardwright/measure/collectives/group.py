@@ -162,7 +162,9 @@ def telling_what_is_kept() -> Iterator[None]:
     try:
         yield
     except GroupFailed as error:
-        raise MeasurementFailed(f"{error}; what was measured is kept: run the same command again to go on") from error
+        raise MeasurementFailed(
+            f"{error}; finished measurements are kept: run the same command again to continue"
+        ) from error
 
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -308,7 +310,7 @@ def _telling_of_ranks(what: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise MeasurementFailed(
-            f"a rank ended or hung, asked {what} ({str(error).splitlines()[0]}); what was measured is kept: start all hosts again"
+            f"a rank ended or hung, asked {what} ({str(error).splitlines()[0]}); finished measurements are kept: start all hosts again"
         ) from error
 
 

@@ -202,7 +202,7 @@ def _clear_errors(path: Path, names: Sequence[str]) -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         message = re.sub(r"column #(\d+)", lambda match: _column_name(int(match[1]), names), _shortened(error))
         raise InvalidInput(
-            f"{path}: {message} (every line needs the header's number of columns, and a column ids of one kind; mend or exclude it)"
+            f"{path}: {message} (every line needs the header's number of columns, and a column ids of one kind; fix or exclude it)"
         ) from error
 
 
@@ -267,7 +267,7 @@ def _json_errors(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         message = re.sub(r"Column\(/?(.*?)\)", r"column '\1'", _shortened(error))
         raise InvalidInput(
-            f"{path}: {message} (each line is a JSON object, and a key has values of one kind; mend the line or exclude the column)"
+            f"{path}: {message} (each line is a JSON object, and a key has values of one kind; fix the line or exclude the column)"
         ) from error
 
 
