@@ -1,7 +1,7 @@
 """Find plans a few moves away from a measured plan; the model predicts only the changes.
 
 A device that keeps its shards keeps its measured time. A changed device takes its measured time plus the predicted difference: the
-model's error on the shards that stay is in both predictions, and cancels. So the fewer the moves, the truer the prediction.
+model's error on the shards that stay is in both predictions, and cancels. So predictions for few moves are the most accurate.
 """
 
 from __future__ import annotations

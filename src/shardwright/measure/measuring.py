@@ -4,7 +4,7 @@ A *visit* builds a device's work and runs it on fresh batches, and reads the sta
 median of its visits, all converted to one state. A visit that a burst of other programs hit does not count, and is repeated. Works are
 visited in rounds, each in a new random order, so that a slow minute of the machine affects all works equally. A few fixed works, the
 controls, are visited among them again and again. If the controls take longer than before, the machine is slower, and the cost model is
-not to blame.
+no less accurate.
 """
 
 from __future__ import annotations

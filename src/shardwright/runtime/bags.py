@@ -1,6 +1,6 @@
 """Bags in pieces: the part of a bag that one rank holds, its sum, and the sum of all parts in a fixed order.
 
-Rows that arrive from other ranks lie in the order of ranks, with the rank's own last. Sums must not depend on who holds what, so they are
+Rows that arrive from other ranks lie in the order of ranks, with the rank's own last. Sums must not depend on the holders, so they are
 made in the order of all ranks.
 """
 

@@ -1,4 +1,4 @@
-"""What a user says through the enumerator: TorchRec's planner takes constraints, batch size and search space from there alone."""
+"""The user's enumerator: the only source of constraints, batch size and search space, as for TorchRec's planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell others of our plans: TorchRec's event logging, and statistics of a plan or of a failure to plan."""
+"""Report plans: TorchRec's event logging, and statistics of a plan or of a failure to plan."""
 
 from __future__ import annotations
 

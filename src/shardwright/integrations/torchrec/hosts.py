@@ -2,7 +2,7 @@
 
 A sharded tower exchanges embeddings inside one host, so all of its tables lie there. TorchRec's planner places them together by
 `ShardingOption.dependency`. Outputs of a sharded `EmbeddingTowerCollection` come host by host, whatever the order of its towers: the
-hosts of its towers therefore ascend, so that a model means the same with and without sharding.
+hosts of its towers therefore ascend, so that outputs have the same order with and without sharding.
 
 Hosts are chosen before the search, and its bound holds for this choice.
 """

@@ -122,7 +122,7 @@ def _speeds(
 
     `BasicCommsBandwidths` knows intra_host_bw and inter_host_bw alone, which the topology has. Other classes are asked. TorchRec divides
     a rank's whole buffer by a bandwidth. Over several hosts, the devices of a host share what all but all-to-alls send to other hosts, so
-    that each needs its part of the bandwidth only.
+    each needs only its part of the bandwidth.
     """
     asked: list[LinkSpeed | None] = [None, None]
     bandwidths = given.comms_bandwidths
