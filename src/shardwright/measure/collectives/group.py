@@ -163,7 +163,7 @@ def telling_what_is_kept() -> Iterator[None]:
         yield
     except GroupFailed as error:
         raise MeasurementFailed(
-            f"{error}; finished measurements are kept: run the same command again to continue"
+            f"{error}; finished measurements are kept: run the same command again to go on"
         ) from error
 
 
