@@ -62,7 +62,7 @@ def run(
 ) -> None:
     """Compare strategies on one task: predicted cost, gap, search time, and measured kernels.
 
-    All gaps are to one bound, the highest that was proven; the line below the table says which plans it covers.
+    All gaps are to one bound, the highest that was proven; the line below the table names the plans that it covers.
     A strategy that finds no plan is listed as failed, one that lacks a policy or a package as not available; the command fails only if
     no strategy finds a plan. TorchRec's planner takes part if it is installed, for at most a minute or the time limit.
 
@@ -269,7 +269,7 @@ def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[st
     It also states the error to expect: a step waits for the device whose time the model underrates most.
 
     Args:
-        what: what was measured, such as "plans".
+        what: name of the measured things, such as "plans".
         measured: plans measured together; at least one has a predicted cost.
         metadata: metadata of the cost model.
     """

@@ -61,7 +61,7 @@ def run(
 ) -> None:
     """Calibrate this machine, plan a public model with every strategy, and measure the plans on real kernels.
 
-    The demo takes less than three minutes. The cost model of this machine is kept, and planning for its CPUs uses it from then on.
+    The demo takes less than three minutes. It keeps the cost model of this machine, and later plans for its CPUs use it.
 
     Example:
         shardwright demo -o shardwright-demo

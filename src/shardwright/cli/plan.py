@@ -289,7 +289,7 @@ def _tolerance(text: str | None) -> float | None:
 
 
 def _exported(found: Plan, output: Path | None) -> list[str]:
-    """Save the plan for TorchRec, and say so."""
+    """Save the plan for TorchRec; return lines about the files."""
     assert output is not None
     file, script = export_to_torchrec(found, output)
     return [saved(file), f"{saved(script)}: it has the lines that load the plan into TorchRec"]
@@ -431,7 +431,7 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
 
 
 def _sizes_views(sizes: GroupSizes) -> list[RenderableType]:
-    """A table with a row for each size, where the best has a star; below it, why sizes have no plan."""
+    """A table with a row for each size and a star at the best; below it, the reasons of sizes without a plan."""
     rows, best = [], sizes.best
     for one in sizes:
         plan, memory = one.plan, one.memory

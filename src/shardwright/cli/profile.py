@@ -77,13 +77,15 @@ def run(
     list_separator: ListSeparator = None,
     no_header: NoHeader = False,
     columns: Columns = None,
-    dim: Annotated[int, typer.Option("--dim", min=1, help="Embedding dim of all tables; a log does not tell.")] = 64,
+    dim: Annotated[
+        int, typer.Option("--dim", min=1, help="Embedding dim of all tables, which a log does not contain.")
+    ] = 64,
     rows: Annotated[
         Literal["distinct", "max_id"] | None,
         option(
             "--rows",
             metavar="distinct|max_id",
-            text="Count distinct ids (the default), or take the largest id + 1 (with --rank-maps the default, if ids are integers).",
+            text="Rows of a table: distinct ids (default), or largest id + 1 (default with --rank-maps if ids are integers).",
         ),
     ] = None,
     rank_maps: Annotated[

@@ -39,7 +39,7 @@ def run(
     ] = _MOST_TABLES,
     as_json: AsJson = False,
 ) -> None:
-    """Show a plan: its devices, what a step waits for, its tables with their ranks, and tiers.
+    """Show a plan: its devices, the bottlenecks of a step, its tables with their ranks, and tiers.
 
     "dim" of a table that 3 features share is 64×3. "share" is the part of a table that each of its ranks holds.
     "step less" is the time by which a step would be shorter without the table, by the cost model. Fused kernels are not sums of their

@@ -57,10 +57,12 @@ def run(
     samples: SamplesFolders,
     output: Annotated[Path, option("--output", "-o", metavar="FILE", text="Save the model here, as safetensors.")],
     network: Annotated[
-        Network, typer.Option("--network", help="Ours, or NeuroShard's three (collectives needed for two of them).")
+        Network,
+        typer.Option("--network", help="Shardwright's network, or NeuroShard's three (two of them need collectives)."),
     ] = "shardwright",
     head: Annotated[
-        Head | None, typer.Option("--head", help="Head of our network; bounds need a convex one. [default: convex]")
+        Head | None,
+        typer.Option("--head", help="Head of Shardwright's network; bounds need a convex one. [default: convex]"),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -71,7 +73,7 @@ def run(
     allow_other_hardware: OtherHardware = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a cost model; show its errors beside the differences between repeated measurements.
+    """Train a cost model; show its errors and the differences between repeated measurements.
 
     Several folders, for example of different batch sizes, are trained on together.
 

@@ -8,7 +8,7 @@ Written anew after `benchmarks/embedding_collection/hugectr/sharding/planner.py`
    the cheaper plan. If a piece fits nowhere, its table is cut.
 3. After 20 rounds the candidate with the cheapest costliest bucket counts; the first is every table in rows over all buckets.
 
-On 150 made-up tasks, a fifth of them with hosts as buckets, the costs of both planners' best candidates were equal.
+On 150 synthetic tasks, a fifth of them with hosts as buckets, the costs of both planners' best candidates were equal.
 
 A piece costs `work_ratio` × its lookups × columns, and `bandwidth_ratio` × its columns for what travels; both are the planner's own.
 Memory is by our account. If only one of two cuts fits, the original takes the other one, and so does this. Left out are the tables that

@@ -111,7 +111,7 @@ class PricedTask:
         return floored
 
     def perturbed(self, rng: np.random.Generator) -> PricedTask:
-        """The task at the prices of another, made-up device.
+        """The task at the prices of another, synthetic device.
 
         Kernels, phases and links take other parts of the step, single units cost more or less, and a model without gates may get some.
         """

@@ -136,8 +136,9 @@ def _check_crowd(task: Task, groups: Sequence[Group], where: Where) -> None:
     needed, present = compared(need, where.total)
     if where.everywhere:
         devices = -(-need * where.count // where.total)
+        holders = f"{where} together have" if where.count > 1 else "the only device has"
         raise InfeasibleTask(
-            f"the tables need {needed} of weights, optimizer state and buffers, {where} together have {present}: "
+            f"the tables need {needed} of weights, optimizer state and buffers, {holders} {present}: "
             f"use at least {devices} such devices, fp16 weights, an optimizer with less state, or a smaller batch"
         )
     names = [name for group in confined for name in group.tables]
