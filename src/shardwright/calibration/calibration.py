@@ -290,7 +290,7 @@ class Calibrating(Interruptible):
         self.stopped = "time"
 
     def run(self) -> None:
-        """Measure until the aim is reached, only the last training's time is left, or Ctrl-C is pressed; `stopped` says which.
+        """Measure until the aim is reached, only the last training's time is left, or Ctrl-C is pressed; sets `stopped`.
 
         Raises:
             MeasurementFailed: no measuring process can be started, or ten sets in a row failed.

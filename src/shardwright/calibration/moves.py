@@ -160,7 +160,7 @@ class Moves:
 
 
 def _soft(times: Floats) -> Floats:
-    """`(n,)` step ms of `(n, devices, 2)` times, with power means over the devices in place of maxima."""
+    """`(n,)` step ms of `(n, devices, 2)` times, with power means over the devices instead of maxima."""
     top = times.max(axis=1, keepdims=True)
     shares: Floats = (times / np.maximum(top, 1e-12)) ** _POWER
     found: Floats = (top[:, 0] * shares.mean(axis=1) ** (1 / _POWER)).sum(axis=1)

@@ -119,7 +119,7 @@ def plan_sets(task: Task, model: CostModel, name: str, seed: int) -> tuple[Group
 
 
 def fitted_task(task: Task, room_bytes: int) -> tuple[Task, str | None]:
-    """The task, with fewer rows if this machine has too little room for it, and a note that says so (None if it fits)."""
+    """The task, with fewer rows if this machine has too little room for it, and a note about it (None if it fits)."""
     total, largest = (find(table.weight_bytes for table in task.tables) for find in (sum, max))
     needed = max(total / task.topology.devices, largest / 2) / _FILL
     if needed <= room_bytes:

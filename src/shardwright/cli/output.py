@@ -148,7 +148,7 @@ def seconds(value: float | None) -> str:
 
 
 def saved(path: Path | None) -> str:
-    """A line that says where a result was saved; the file becomes one of `saved` in a JSON document."""
+    """A line about the file of a result; the file becomes one of `saved` in a JSON document."""
     if path is not None:
         _SAVED.append(printable(str(path)))
     return f"saved {printable(str(path))}" if path is not None else "not saved: name a file with -o"
@@ -172,7 +172,7 @@ class Report(Protocol):
 
 
 class CountColumn(MofNCompleteColumn):
-    """Done and total; empty while the total is unknown and nothing is done."""
+    """Done and total; empty while the total is unknown and no work is done."""
 
     def render(self, task: Task) -> Text:
         """The count."""
@@ -203,7 +203,7 @@ class SearchProgress:
         self._report, self._step_ms, self._bound_ms = report, math.inf, 0.0
 
     def __call__(self, step_ms: float, bound_ms: float | None) -> None:
-        """Take what a search has found."""
+        """Update the best step and the bound."""
         self._step_ms, self._bound_ms = min(self._step_ms, step_ms), max(self._bound_ms, bound_ms or 0.0)
         proven = 0 < self._bound_ms <= self._step_ms
         gap = f", gap {percent(self._step_ms / self._bound_ms - 1)}" if proven else ""

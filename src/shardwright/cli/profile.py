@@ -172,7 +172,7 @@ def run(
 
 
 def _check_numbered(found: ProfileResult, rows: str | None, rank_maps: Path | None) -> None:
-    """Check that ids are row numbers if `--rows max_id` says so."""
+    """Check that ids are row numbers if `--rows max_id` is given."""
     from shardwright.workload.profile.result import LARGEST_ROW
 
     wrong = [name for name, one in found.columns.items() if one.max_id is None or one.max_id > LARGEST_ROW]
@@ -323,7 +323,7 @@ class FirstTask:
         return cls(preset, hosts, _SAMPLES * host.devices * hosts, file)
 
     def text(self, path: Path) -> str:
-        """The content of the task file at a path. In YAML, comments say what to edit."""
+        """The content of the task file at a path. In YAML, comments mark the fields to edit."""
         tables = os.path.relpath(self.tables.absolute(), path.absolute().parent)
         if path.suffix.lower() == ".json":
             topology = {"preset": self.preset, "hosts": self.hosts}

@@ -201,7 +201,7 @@ def open_fleet(
     have equally many workers, the kind of the machine named first is chosen.
 
     Args:
-        cluster: the machines; `Cluster.places` says how many workers each has.
+        cluster: the machines; `Cluster.places` has the number of workers of each.
         device: device type to measure on, "cpu" or "cuda".
         backend: backend; None for fbgemm on the machines that have it.
         policy: how often to repeat each measurement; None for the policy of the device.

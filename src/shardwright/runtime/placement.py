@@ -1,4 +1,4 @@
-"""Where every row of every table lies on every rank: a plan as arrays, the same on all ranks.
+"""The place of every row of every table: a plan as arrays, the same on all ranks.
 
 A *part* is a table's range of columns that no shard cuts further. Every part has its own row blocks, so whole tables, columns of any
 width, grids and tiers are handled alike: a lookup in a table is a lookup in each of its parts, and the row's holder answers for that part.

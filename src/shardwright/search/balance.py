@@ -2,7 +2,7 @@
 
 For even memory, the memory of the devices is limited, and the limit bisected. A search under a limit ends as soon as its plan is within
 the tolerance, as the bound of the best plan shows. A limit is proven too low if no plan keeps it, or if the bound under
-it is above the tolerated step. For few moves, the price of a moved byte is bisected; nothing is proven.
+it is above the tolerated step. For few moves, the price of a moved byte is bisected, without a proof.
 """
 
 from __future__ import annotations

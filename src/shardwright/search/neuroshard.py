@@ -112,7 +112,7 @@ class Pieces:
     Attributes:
         units: the units that the pieces are of.
         encoder: has encoded them.
-        part: `(r + 1,)` this and the next two: what a piece adds to the calls of its device, see `cost.blocks.Added`.
+        part: `(r + 1,)` this and the next two: additions of a piece to the calls of its device, see `cost.blocks.Added`.
         call: see above.
         vectors: see above.
         bytes: `(r,)` memory.
@@ -222,7 +222,7 @@ def make_pieces(task: Task, units: Units, cost_model: CostModel) -> tuple[Pieces
 
 
 def _cuts(task: Task, units: Units, unit: Ints, order: Ints, sizes: Ints) -> Cuts:
-    """Inputs of the beam. `unit` and `sizes` `(r,)` come unit by unit, the whole first; `order` `(r,)` says how rows are numbered."""
+    """Inputs of the beam. `unit` and `sizes` `(r,)` come unit by unit, the whole first; `order` `(r,)` is the numbering of rows."""
     row = np.empty_like(order)
     row[order] = np.arange(order.size)  # from the place in `unit` to the row
     new = unit[1:] != unit[:-1]

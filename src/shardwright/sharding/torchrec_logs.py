@@ -194,7 +194,7 @@ def _column_blocks(row: LoggedTable) -> int:
 
 
 def _blocks(row: LoggedTable, per_host: int, where: str) -> list[tuple[int, int, int, int, int]]:
-    """First row, rows, first column, columns and rank of each block, as TorchRec cuts: equal blocks, the last one what is left.
+    """First row, rows, first column, columns and rank of each block, as TorchRec cuts: equal blocks, and the rest in the last.
 
     Raises:
         InvalidInput: there are not as many ranks as blocks.

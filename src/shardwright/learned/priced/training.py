@@ -6,7 +6,7 @@ two strategies differ in their use of these placements:
 - DreamShard: REINFORCE. A decision is credited with the step time that it adds and, discounted, with the time that later ones add;
   copies of the same task at the same step are compared.
 - AutoShard: actor and critic. Only the last step of a placement is rewarded; a value network, and V-trace for placements that an older
-  policy played, say what each step was worth.
+  policy played, estimate the value of each step.
 
 Letters: t steps (units in the order of placement), k copies, d devices.
 """

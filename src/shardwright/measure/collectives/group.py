@@ -32,7 +32,7 @@ RANK_PROGRAM = ("-m", "shardwright.measure.collectives.rank")
 
 
 class GroupFailed(MeasurementFailed):
-    """A rank of the group ended or hung, so that the group must be started again. The message says why."""
+    """A rank of the group ended or hung, so that the group must be started again. The message has the reason."""
 
 
 @dataclass(frozen=True)

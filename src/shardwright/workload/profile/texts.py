@@ -217,7 +217,7 @@ def _shortened(error: Exception) -> str:
 class JsonLog(LogReader):
     """A file of JSON lines: an object a sample, a key a column; a sample may leave keys out.
 
-    The first block says which columns there are, and their types.
+    The first block determines the columns and their types.
     """
 
     has_all_columns = False
