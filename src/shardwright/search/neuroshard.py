@@ -305,7 +305,7 @@ class Score:
 
     @classmethod
     def of(cls, task: Task, cost_model: CostModel, *, embedding: bool) -> Score:
-        """The score of a task's placements; by the cost model's networks if it has some and anything is communicated."""
+        """The score of a task's placements, by the cost model's networks if it has them and the task communicates."""
         networks = cost_model.communication
         by_networks = embedding and task.topology.devices > 1 and networks is not None
         return cls(embedding, networks, task.batch_size) if by_networks else cls(embedding)
