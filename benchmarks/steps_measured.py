@@ -1,4 +1,4 @@
-"""Whole steps of TorchRec on plans of many strategies, over hosts with slow links: measured beside predicted.
+"""Whole steps of TorchRec on plans of many strategies, over hosts with slow links: measured and predicted.
 
     python -m benchmarks.steps_measured --rows steps.jsonl
 
