@@ -1,4 +1,4 @@
-"""How much of the gap to the bound comes from the bound and how much from the plan, on tasks small enough for `exact` to tell.
+"""How much of the gap to the bound comes from the bound and how much from the plan, on tasks small enough for `exact`.
 
 python -m benchmarks.exact_gaps
 """

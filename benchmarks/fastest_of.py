@@ -1,6 +1,6 @@
 """Which of these plans is fastest? How often the predicted fastest is the measured one, from rows of earlier measurements.
 
-    python -m benchmarks.fastest_of        # results/fastest_of.md, in seconds: nothing is measured anew
+    python -m benchmarks.fastest_of        # results/fastest_of.md, in seconds, without new measurements
 
 Rows are those of `gpu_plans` (H100) and `papers-measured` (CPU): several strategies' plans for each task, with kernel times that were
 predicted before they were measured. Some strategies ask the model that predicts, so they choose plans that it underrates; every second row

@@ -184,7 +184,7 @@ def entrant(name: str, policies: Path | None) -> Strategy:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measure, and print what is missing; returns 0 even if the time was too short."""
+    """Measure, and print the missing measurements; returns 0 even if the time was too short."""
     runs = options.runs
     policy = runs and TimingPolicy(TimingPolicy.of(options.device).statistic, warm_up=1, passes=runs, runs=runs)
     missing = measure_requests(

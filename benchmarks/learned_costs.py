@@ -1,4 +1,4 @@
-"""Errors of cost networks on devices they never saw, beside the pre-trained cost model and repeat noise.
+"""Errors of cost networks on devices they never saw, against the pre-trained cost model and repeat noise.
 
     python -m benchmarks.learned_costs                     # against the bundled cost model: what the policies learned from
     python -m benchmarks.learned_costs --measured 40       # against kernels measured on this machine, twice

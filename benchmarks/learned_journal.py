@@ -1,4 +1,4 @@
-"""A CSV file of rows added as they are found, so that a stopped run can go on."""
+"""A CSV file of rows added as they are found, so that a stopped run resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bundled policies are worth, by device and cost model: writes results/learned_quality.md.
+"""The value of the bundled policies, by device and cost model: writes results/learned_quality.md.
 
     python -m benchmarks.learned_quality --processor MODEL --other MODEL [--tasks 12]
 

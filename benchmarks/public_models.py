@@ -1,4 +1,4 @@
-"""Public models: what we predict of their embedding part, beside what others published of whole steps.
+"""Public models: predictions for their embedding part, and published times of whole steps.
 
     python -m benchmarks.public_models                     # results/public_models.md
     python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml

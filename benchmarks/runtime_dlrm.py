@@ -1,4 +1,4 @@
-"""Throughput of training a DLRM by `shardwright.runtime` beside TorchRec, over hosts with slow links.
+"""Throughput of training a DLRM by `shardwright.runtime` against TorchRec, over hosts with slow links.
 
     python -m benchmarks.runtime_dlrm --rows runtime_dlrm.jsonl
 

@@ -1,4 +1,4 @@
-"""Cost of the runtime beside a hand-written row-wise all-to-all with the same bytes: python -m benchmarks.runtime_overhead --help.
+"""Cost of the runtime against a hand-written row-wise all-to-all with the same bytes: python -m benchmarks.runtime_overhead --help.
 
 Both run in the same processes, on the same batches, turn by turn. The hand-written version assumes tables of one width, equal row
 blocks, and no ranks by hotness; it checks nothing and counts nothing.

@@ -1,4 +1,4 @@
-"""Steps of pooled tables by `shardwright.runtime` beside TorchRec's, over hosts with slow links.
+"""Steps of pooled tables by `shardwright.runtime` against TorchRec's, over hosts with slow links.
 
     python -m benchmarks.runtime_steps --rows runtime.jsonl
 

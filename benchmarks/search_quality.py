@@ -1,4 +1,4 @@
-"""Quality of `certified`'s plans beside `neuroshard`'s and a proven bound, all on the same cost model.
+"""Quality of `certified`'s plans against `neuroshard`'s and a proven bound, all on the same cost model.
 
     python -m benchmarks.search_quality --tasks 100     # NeuroShard's tasks on 4 and on 8 devices: results/search_quality.md
     python -m benchmarks.search_quality --large         # 16 to 128 devices, heavy tails too: results/search_quality_large.md

@@ -1,4 +1,4 @@
-"""Whole steps of TorchRec on plans of many strategies, over hosts with slow links: measured beside predicted.
+"""Whole steps of TorchRec on plans of many strategies, over hosts with slow links: measured and predicted.
 
     python -m benchmarks.steps_measured --rows steps.jsonl
 
@@ -78,7 +78,7 @@ class Case:
         per_host: devices of a host.
         rate: limit of every host's link.
         model: name of the tables, of `MODELS`.
-        huge_pages: whether the ranks' malloc asks for huge pages, which no training does by itself.
+        huge_pages: whether the ranks' malloc asks for huge pages, which trainings do not by default.
     """
 
     hosts: int
@@ -192,7 +192,7 @@ def plans(task: Task, model: Path | None) -> list[tuple[Plan, list[str]]]:
 
 
 def distinct(wanted: Sequence[tuple[str, Task, Any]], model: Path | None) -> list[tuple[Plan, list[str]]]:
-    """Different plans that TorchRec can run, each with its names; what cannot be planned or run is told.
+    """Different plans that TorchRec can run, each with its names; prints those that cannot be planned or run.
 
     Args:
         wanted: name, task and strategy of each plan.

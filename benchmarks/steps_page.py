@@ -1,4 +1,4 @@
-"""The page of `steps_measured.py`: rows scored by the cost function of the day, beside what was measured."""
+"""The page of `steps_measured.py`: measured rows, scored by the current cost function."""
 
 from __future__ import annotations
 

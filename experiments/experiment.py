@@ -22,7 +22,7 @@ class Piece:
     """One piece of work, done without interruption.
 
     Attributes:
-        key: what the piece is about, such as setting, task and strategy, by column name; unique within the experiment.
+        key: identity of the piece, such as setting, task and strategy, by column name; unique within the experiment.
         version: everything that the result depends on besides the key and this program: digests of cost model and policies, limits,
             options. A row made with another version is made anew.
         alone: whether the piece must run alone because it measures. With several processes it runs after all others have ended.
@@ -38,7 +38,7 @@ class ResultTable:
     """A table of a page.
 
     Attributes:
-        caption: what the table shows, with units; Markdown.
+        caption: the table's content, with units; Markdown.
         heads: heads of the columns.
         rows: cells by row; `str` makes their text.
     """
@@ -54,7 +54,7 @@ class Page:
 
     Attributes:
         title: the heading.
-        text: Markdown paragraphs before the tables: what was run, and what the figures leave out.
+        text: Markdown paragraphs before the tables: the setting, and the limits of the figures.
         tables: the tables.
         figures: pictures by the suffix of their file names; "" is the picture named like the experiment.
         conditions: how all tables were made: score, memory rule, batch and optimizer; added to each caption.
@@ -77,7 +77,7 @@ class Experiment(Protocol):
 
     @property
     def about(self) -> str:
-        """One line on what the experiment shows, and after which paper."""
+        """One line on the experiment's subject, and the paper that it follows."""
         ...
 
     def pieces(self, quick: bool) -> Sequence[Piece]:

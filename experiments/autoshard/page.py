@@ -47,7 +47,7 @@ def page(rows: Sequence[Row], scale: Scale, seeds: int, quick: bool) -> Page:
 
 
 def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
-    """Paragraphs on what was run, and what its figures leave out."""
+    """Paragraphs on the setting, and on the limits of its figures."""
     hardly = (
         "**Quick: policies are hardly trained and tested on few tasks. This page shows that everything runs; its losses say nothing about "
         "the strategies.**"

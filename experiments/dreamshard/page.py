@@ -219,7 +219,7 @@ def by_setting(rows: Sequence[Row]) -> Groups:
 
 
 def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:
-    """Paragraphs on what was run, and what its figures leave out."""
+    """Paragraphs on the setting, and on the limits of its figures."""
     made_with = {str(row["strategy"]): str(row.get(VERSION, "")) for row in rows}
     versions = "; ".join(f"{name}: {made}" for name, made in made_with.items())
     return [

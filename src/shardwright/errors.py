@@ -15,8 +15,8 @@ def shortened(text: str, most: int = _MOST, most_word: int = _MOST_WORD) -> str:
     """Cut a text to a readable length: the middle of an overlong word is left out, then the middle of an overlong text.
 
     Args:
-        text: any text; it may quote what a file holds.
-        most: most characters of the result, not counting the note that says how many are left out.
+        text: any text, also quotes from files.
+        most: most characters of the result, not counting the note on the number of those left out.
         most_word: the same for a word, which is any run without spaces.
     """
     if len(text) <= min(most, most_word):
@@ -64,7 +64,7 @@ class ShardwrightError(Exception):
     """Base of all deliberate errors; `exit_code` is what the command line returns for it.
 
     Args:
-        message: what is wrong; shortened if it is too long to read.
+        message: the fault; shortened if it is too long to read.
     """
 
     exit_code = 1
@@ -84,7 +84,7 @@ class InvalidPlan(InvalidInput):
 
 
 class InfeasibleTask(ShardwrightError):
-    """No plan exists (or the strategy found none); the message says which rule binds and what would help."""
+    """No plan exists (or the strategy found none); the message names the binding rule and a remedy."""
 
 
 class MissingDependency(ShardwrightError, ImportError):

@@ -71,7 +71,7 @@ def is_stream(path: str | Path) -> bool:
 
 
 def status(path: str | Path) -> os.stat_result | None:
-    """Status of what a path leads to, through links; None if nothing is there.
+    """Status of the file at a path, through links; None if there is none.
 
     Raises:
         OSError: no file can have this path: its name is too long, a link leads to itself, or a folder on the way is closed.
@@ -85,7 +85,7 @@ def status(path: str | Path) -> os.stat_result | None:
 
 
 def is_missing(path: str | Path) -> bool:
-    """Whether nothing is at a path that a file could have. False if no file can have the path: reading it says why."""
+    """Whether a valid path has no file. False for an invalid path; reading it raises the reason."""
     try:
         return status(path) is None
     except OSError:
@@ -149,9 +149,7 @@ def input_size(
     if stat.S_ISDIR(found.st_mode):
         raise InvalidInput(f"{path}: is a folder, expected a {what}; name a file in it")
     if not stat.S_ISREG(found.st_mode):
-        raise InvalidInput(
-            f"{path}: is a pipe or device, expected a {what}; save what it gives to a file and name that"
-        )
+        raise InvalidInput(f"{path}: is a pipe or device, expected a {what}; save its output to a file and name that")
     if max_bytes is not None and found.st_size > max_bytes:
         raise InvalidInput(
             f"{path}: the {what} is larger than {max_bytes} bytes, the most that is read; check that it is the right one"

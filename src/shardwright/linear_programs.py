@@ -84,7 +84,7 @@ class Program:
             raise TimeoutError
 
     def relaxed(self, seconds: float | None = None) -> Solution:
-        """Solve without the integer constraints: the objective is a lower bound; if time runs out, nothing is found.
+        """Solve without the integer constraints: the objective is a lower bound; if time runs out, there is no solution.
 
         Args:
             seconds: time limit.

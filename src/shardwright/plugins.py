@@ -49,7 +49,7 @@ def load_plugin(point: EntryPoint, members: tuple[str, ...]) -> Any:
     try:
         found = point.load()()
     except (Exception, SystemExit) as error:
-        raise InvalidInput(f"{about} cannot be loaded ({said(error)}); mend or uninstall its package") from error
+        raise InvalidInput(f"{about} cannot be loaded ({said(error)}); fix or uninstall its package") from error
     missing = [member for member in members if not hasattr(found, member)]
     if missing:
         raise InvalidInput(f"{about} has no {' and no '.join(missing)}, which its class must define")

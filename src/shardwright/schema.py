@@ -29,7 +29,7 @@ _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value stands, file and field: "task.yaml: tables[3].rows"."""
+    """The place of a value, file and field: "task.yaml: tables[3].rows"."""
 
     file: str
     field: str = ""

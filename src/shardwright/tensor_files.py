@@ -1,4 +1,4 @@
-"""Arrays on disk: safetensors files with a versioned header of texts. Reading needs numpy alone; nothing is unpickled."""
+"""Arrays on disk: safetensors files with a versioned header of texts. Reading needs numpy alone and unpickles nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def load_weights(
 
 @contextmanager
 def reading(path: Path, what: str, largest: int, remedy: str) -> Iterator[None]:
-    """Check a safetensors file before it is opened, and say why it cannot be read.
+    """Check a safetensors file before it is opened; raise the reason if it cannot be read.
 
     Args:
         path: the file.

@@ -235,7 +235,7 @@ def test_errors_reach_the_caller_as_they_are(cluster: Cluster, tmp_path: Path) -
     with pytest.raises(InvalidInput, match="^backend"):
         collect_on(cluster, tmp_path / "none", 2, "nowhere_to_be_found")
     if not any(gpus for _, _, gpus in cluster.nodes()):
-        with pytest.raises(ClusterFailed, match="no node lends a GPU with a CPU core beside it"):
+        with pytest.raises(ClusterFailed, match="no node lends a GPU with a free CPU core"):
             collect_on(cluster, tmp_path / "cuda", 2, device="cuda")
 
 

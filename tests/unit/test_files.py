@@ -116,9 +116,7 @@ def test_pipes_and_devices_are_no_input_however_they_are_named(tmp_path: Path) -
     (tmp_path / "link").symlink_to("/dev/zero")
     for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path / "link"):
         for read in (input_size, read_bytes, read_text, parse_document):
-            with pytest.raises(
-                InvalidInput, match=rf"^{path}: is a pipe or device, expected a file; save what it gives"
-            ):
+            with pytest.raises(InvalidInput, match=rf"^{path}: is a pipe or device, expected a file; save its output"):
                 read(path)
 
 

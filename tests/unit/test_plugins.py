@@ -118,7 +118,7 @@ def test_our_names_stay_ours(module, tmp_path, name):
     ("name", "says"),
     [
         ("misnamed", "has the name 'other'; both names must be the same"),
-        ("demanding", "cannot be loaded .TypeError: .*'option'.; mend or uninstall its package"),
+        ("demanding", "cannot be loaded .TypeError: .*'option'.; fix or uninstall its package"),
         ("leaving", "cannot be loaded .SystemExit: 3."),
         ("gone", "cannot be loaded .AttributeError: module .* has no attribute 'Gone'."),
         ("priced", "has no supports and no search, which its class must define"),

@@ -1,4 +1,4 @@
-"""Calibration: measure sets, train a cost model of this machine, and measure what the models disagree about, until error or time is met."""
+"""Calibration: measure sets, train cost models of this machine, measure where they disagree, until the error or time limit is reached."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def _better(found: Validated, older: ComputeModel, samples: Samples, new: int) -
 def coverage(
     task: Task | None, machine: Fingerprint, optimizer: str, batch_size: int, kinds: Iterable[str]
 ) -> dict[str, str]:
-    """Metadata that says what a model covers: hardware, optimizer, batch size, kinds of tables, and the task if there is one."""
+    """Metadata of a model's coverage: hardware, optimizer, batch size, kinds of tables, and the task if there is one."""
     covered = {
         "device": device_type(machine),
         "hardware": ", ".join(f"{key} {value}" for key, value in machine.items()),
@@ -262,7 +262,7 @@ def coverage(
 def _published(device: str, optimizer: Optimizer, curriculum: Curriculum, caches: tuple[int, int]) -> ComputeModel:
     """A trainable model that has learned a GPU's published figures, to be fine-tuned."""
     lessons = curriculum.told_by(PublishedModel(device, optimizer), _LESSONS)
-    return recipes(None, caches, width_of("cuda"))["from nothing"](lessons, 0, _THOROUGH)
+    return recipes(None, caches, "cuda")["from nothing"](lessons, 0, _THOROUGH)
 
 
 def _model_at(path: Path | None) -> ComputeModel | None:
@@ -308,7 +308,7 @@ class Calibrating(Interruptible):
         self.stopped = "time"
 
     def run(self) -> None:
-        """Measure until the aim is reached, only the last training's time is left, or Ctrl-C is pressed; `stopped` says which.
+        """Measure until the aim is reached, only the last training's time is left, or Ctrl-C is pressed; sets `stopped`.
 
         Raises:
             MeasurementFailed: no measuring process can be started, or ten sets in a row failed.

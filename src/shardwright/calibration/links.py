@@ -1,4 +1,4 @@
-"""Measure the links of a cluster and keep them where planning finds them: under torchrun on its ranks, else between processes here."""
+"""Measure the links of a cluster, on the ranks of torchrun or between local processes, and cache them for planning."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def calibrate_links(
     Raises:
         InvalidInput: there is one device only, hosts have different numbers of ranks, an option is out of range, or the cache folder
             cannot be written to.
-        MeasurementFailed: a rank ended, or the ranks do not fit together; what was measured is kept.
+        MeasurementFailed: a rank ended, or the ranks do not fit together; finished measurements are kept.
     """
     if not 0 < seconds < float("inf"):
         raise InvalidInput(f"time is {seconds:g} s, must be a finite number above 0")

@@ -1,7 +1,7 @@
-"""Find plans a few moves away from a measured plan; the model predicts only what the moves change.
+"""Find plans a few moves away from a measured plan; the model predicts only the changes.
 
 A device that keeps its shards keeps its measured time. A changed device takes its measured time plus the predicted difference: the
-model's error on the shards that stay is in both predictions, and cancels. So the fewer the moves, the truer the prediction.
+model's error on the shards that stay is in both predictions, and cancels. So predictions for few moves are the most accurate.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Moves:
 
 
 def _soft(times: Floats) -> Floats:
-    """`(n,)` step ms of `(n, devices, 2)` times, with power means over the devices in place of maxima."""
+    """`(n,)` step ms of `(n, devices, 2)` times, with power means over the devices instead of maxima."""
     top = times.max(axis=1, keepdims=True)
     shares: Floats = (times / np.maximum(top, 1e-12)) ** _POWER
     found: Floats = (top[:, 0] * shares.mean(axis=1) ** (1 / _POWER)).sum(axis=1)

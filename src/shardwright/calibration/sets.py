@@ -1,7 +1,7 @@
 """The sets that a calibration measures: random sets, devices of found plans and their neighbours, and the same tables whole and cut.
 
-A search finds whatever the model believes to be cheap. So its plans differ from random sets: more shards, more cuts, similar devices. A
-model that prices such plans must have seen such devices. Plans also differ in what they cut, so some sets are measured in variants
+A search exploits whatever the model underrates, so its plans differ from random sets: more shards, more cuts, similar devices. A
+model that prices such plans needs such devices in its training data. Plans also cut different tables, so some sets are measured in variants
 (see `shardwright.modelling.dataset`).
 """
 
@@ -119,7 +119,7 @@ def plan_sets(task: Task, model: CostModel, name: str, seed: int) -> tuple[Group
 
 
 def fitted_task(task: Task, room_bytes: int) -> tuple[Task, str | None]:
-    """The task, with fewer rows if this machine has too little room for it, and a note that says so (None if it fits)."""
+    """The task, with fewer rows if this machine has too little room for it, and a note about it (None if it fits)."""
     total, largest = (find(table.weight_bytes for table in task.tables) for find in (sum, max))
     needed = max(total / task.topology.devices, largest / 2) / _FILL
     if needed <= room_bytes:

@@ -307,7 +307,7 @@ class Tuner(Interruptible):
         bound_ms: lower bound on the step of every plan, by the corrected model of the last search.
         history: the measured plans, in order.
         stopped: "floor", "no gain", "time" or "interrupted".
-        doing: what is being done now, for progress messages.
+        doing: the current activity, for progress messages.
     """
 
     task: Task

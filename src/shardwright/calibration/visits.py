@@ -291,7 +291,7 @@ class Candidate:
 
 @dataclass
 class Comparison(Visits):
-    """Visits devices of plans, and tells which plan is faster.
+    """Visits devices of plans to find the faster plan.
 
     Attributes:
         rng: draws the order of the visits.

@@ -146,7 +146,7 @@ def _moved(diff: PlanDiff) -> str:
 
 
 def _made(diff: PlanDiff) -> list[str]:
-    """A line about what is new or gone; no line if nothing is."""
+    """A line about added and removed tables and devices; no line without them."""
     counts = [
         (len(diff.added), "new", "table"),
         (len(diff.changed), "of another shape", "table"),

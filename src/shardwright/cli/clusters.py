@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the command line says of the cluster, in place of the task file.
+    """The cluster as the command line overrides that of the task file.
 
     Attributes:
         devices: preset of the hosts; None for those of the task.
@@ -80,7 +80,7 @@ def clusters_of(own: Topology | None, hosts: Sequence[int], devices: str | None)
     if devices is None:
         if own is None or len(set(own.memory_bytes)) > 1:
             raise InvalidInput(
-                "topology: memory differs from device to device, so it says nothing of other clusters; use --devices"
+                "topology: memory differs from device to device, so it does not carry over to other clusters; use --devices"
             )
         bases = [replace(own, memory=own.memory_bytes[0], hosts=1)]
     else:

@@ -110,9 +110,9 @@ def run(
 ) -> None:
     """Measure samples to train a cost model on: fused kernels of random sets of tables or, with --collectives, all-to-alls.
 
-    NeuroShard's networks learn from all-to-alls. What links carry, which plans are priced by, 'shardwright calibrate --links' measures.
+    NeuroShard's networks learn from all-to-alls. To measure the links that plans are priced by, use 'shardwright calibrate --links'.
 
-    You can stop the command at any moment and run it again to go on, with or without --ray. Kernels and collectives may go into the
+    You can stop the command at any moment and run it again to resume, with or without --ray. Kernels and collectives may go into the
     same folder, and so may the samples of several machines.
 
     Example:

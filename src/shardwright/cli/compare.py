@@ -62,10 +62,9 @@ def run(
 ) -> None:
     """Compare strategies on one task: predicted cost, gap, search time, and measured kernels.
 
-    All gaps are to one bound, the highest that was proven; the line below the table says which plans it covers.
+    All gaps are to one bound, the highest that was proven; the line below the table names the plans that it covers.
     A strategy that finds no plan is listed as failed, one that lacks a policy or a package as not available; the command fails only if
-    no strategy finds a plan. TorchRec's planner takes part if it is
-    installed, for at most a minute or the time limit.
+    no strategy finds a plan. TorchRec's planner takes part if it is installed, for at most a minute or the time limit.
 
     Example:
         shardwright compare task.yaml --strategies greedy,dim --measure
@@ -253,7 +252,7 @@ def failures(attempts: Sequence[Attempt]) -> list[str]:
 def agreement(
     attempts: Sequence[Attempt], unlike: str | None = None, metadata: Mapping[str, str] | None = None
 ) -> list[str]:
-    """A line that compares measured with predicted times, or says why it cannot; no line without measurements.
+    """A line that compares measured with predicted times, or the reason why it cannot; no line without measurements.
 
     Args:
         attempts: the planned and measured attempts.
@@ -267,10 +266,10 @@ def agreement(
 def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[str, str]) -> str:
     """A line that compares measured with predicted times and, by the controls, separates the machine's state from model error.
 
-    It also says how much of the model error is usual: a step waits for the device whose time is off the most.
+    It also states the error to expect: a step waits for the device whose time the model underrates most.
 
     Args:
-        what: what was measured, such as "plans".
+        what: name of the measured things, such as "plans".
         measured: plans measured together; at least one has a predicted cost.
         metadata: metadata of the cost model.
     """
@@ -288,7 +287,7 @@ def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[st
         return text
     error = float(metadata["mean_error"])
     usual = float(np.median([cost.expected_compute_ms(error) / cost.compute_ms for _, cost in pairs])) - 1
-    return f"{text}, where {signed(usual)} is usual for devices that are off by {percent(error)} each"
+    return f"{text} (with an error of {percent(error)} a device, {signed(usual)} is expected of the slowest)"
 
 
 def attempt_dict(attempt: Attempt) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def run(
 ) -> None:
     """Calibrate this machine, plan a public model with every strategy, and measure the plans on real kernels.
 
-    The demo takes less than three minutes. The cost model of this machine is kept, and planning for its CPUs uses it from then on.
+    The demo takes less than three minutes. It keeps the cost model of this machine, and later plans for its CPUs use it.
 
     Example:
         shardwright demo -o shardwright-demo
@@ -154,7 +154,7 @@ def affordable(attempts: Sequence[Attempt], seconds: float) -> list[Attempt]:
 
 
 def view(heading: str, attempts: Sequence[Attempt], cost_model: CostModel) -> Table:
-    """The table of attempts; its caption says what was predicted and measured, and with which cost model and backend."""
+    """The table of attempts; its caption names the predicted and measured quantities, the cost model and the backend."""
     from shardwright.hardware import cpu_model, default_backend
 
     caption = f"{CAPTION}\ncost model {cost_model.name} · measured with {default_backend()} on {cpu_model()}"
@@ -207,7 +207,7 @@ def next_steps(folder: Path) -> str:
             f"  {program} show plan.json",
             f"  {program} report plan.json -o report.html",
             "",
-            "A model in TorchRec, where its planner is made now; the rest of the program stays as it is:",
+            "In a TorchRec program, only the line that makes the planner changes:",
             "  from shardwright.integrations.torchrec import ShardwrightPlanner",
             '  planner = ShardwrightPlanner(topology=topology, batch_size=512, profiles="tables.yaml")',
             "  plan = planner.collective_plan(model, sharders, process_group)",

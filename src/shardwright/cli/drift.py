@@ -71,7 +71,7 @@ def run(
     runs_on: OnRuntime = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Say whether newer logs have moved away from a plan: what the plan costs now, what a new plan gains, and what it moves.
+    """Compare newer logs with a plan: its step time now, the gain of a new plan, and the bytes that it moves.
 
     Exit code 0: nothing to do. Exit code 3: a new plan is worth it, or the old one does not fit any more.
 
@@ -116,7 +116,7 @@ def _tables(logs: list[Path], reading: dict[str, Any]) -> list[Table]:
 
     if len(logs) == 1 and logs[0].suffix.lower() in (".yaml", ".yml", ".json"):
         if not reading["header"] or any(reading[name] for name in reading if name != "header"):
-            raise InvalidInput(f"{logs[0]} is a file of tables; options that say how to read logs do not apply to it")
+            raise InvalidInput(f"{logs[0]} is a file of tables; leave out the options on reading logs")
         return list(load_tables(logs[0]))
     with progress("counting lookups") as report:
         return profile_logs(logs, progress=report, **reading).tables()

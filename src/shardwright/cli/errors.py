@@ -17,7 +17,7 @@ from shardwright.interrupts import CODE
 
 
 class Interrupted(ShardwrightError):
-    """The user pressed Ctrl-C; the message says what the command kept."""
+    """The user pressed Ctrl-C; the message names the results that the command kept."""
 
     exit_code = CODE
 

@@ -1,4 +1,4 @@
-"""What a training script needs of a plan: TorchRec's sharding plan, and Python lines that load it."""
+"""A plan for a training script: TorchRec's sharding plan, and Python lines that load it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Se
 
     Args:
         kind: dataclass of the options; every default is a number or a text.
-        chosen: options that have a flag of their own.
+        chosen: options with their own flag.
         texts: further options, such as "learning_rate=0.001"; "preset=published" makes the paper's values the defaults.
 
     Raises:
@@ -128,11 +128,11 @@ def run(
     ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option("--iterations", min=1, help=f"In place of rounds: dreamshard's iterations, measured or {PRESET}."),
+        typer.Option("--iterations", min=1, help=f"Instead of rounds: dreamshard's iterations, measured or {PRESET}."),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help=f"In place of rounds: autoshard's placed tables, measured or {PRESET}."),
+        typer.Option("--steps", min=1, help=f"Instead of rounds: autoshard's placed tables, measured or {PRESET}."),
     ] = None,
     options: Annotated[
         list[str] | None,
@@ -146,17 +146,17 @@ def run(
         Path | None, option("--log", metavar="FOLDER", text="Write the training's figures here, for TensorBoard.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, option("--checkpoint", metavar="FILE", text="Save the state here; if it exists, go on from it.")
+        Path | None, option("--checkpoint", metavar="FILE", text="Save the state here; if it exists, resume from it.")
     ] = None,
     seed: Seed = 0,
     ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a policy that places tables, to plan with afterwards. The policy file says what it was learned from.
+    """Train a policy that places tables, for use by 'shardwright plan'. The policy file records the training.
 
-    A policy reads the prices of the task's cost model. Learned from --measured costs, or with preset=published, it reads table features
-    and brings a cost network of its own.
-    With a checkpoint, a stopped command can go on to the same policy. With --ray, a cluster measures placements; the policy is the same.
+    A policy reads the prices of the task's cost model. Trained with --measured or preset=published, it reads table features and has
+    its own cost network. With --checkpoint, a stopped command resumes and ends with the same policy. With --ray, a cluster measures
+    placements; the policy is the same.
 
     Example:
         shardwright learn dreamshard --tasks train.yaml -o dreamshard.safetensors
@@ -204,7 +204,7 @@ def _length(strategy: Learner, priced: bool, named: Mapping[str, int | None]) ->
     own = _ROUNDS if priced else _LENGTH[strategy]
     for name, value in named.items():
         if value is not None and name != own:
-            what = strategy if priced else f"{strategy} with a cost network of its own"
+            what = strategy if priced else f"{strategy} with its own cost network"
             raise InvalidInput(f"--{name} {value}: {what} counts its training in {own}; give --{own}")
     return {name: value for name, value in named.items() if value is not None}
 
@@ -255,7 +255,7 @@ def _resumable(checkpoint: Path | None) -> Iterator[None]:
     except KeyboardInterrupt:
         if checkpoint is not None and checkpoint.exists():
             raise Interrupted(f"stopped; the state is in {checkpoint}: run the same command again to go on") from None
-        raise Interrupted("stopped; nothing is saved: name a --checkpoint to be able to go on") from None
+        raise Interrupted("stopped without saving; name a --checkpoint to resume later") from None
 
 
 def figures_table(title: str, rows: Sequence[dict[str, Any]]) -> rich.table.Table:

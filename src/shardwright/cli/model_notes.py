@@ -1,4 +1,4 @@
-"""Notes on what a user should know before trusting a cost model's figures for a task."""
+"""Notes on a cost model's origin and on its limits for a task."""
 
 from __future__ import annotations
 

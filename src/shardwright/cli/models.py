@@ -90,9 +90,9 @@ def _view(found: list[dict[str, Any]]) -> Any:
 
 
 def _error(metadata: dict[str, str]) -> str:
-    """The mean error on sets that a learned model had not seen; for published ones, what half of the figures stay within."""
+    """The mean error on sets that a learned model had not seen; for published ones, the leave-one-source-out median."""
     if "half_within" in metadata:
-        return f"half {percent(float(metadata['half_within']))}"
+        return f"median {percent(float(metadata['half_within']))}"
     return percent(float(metadata["mean_error"])) if "mean_error" in metadata else MISSING
 
 

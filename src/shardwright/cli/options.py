@@ -122,9 +122,9 @@ _RANGE = re.compile(r"(.*?)([0-9]{1,6})\.\.(.*?)([0-9]{1,6})")
 
 Devices = Annotated[
     str | None,
-    option("--devices", metavar="PRESET", text="Type of hosts, such as h100-8, in place of the task's."),
+    option("--devices", metavar="PRESET", text="Type of hosts, such as h100-8, instead of the task's."),
 ]
-Hosts = Annotated[str | None, option("--hosts", metavar="N", text="Number of hosts, in place of the task's.")]
+Hosts = Annotated[str | None, option("--hosts", metavar="N", text="Number of hosts, instead of the task's.")]
 Reserve = Annotated[
     str | None,
     option(
@@ -135,7 +135,7 @@ Reserve = Annotated[
     ),
 ]
 Batch = Annotated[
-    str | None, option("--batch", metavar="N", text="Samples of a step over all devices, in place of the task's.")
+    str | None, option("--batch", metavar="N", text="Samples of a step over all devices, instead of the task's.")
 ]
 
 

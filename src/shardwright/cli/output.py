@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -23,16 +21,14 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
+from shardwright.cli.layout import FittedTable, broken
 from shardwright.errors import printable
 
 MISSING = "–"
 _PIPE_WIDTH = 140
 _MOST_CELL, _MOST_NAME = 600, 100  # characters of a cell, and of a word in a cell
-_LEAST_TEXT = 12  # characters that a column of text keeps at least, if it has as many
-
 
 _NOTES: list[str] = []
 _SAVED: list[str] = []
@@ -62,17 +58,19 @@ def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> Non
 
 
 def show(*views: RenderableType) -> None:
-    """Print results for people."""
+    """Print results for people. On a terminal, lines are at most as wide as it is; elsewhere, lines of text stay whole."""
     console = console_on_stdout()
-    width = console.width
     for view in views:
-        if isinstance(view, Table):
-            least = sum((column.min_width or 0) + 2 for column in view.columns)  # 2 for edges, lines and padding
-            console.width = max(width, least)  # a narrower terminal breaks the lines, but nothing is lost
         if isinstance(view, str):
-            console.print("\n".join(map(printable, view.split("\n"))), soft_wrap=True)  # lines stay whole
+            width = console.width if console.is_terminal else None
+            console.print("\n".join(_fitting(line, width) for line in view.split("\n")), soft_wrap=True)
         else:
-            console.print(view)
+            console.print(view, crop=False)
+
+
+def _fitting(line: str, width: int | None) -> str:
+    text = printable(line)
+    return text if width is None else "\n".join(broken(text, width, within_words=False))
 
 
 def print_json(document: dict[str, Any]) -> None:
@@ -81,12 +79,18 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Print one line on stderr, whatever characters the text holds. All but errors also become `notes` of a JSON document."""
+    """Print a note on stderr, whatever characters it holds. A command prints a note once, however often it is called with it.
+
+    All notes but errors also become `notes` of a JSON document.
+    """
     if not text.startswith("error: "):
-        _NOTES.append(printable(text.removeprefix("note: ")))
-    print(
-        printable(text) + "\n", end="", file=sys.stderr, flush=True
-    )  # in one write, so that Ctrl-C cannot cut the line
+        shown = printable(text.removeprefix("note: "))
+        if shown in _NOTES:
+            return
+        _NOTES.append(shown)
+    width = Console(stderr=True).width if sys.stderr.isatty() else None
+    line = _fitting(text, width) + "\n"
+    print(line, end="", file=sys.stderr, flush=True)  # in one write, so that Ctrl-C cannot cut the line
 
 
 def console_on_stdout() -> Console:
@@ -103,36 +107,20 @@ def table(
     caption: str | None = None,
     *,
     texts: Collection[int] = (0,),
-) -> Table:
+) -> FittedTable:
     """Build a table that is at most as wide as the terminal, unless its numbers need more.
 
     Args:
         title: text above the table.
-        columns: heads of the columns.
+        columns: heads of the columns, which break at spaces if room is short.
         rows: cells of each row.
         caption: text below the table.
         texts: indices of the text columns, which are aligned left and broken if room is short. All other columns hold numbers,
             which are aligned right and never broken.
     """
-    columns, rows = _cells(columns), [_cells(row) for row in rows]
-    result = Table(
-        title=printable(title, keep="\n"),
-        caption=caption and printable(caption, keep="\n"),
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        title_justify="left",
-        caption_justify="left",
-    )
-    result.collapse_padding = True
-    for index, column in enumerate(columns):
-        width = max(cell_len(cell) for cell in (column, *(row[index] for row in rows)))
-        if index in texts:
-            result.add_column(column, overflow="fold", min_width=min(width, _LEAST_TEXT))
-        else:
-            result.add_column(column, justify="right", no_wrap=True, min_width=width)
-    for row in rows:
-        result.add_row(*row)
-    return result
+    heads, cells = _cells(columns), [_cells(row) for row in rows]
+    below = caption and printable(caption, keep="\n")
+    return FittedTable(printable(title, keep="\n"), heads, cells, below, texts=texts)
 
 
 def _cells(texts: Sequence[str]) -> list[str]:
@@ -160,7 +148,7 @@ def seconds(value: float | None) -> str:
 
 
 def saved(path: Path | None) -> str:
-    """A line that says where a result was saved; the file becomes one of `saved` in a JSON document."""
+    """A line about the file of a result; the file becomes one of `saved` in a JSON document."""
     if path is not None:
         _SAVED.append(printable(str(path)))
     return f"saved {printable(str(path))}" if path is not None else "not saved: name a file with -o"
@@ -184,7 +172,7 @@ class Report(Protocol):
 
 
 class CountColumn(MofNCompleteColumn):
-    """Done and total; empty while the total is unknown and nothing is done."""
+    """Done and total; empty while the total is unknown and no work is done."""
 
     def render(self, task: Task) -> Text:
         """The count."""
@@ -215,7 +203,7 @@ class SearchProgress:
         self._report, self._step_ms, self._bound_ms = report, math.inf, 0.0
 
     def __call__(self, step_ms: float, bound_ms: float | None) -> None:
-        """Take what a search has found."""
+        """Update the best step and the bound."""
         self._step_ms, self._bound_ms = min(self._step_ms, step_ms), max(self._bound_ms, bound_ms or 0.0)
         proven = 0 < self._bound_ms <= self._step_ms
         gap = f", gap {percent(self._step_ms / self._bound_ms - 1)}" if proven else ""

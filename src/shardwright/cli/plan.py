@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 
 from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.clusters import Cluster
@@ -109,7 +108,7 @@ Check = Annotated[
 
 _GOALS = ("--balance-memory", "--least-moves")
 _SAME = 1e-9  # two steps closer than this (relatively) are the same
-_SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes", "why there is no plan")
+_SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes")
 
 
 def run(
@@ -131,7 +130,7 @@ def run(
         option(
             "--rank-maps",
             metavar="FILE",
-            text="Ids by hotness, from 'shardwright profile'; those that the plan needs are saved beside it.",
+            text="Ids by hotness, from 'shardwright profile'; the plan's part is saved next to the plan.",
         ),
     ] = None,
     seed: Seed = 0,
@@ -147,7 +146,7 @@ def run(
         option(
             "--export",
             metavar="torchrec",
-            text="Save the plan for TorchRec beside -o: a sharding plan and the Python lines that load it, or constraints of its planner.",
+            text="Also save the plan for TorchRec, next to -o: a sharding plan, and Python lines that load it or constrain its planner.",
         ),
     ] = None,
     start: Start = None,
@@ -161,11 +160,11 @@ def run(
     fully_sharded: FullySharded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find, check and score a plan. With --from, say what moves and what that gains; with --check, check and score an existing plan.
+    """Find, check and score a plan. With --from, show moves and gain; with --check, check and score an existing plan.
 
     If the plan of --from no longer applies, a second search finds the step time of moving only what must move. With --json the document
     is the plan file itself. The option --from adds the field 'change', and --sharding-group-size the field 'sharding_group_sizes'.
-    --check takes any plan file, also one that was changed by hand in a report; beside it go --model, --export and --json.
+    --check takes any plan file, also one that was edited in a report, and goes with --model, --export and --json only.
 
     Example:
         shardwright plan task.yaml -o plan.json
@@ -268,7 +267,7 @@ def run(
         views += change_views(change)
     if sizes is not None:
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
-        views.insert(0, _sizes_view(sizes))
+        views = [*_sizes_views(sizes), *views]
     emit(document, *views, saved(output), *(_exported(found, output) if export else ()), as_json=as_json)
 
 
@@ -290,7 +289,7 @@ def _tolerance(text: str | None) -> float | None:
 
 
 def _exported(found: Plan, output: Path | None) -> list[str]:
-    """Save the plan for TorchRec, and say so."""
+    """Save the plan for TorchRec; return lines about the files."""
     assert output is not None
     file, script = export_to_torchrec(found, output)
     return [saved(file), f"{saved(script)}: it has the lines that load the plan into TorchRec"]
@@ -316,7 +315,7 @@ def _checked_export(output: Path | None, runs_on: str, groups: str | None) -> st
         InvalidInput: an option does not go with --export.
     """
     if output is None:
-        raise InvalidInput("--export torchrec saves its files beside the plan; name it with -o plan.json")
+        raise InvalidInput("--export torchrec saves its files next to the plan; name it with -o plan.json")
     if groups is not None:
         raise InvalidInput("--export torchrec is for DistributedModelParallel; leave --sharding-group-size out")
     if runs_on not in ("auto", "torchrec"):
@@ -379,7 +378,7 @@ def _idle_line(found: Plan, cost_model: CostModel) -> list[str]:
 
 
 def _runtime_note(found: Plan, runs_on: str) -> list[str]:
-    """A line where TorchRec was chosen for sequence tables, which the other runtime can tier."""
+    """A line if TorchRec was chosen for sequence tables, which the other runtime can tier."""
     from shardwright.search.flexshard.strategy import tiered_tables
 
     if runs_on != "auto" or "torchrec" not in found.runs_on or not tiered_tables(found.task):
@@ -431,8 +430,8 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
     return int(given)
 
 
-def _sizes_view(sizes: GroupSizes) -> Table:
-    """A table with a row for each size; the best size has a star."""
+def _sizes_views(sizes: GroupSizes) -> list[RenderableType]:
+    """A table with a row for each size and a star at the best; below it, the reasons of sizes without a plan."""
     rows, best = [], sizes.best
     for one in sizes:
         plan, memory = one.plan, one.memory
@@ -441,9 +440,6 @@ def _sizes_view(sizes: GroupSizes) -> Table:
         if plan is not None and memory is not None:
             held = [format_bytes(int(bytes_.max())) for bytes_ in (memory.peak, memory.between)]
             figures = [ms(one.step_ms), ms(one.synchronisation_ms), ms(plan.bound_ms), percent(plan.gap), *held]
-        rows.append([f"{one.groups.size}{star}", str(one.groups.count), *figures, one.why_not])
-    shown = len(_SIZES) if any(one.why_not for one in sizes) else len(_SIZES) - 1
-    cells = [row[:shown] for row in rows]
-    return table(
-        "sharding groups by size, ms and the fullest device", _SIZES[:shown], cells, texts={0, len(_SIZES) - 1}
-    )
+        rows.append([f"{one.groups.size}{star}", str(one.groups.count), *figures])
+    failed = [f"groups of {one.groups.size}: {one.why_not}" for one in sizes if one.why_not]
+    return [table("sharding groups by size, ms and the fullest device", _SIZES, rows), *failed]

@@ -77,13 +77,15 @@ def run(
     list_separator: ListSeparator = None,
     no_header: NoHeader = False,
     columns: Columns = None,
-    dim: Annotated[int, typer.Option("--dim", min=1, help="Embedding dim of all tables; a log does not tell.")] = 64,
+    dim: Annotated[
+        int, typer.Option("--dim", min=1, help="Embedding dim of all tables, which a log does not contain.")
+    ] = 64,
     rows: Annotated[
         Literal["distinct", "max_id"] | None,
         option(
             "--rows",
             metavar="distinct|max_id",
-            text="Count distinct ids (the default), or take the largest id + 1 (with --rank-maps the default, if ids are integers).",
+            text="Rows of a table: distinct ids (default), or largest id + 1 (default with --rank-maps if ids are integers).",
         ),
     ] = None,
     rank_maps: Annotated[
@@ -108,9 +110,8 @@ def run(
 ) -> None:
     """Find the tables behind training logs: rows, pooling, access profile.
 
-    Columns of other types are left out, and notes say why. The command warns of columns that look like times, counts, labels or
-    session keys, and says how large their tables would be. Its last
-    line is the command to run next.
+    Columns of other types are left out, with a note. The command warns of columns that look like times, counts, labels or session keys,
+    and states the size of their tables. Its last line is the command to run next.
 
     Example:
         shardwright profile logs/*.parquet -o tables.yaml --task task.yaml
@@ -171,7 +172,7 @@ def run(
 
 
 def _check_numbered(found: ProfileResult, rows: str | None, rank_maps: Path | None) -> None:
-    """Check that ids are row numbers if `--rows max_id` says so."""
+    """Check that ids are row numbers if `--rows max_id` is given."""
     from shardwright.workload.profile.result import LARGEST_ROW
 
     wrong = [name for name, one in found.columns.items() if one.max_id is None or one.max_id > LARGEST_ROW]
@@ -322,7 +323,7 @@ class FirstTask:
         return cls(preset, hosts, _SAMPLES * host.devices * hosts, file)
 
     def text(self, path: Path) -> str:
-        """The content of the task file at a path. In YAML, comments say what to edit."""
+        """The content of the task file at a path. In YAML, comments mark the fields to edit."""
         tables = os.path.relpath(self.tables.absolute(), path.absolute().parent)
         if path.suffix.lower() == ".json":
             topology = {"preset": self.preset, "hosts": self.hosts}

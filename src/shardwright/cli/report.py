@@ -46,8 +46,8 @@ def run(
 ) -> None:
     """Make a report of a plan, or of several side by side: one HTML file that needs no network.
 
-    The page shows the step time against the proven bound, time and memory of every device, what each phase waits for, where every table
-    lies, what moves between two plans, tiers, traffic, and predicted beside measured times.
+    The page shows the step time against the proven bound, time and memory of every device, bottlenecks of the phases, the place of every
+    table, moves between two plans, tiers, traffic, and predicted and measured times.
 
     Example:
         shardwright report before.json after.json -o report.html

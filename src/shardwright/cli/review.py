@@ -43,7 +43,7 @@ def run(
         option(
             "--task",
             metavar="FILE",
-            text="Tables and cluster of a saved plan of TorchRec, or in place of a log's; a plan file has its own.",
+            text="Tables and cluster of a saved plan of TorchRec, or to replace those of a log; a plan file has its own.",
         ),
     ] = None,
     topology: Annotated[
@@ -75,9 +75,9 @@ def run(
     time_limit: TimeLimit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how good a plan is: its step time, that of the best plan found, and the bound that no plan can go below.
+    """Rate a plan: its step time, that of the best plan found, and the bound that no plan can go below.
 
-    The table lists the tables that keep the slowest devices busy, how both plans shard them, and what the better plan would move.
+    The table lists the tables that keep the slowest devices busy, their sharding in both plans, and the bytes that the better plan moves.
 
     Example:
         shardwright review plan.json
@@ -163,7 +163,7 @@ def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
         return Plan.load(path), None
     if task is None:
         raise InvalidInput(
-            f"{path}: a sharding plan of TorchRec says nothing of lookups and memory; name its task with --task"
+            f"{path}: a sharding plan of TorchRec holds neither lookups nor memory; name its task with --task"
         )
     return plan_from_sharding_plan(document, Task.load(task), str(path)), document
 

@@ -23,18 +23,8 @@ if TYPE_CHECKING:
     from shardwright.task import Task, Topology
 
 _MOST_SIZES, _IN_ALL_S = 64, 16.0
-_COLUMNS = (
-    "cluster",
-    "batch",
-    "step",
-    "bound",
-    "samples/s",
-    "at most",
-    "efficiency",
-    "memory",
-    "$/billion",
-    "at least",
-)
+_COLUMNS = ("cluster", "batch", "step", "bound", "M samples/s", "at most", "efficiency", "memory")
+_COSTS = ("cluster", "$/billion samples", "at least")
 
 
 def run(
@@ -56,11 +46,11 @@ def run(
     ] = None,
     batch_per_device: Annotated[
         str | None,
-        option("--batch-per-device", metavar="N", text="Samples of a step on each device, in place of --batch."),
+        option("--batch-per-device", metavar="N", text="Samples of a step on each device, instead of --batch."),
     ] = None,
     dense_ms: Annotated[float, typer.Option("--dense-ms", help="Time of a step's dense layers.")] = 0.0,
     overlap: Annotated[
-        bool, typer.Option("--overlap", help="Embeddings run beside the dense layers; the longer counts.")
+        bool, typer.Option("--overlap", help="Embeddings and dense layers run at the same time; the longer counts.")
     ] = False,
     price: Annotated[
         list[str] | None,
@@ -177,34 +167,46 @@ def _views(found: Scaling, title: str) -> list[RenderableType]:
     from shardwright.sharding import BOUND_SCOPES
 
     priced = any(size.cost is not None for size in found.sizes)
-    shown = len(_COLUMNS) if priced else len(_COLUMNS) - 2
-    rows = [_row(found, size)[:shown] for size in found.sizes]
-    views: list[RenderableType] = [table(title, _COLUMNS[:shown], rows)]
+    views: list[RenderableType] = [table(title, _COLUMNS, [_row(found, size) for size in found.sizes])]
+    views += [table("costs", _COSTS, [_costs(size) for size in found.sizes])] if priced else []
     views += [f"{cluster_name(size.topology)}: {size.why_not}" for size in found.sizes if size.plan is None]
     for size, what in ((found.fast_enough, "faster"), (found.cheap_enough if priced else None, "cheaper")):
         if size is not None:
             views.append(f"no plan on more devices than {cluster_name(size.topology)} can be {what}, by proof")
-    scopes = dict.fromkeys(size.bound_scope for size in found.sizes if size.bound_scope is not None)
-    return [*views, *(f"the bounds hold {BOUND_SCOPES[scope]}" for scope in scopes)]
+    scopes: dict[str, list[str]] = {}
+    for size in found.sizes:
+        if size.bound_scope is not None:
+            scopes.setdefault(size.bound_scope, []).append(cluster_name(size.topology))
+    for scope, names in scopes.items():
+        of = f"the bounds of {', '.join(names)} hold" if len(scopes) > 1 else "the bounds hold"
+        views.append(f"{of} {BOUND_SCOPES[scope]}")
+    return views
 
 
 def _row(found: Scaling, size: ClusterSize) -> list[str]:
     name, batch = cluster_name(size.topology), str(size.batch_size)
     if size.plan is None:
         return [name, batch, *[MISSING] * (len(_COLUMNS) - 2)]
-    most = MISSING if size.bound_ms is None else f"{size.most_throughput:,.0f}"
-    costs = [MISSING if cost is None else f"{1e3 * cost:.4g}" for cost in (size.cost, size.least_cost)]
+    most = MISSING if size.bound_ms is None else _millions(size.most_throughput)
     return [
         name,
         batch,
         ms(size.step_ms),
         ms(size.bound_ms),
-        f"{size.throughput:,.0f}",
+        _millions(size.throughput),
         most,
         percent(found.efficiency(size)),
         format_bytes(_fullest(size)),
-        *costs,
     ]
+
+
+def _costs(size: ClusterSize) -> list[str]:
+    costs = (size.cost, size.least_cost)
+    return [cluster_name(size.topology), *(MISSING if cost is None else f"{1e3 * cost:.4g}" for cost in costs)]
+
+
+def _millions(value: float) -> str:
+    return f"{value / 1e6:.4g}"
 
 
 def _fullest(size: ClusterSize) -> int:

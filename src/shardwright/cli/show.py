@@ -39,7 +39,7 @@ def run(
     ] = _MOST_TABLES,
     as_json: AsJson = False,
 ) -> None:
-    """Show a plan: its devices, what a step waits for, its tables with their ranks, and tiers.
+    """Show a plan: its devices, the bottlenecks of a step, its tables with their ranks, and tiers.
 
     "dim" of a table that 3 features share is 64×3. "share" is the part of a table that each of its ranks holds.
     "step less" is the time by which a step would be shorter without the table, by the cost model. Fused kernels are not sums of their
@@ -92,7 +92,7 @@ def headline(plan: Plan) -> str:
     ended = f", {SEARCH_ENDS[plan.search_end]}" if plan.search_end else ""
     holds = f"\nthe bound holds {BOUND_SCOPES[plan.bound_scope]}" if plan.bound_ms is not None else ""
     return (
-        f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
+        f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound}\n"
         f"search {seconds(plan.search_s)} s{ended}\n"
         f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {tables}: {sharded}"
         f"\n{memory_line(plan)}"
@@ -101,7 +101,7 @@ def headline(plan: Plan) -> str:
 
 
 def memory_line(plan: Plan) -> str:
-    """What the fullest device holds, and what is left there."""
+    """Memory of the fullest device, held and free."""
     held, limits = plan.memory.total, plan.task.topology.memory_bytes
     rank = min(range(len(limits)), key=lambda one: limits[one] - int(held[one]))
     left = limits[rank] - int(held[rank])

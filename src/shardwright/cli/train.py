@@ -57,10 +57,12 @@ def run(
     samples: SamplesFolders,
     output: Annotated[Path, option("--output", "-o", metavar="FILE", text="Save the model here, as safetensors.")],
     network: Annotated[
-        Network, typer.Option("--network", help="Ours, or NeuroShard's three (collectives needed for two of them).")
+        Network,
+        typer.Option("--network", help="Shardwright's network, or NeuroShard's three (two of them need collectives)."),
     ] = "shardwright",
     head: Annotated[
-        Head | None, typer.Option("--head", help="Head of our network; bounds need a convex one. [default: convex]")
+        Head | None,
+        typer.Option("--head", help="Head of Shardwright's network; bounds need a convex one. [default: convex]"),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -71,7 +73,7 @@ def run(
     allow_other_hardware: OtherHardware = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a cost model; show its errors beside the differences between repeated measurements.
+    """Train a cost model; show its errors and the differences between repeated measurements.
 
     Several folders, for example of different batch sizes, are trained on together.
 
@@ -84,7 +86,7 @@ def run(
 
     check_target(output, inputs=samples)
     if network == "neuroshard" and head is not None:
-        raise InvalidInput(f"--head {head}: NeuroShard's network has a head of its own; leave --head out")
+        raise InvalidInput(f"--head {head}: NeuroShard's network has its own head; leave --head out")
     stores = read_stores(samples, hardware=hardware, allow_other_hardware=allow_other_hardware)
     passes = epochs or _EPOCHS[network]
     ours = network == "shardwright"

@@ -27,14 +27,18 @@ def run(
     *,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.", show_default=False)],
     task: Annotated[
-        Path | None, option("--task", metavar="FILE", text="Check too that it is a plan for this task.")
+        Path | None, option("--task", metavar="FILE", text="Also check that the plan is for this task.")
     ] = None,
     device: Device = "cpu",
     backend: BackendName = None,
     rounds: Rounds = 5,
     tolerance: Annotated[
         float | None,
-        option("--tolerance", metavar="SHARE", text="Fail if the measured time is further off than this, as in 0.2."),
+        option(
+            "--tolerance",
+            metavar="SHARE",
+            text="Fail if measured and predicted time differ by more than this share, such as 0.2.",
+        ),
     ] = None,
     steps: Annotated[
         bool,

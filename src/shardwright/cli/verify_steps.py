@@ -1,4 +1,4 @@
-"""`shardwright verify --steps`: train some steps on a plan with TorchRec, and lay what they take beside the prediction."""
+"""`shardwright verify --steps`: train some steps on a plan with TorchRec, and compare their times with the prediction."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _other(against: str, plan: Plan) -> Plan:
 
 
 def where_ranks_run(world: int, place: PlaceInGroup | None, device: str) -> str:
-    """In words, where the ranks run."""
+    """The machines of the ranks in words."""
     if place is not None and place.hosts > 1:
         return f"{world} ranks on {place.hosts} hosts"
     cores = len(os.sched_getaffinity(0))

@@ -69,7 +69,7 @@ class Cluster:
         room = {name: min(cores, gpus) if on_gpu else cores for name, cores, gpus in self.nodes()}
         places = [name for name, workers in room.items() for _ in range(min(workers, 1) if one_each else workers)]
         if not places:
-            what = "GPU with a CPU core beside it" if on_gpu else "CPU core"
+            what = "GPU with a free CPU core" if on_gpu else "CPU core"
             raise ClusterFailed(f"--ray {self.address}: no node lends a {what}; add nodes, or leave --ray out")
         return places
 

@@ -1,4 +1,4 @@
-"""Checkpoints: a killed training resumes where it was saved, with the same result. Files hold safetensors and JSON, never pickles."""
+"""Checkpoints: a killed training resumes from its last checkpoint, with the same result. Files hold safetensors and JSON, never pickles."""
 
 from __future__ import annotations
 

@@ -170,8 +170,8 @@ class PricedOptions(LearningOptions):
         rounds: number of rounds.
         tasks: tasks per update.
         episodes: copies of each task's placement, which are compared; fewer for tasks of many tables and devices.
-        lag: updates per round, each with placements of its own: the last ones learn from those of a policy that many updates old.
-        perturbed: share of tasks that are priced as on a made-up device.
+        lag: updates per round, each with its own placements; the last update uses placements of a policy that many updates old.
+        perturbed: share of tasks that are priced as on a synthetic device.
         learning_rate: learning rate of Adam; falls linearly to 2%.
         entropy_weight: weight of the policy's entropy in the loss.
         trace_decay: factor by which each later step counts less for the advantage of a step; DreamShard alone has it.

@@ -1,4 +1,4 @@
-"""Learned policies as safetensors files, whose versioned header says what they learned from, and strategies that place by them."""
+"""Learned policies as safetensors files with a versioned header on their training, and strategies that use them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SavedPolicy:
     Attributes:
         strategy: name of the strategy that learned it.
         weights: float32 arrays by name.
-        metadata: what the policy learned from: "world", "features" (set on saving), "options" (JSON), "tasks", "seed", "date".
+        metadata: record of the training: "world", "features" (set on saving), "options" (JSON), "tasks", "seed", "date".
     """
 
     strategy: str

@@ -22,8 +22,8 @@ Progress = Callable[[int, int, str], None]
 class TrainingRecord:
     """Writes and shows the figures of each training step.
 
-    Without a folder, nothing is written. A training that resumes from a checkpoint adds to the existing files and replaces the rows of the
-    steps that it repeats.
+    Without a folder, no files are written. A training that resumes from a checkpoint adds to the existing files and replaces the rows of
+    the steps that it repeats.
 
     Args:
         folder: where the files go; created if missing.

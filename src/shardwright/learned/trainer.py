@@ -72,7 +72,7 @@ class Trainer(ABC):
         counter: name under which checkpoints store the number of rounds made.
         network: the networks.
         optimizers: optimizers by their names in checkpoints.
-        buffer: what the cost network learns from.
+        buffer: training data of the cost network.
         round: number of rounds made.
     """
 
@@ -106,7 +106,7 @@ class Trainer(ABC):
         return {name: value.numpy().copy() for name, value in self.network.state_dict().items()}
 
     def save(self, path: Path, identity: Mapping[str, Any]) -> None:
-        """Write a checkpoint; `identity` says which training it belongs to."""
+        """Write a checkpoint; `identity` identifies its training."""
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         for name, optimizer in self.optimizers.items():
             tensors |= optimizer_tensors(optimizer, f"{name}.")

@@ -1,4 +1,4 @@
-"""Worlds: where the true cost of a placement comes from while a policy learns. A cost model, or kernels measured on this machine."""
+"""Worlds: sources of the true cost of placements during training. A cost model, or kernels measured on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class World(Protocol):
 
     @property
     def name(self) -> str:
-        """Where the costs come from; written into saved policies."""
+        """Source of the costs; written into saved policies."""
         ...
 
     def costs(self, placed: Sequence[Placed]) -> list[Floats]:
@@ -57,7 +57,7 @@ def compute_ms(phases: Floats) -> Floats:
 
 @dataclass(eq=False)
 class SimulatedWorld:
-    """A world whose costs a cost model predicts; its name, saved with a policy, says so.
+    """A world whose costs a cost model predicts; policies are saved with its name.
 
     Attributes:
         cost_model: prices sets of shards.

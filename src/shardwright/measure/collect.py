@@ -68,7 +68,7 @@ def collect(
         seconds: stop after this time; by default when all samples are measured.
         policy: how often to repeat each measurement; by default the policy of the device.
         progress: called after each visit with the samples measured, those wanted, and how many are to be visited again.
-        fleet: the workers of a cluster, which measure in place of this machine, with their own backend and policy.
+        fleet: workers of a cluster that measure instead of this machine, with their own backend and policy.
         **options: options of `shardwright.measure.stock.Collection`: how many samples, of what, on which device.
 
     Raises:
@@ -154,7 +154,7 @@ def _visits_here(measurer: Measurer, sets: Iterator[TableSet]) -> Iterator[tuple
 
 @telling_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line, for machines where only the measuring packages are installed."""
+    """The command line, for machines that have only the measuring packages."""
     from shardwright.workload.generators import table_pool
 
     options = vars(_parser().parse_args(arguments))

@@ -4,7 +4,7 @@ A *visit* builds a device's work and runs it on fresh batches, and reads the sta
 median of its visits, all converted to one state. A visit that a burst of other programs hit does not count, and is repeated. Works are
 visited in rounds, each in a new random order, so that a slow minute of the machine affects all works equally. A few fixed works, the
 controls, are visited among them again and again. If the controls take longer than before, the machine is slower, and the cost model is
-not to blame.
+no less accurate.
 """
 
 from __future__ import annotations
@@ -300,8 +300,8 @@ def measure_works(
         device: "cpu" or "cuda".
         backend: see `Measurer`.
         policy: see `Measurer`.
-        progress: called before each visit, and after the last, with the visits done, those wanted, and what is measured.
-        fleet: what visits works in place of a process of this machine.
+        progress: called before each visit and after the last, with the visits done, the visits wanted, and the name of the work.
+        fleet: visits the works instead of a process of this machine.
 
     Raises:
         InvalidInput: `rounds` is less than 1, or there is no such device or backend.

@@ -1,4 +1,4 @@
-"""The machines of a Ray cluster as one measuring process: all are of one kind, so that a time does not depend on who measured it.
+"""The machines of a Ray cluster as one measuring process: all are of one kind, so a time does not depend on the machine.
 
 A worker measures with the same process, on a reserved core in the same way, as a machine that measures alone.
 """
@@ -182,7 +182,7 @@ class Fleet:
             yield work, visit
 
     def visits_to_sets(self, arena_bytes: int, sets: Iterator[TableSet]) -> Iterator[tuple[TableSet, Visit | str]]:
-        """Visit sets of tables once each, each drawn when a worker is free; in place of a visit, why a set cannot be measured."""
+        """Visit each set of tables once, drawn when a worker is free; a set that cannot be measured yields the reason."""
         return self.pool.map(partial(MeasuringNode.measure_set, arena_bytes=arena_bytes), sets)
 
 
@@ -201,7 +201,7 @@ def open_fleet(
     have equally many workers, the kind of the machine named first is chosen.
 
     Args:
-        cluster: the machines; `Cluster.places` says how many workers each has.
+        cluster: the machines; `Cluster.places` has the number of workers of each.
         device: device type to measure on, "cpu" or "cuda".
         backend: backend; None for fbgemm on the machines that have it.
         policy: how often to repeat each measurement; None for the policy of the device.

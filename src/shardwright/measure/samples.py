@@ -51,7 +51,7 @@ def columns() -> pa.Schema:
     """The columns of measured sets; one row per set and hardware.
 
     `sample` is a digest of the set's work, so equal sets have equal numbers in all stores. `sentinel` is the state of the machine at the
-    quietest visit. `shards` holds what a cost model sees of each shard; reuse bins are those of `shardwright.task.access.REUSE_EDGES`.
+    quietest visit. `shards` holds the features of each shard; reuse bins are those of `shardwright.task.access.REUSE_EDGES`.
     """
     return _schema(lambda pa: pa.list_(pa.float64(), BINS))
 

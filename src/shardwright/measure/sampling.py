@@ -26,7 +26,7 @@ from shardwright.task.table import DTYPE_BYTES, Table
 
 @dataclass(frozen=True)
 class Breadth:
-    """Ranges and shares of sampled sets, beyond what a pool of tables gives.
+    """Ranges and shares of sampled sets, in addition to a pool of tables.
 
     Attributes:
         batch_sizes: batch sizes; each sample draws one, so a size listed twice is drawn twice as often.

@@ -328,7 +328,7 @@ def differences(one: Floats, other: Floats) -> Floats:
 
 
 def summary_text(summary: CollectSummary) -> str:
-    """A summary for users: what a call did and what the store holds."""
+    """A summary for users: the work of a call and the content of the store."""
     rate = summary.measured / summary.seconds
     lines = [
         f"{summary.samples} samples in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s ({rate:.1f} a second)",

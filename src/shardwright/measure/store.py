@@ -2,8 +2,8 @@
 
     samples/samples.sqlite
 
-A *work* is what a device does (`DeviceWork`); a digest of its shards, seeds and optimizer identifies it. A *set* is a work with the reason
-why it was measured: its kind is "random", "task", "policy", "pair", "control" and so on, and its label names what it belongs to. One work
+A *work* is the work of one device (`DeviceWork`); a digest of its shards, seeds and optimizer identifies it. A *set* is a work with the
+reason why it was measured: its kind is "random", "task", "policy", "pair", "control" and so on, and its label names its origin. One work
 may be several sets. Every *visit* to a work is a row with the hardware that it was made on.
 
 Each visit is committed at once, to SQLite's write-ahead log. A killed process loses only its current visit, and no visit is stored twice.
@@ -398,7 +398,7 @@ def _told(path: Path) -> Iterator[None]:
         text = str(error)
         if "full" in text or "disk I/O" in text:
             raise ShardwrightError(
-                f"{path}: writing failed ({text}); make room on the disk, then give the same command again: what was there is kept"
+                f"{path}: writing failed ({text}); make room on the disk, then run the same command again; the store is intact"
             ) from error
         if "locked" in text or "busy" in text:
             raise InvalidInput(
@@ -413,6 +413,6 @@ def _told(path: Path) -> Iterator[None]:
 
 def _damaged(path: Path, text: str) -> str:
     return (
-        f"{path}: is damaged, or no sample store ({text}); move it away and collect again, or try to save what is whole with: "
+        f"{path}: is damaged, or no sample store ({text}); move it away and collect again, or try to recover rows with: "
         f"sqlite3 {path} .recover"
     )

@@ -1,7 +1,7 @@
 """Time one device: run the parts of a step on its batches in turn, each batch several times.
 
-The runs of a measurement go through its batches (see `shardwright.measure.fused`), pass after pass. So a run finds in the caches what a
-step of training finds there: the hot rows, and nothing that only its own batch looks up. On a CPU the shortest pass of each batch counts,
+The runs of a measurement go through its batches (see `shardwright.measure.fused`), pass after pass. So a run finds the same rows in
+the caches as a step of training: the hot rows, and none that only its own batch looks up. On a CPU the shortest pass of each batch counts,
 since noise from other programs only adds time. On CUDA the median pass counts, timed by device events, as in the papers. The reported time
 is the mean over the batches.
 
@@ -278,7 +278,7 @@ def time_parts(
         policy: how often the batches are run.
         machine: reads the state of the machine between runs.
         batches: number of batches.
-        elasticity: what earlier measurements of the process taught; learns from this one. By default nothing is known.
+        elasticity: estimate from earlier measurements of the process, updated by this one; by default a new one.
     """
     elasticity = elasticity or Elasticity(len(parts))
     began = perf_counter()

@@ -207,7 +207,7 @@ def _refusals_said(device: torch.device) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise MeasurementFailed(
-            f"the batch does not fit beside the arena ({_first_line(error)}); use a smaller arena, or smaller batches"
+            f"the batch does not fit next to the arena ({_first_line(error)}); use a smaller arena, or smaller batches"
         ) from error
     except RuntimeError as error:
         wait_for(device)  # raises if the device is lost, which ends the process

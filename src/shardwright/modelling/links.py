@@ -1,9 +1,9 @@
 """Fit latency and bandwidth to measured collectives, and find the links of a cluster that were measured earlier.
 
 A collective takes max over {inside the host, between hosts} of latency + bytes / bandwidth, where a link class counts only if bytes travel
-over it. Inside hosts it is fitted to collectives of the devices of one host. Between hosts it is fitted to those of all devices, where they
-take longer than the bytes inside the hosts explain. All figures are non-negative. The loss is the relative error, and errors above 10%
-count less, so that a few disturbed runs do not dominate.
+over it. Inside hosts it is fitted to collectives of the devices of one host. Between hosts it is fitted to collectives of all devices, as
+far as they take longer than the bytes inside the hosts explain. All figures are non-negative. The loss is the relative error, and errors
+above 10% count less, so that a few disturbed runs do not dominate.
 """
 
 from __future__ import annotations
@@ -79,13 +79,29 @@ def _enough(wanted: Bools, otherwise: Bools) -> Bools:
 
 
 def _line(sent: Floats, ms: Floats) -> LinkSpeed:
-    """Latency and bandwidth of a line through times, by relative error."""
-    columns, weight = np.stack([np.ones_like(sent), sent / _MB], axis=1), np.ones_like(ms)
-    for _ in range(_ROUNDS):
-        rates = rates_of(columns, ms, weight)
-        weight = (1 + ((columns @ rates / ms - 1) / _SOFT) ** 2) ** -0.25
-    latency, slope = rates
+    """Latency and bandwidth of a line through times, by relative error; the better of a line through all and one through the longer half.
+
+    Small buffers may pass at once, as they do through a rate limit. A line through all times would follow them.
+    """
+    columns = np.stack([np.ones_like(sent), sent / _MB], axis=1)
+    starts = [np.ones_like(ms), (ms >= np.median(ms)).astype(np.float64)]
+    lines = [_robust(columns, ms, weight) for weight in starts]
+    latency, slope = min(lines, key=lambda rates: float(np.log1p((_missed(columns @ rates, ms) / _SOFT) ** 2).sum()))
     return LinkSpeed(float(f"{latency:.5g}"), float(f"{1e3 * _MB / max(slope, _LEAST_MS_PER_MB):.5g}"))
+
+
+def _robust(columns: Floats, ms: Floats, weight: Floats) -> Floats:
+    rates = rates_of(columns, ms, weight)
+    for _ in range(_ROUNDS):
+        found = columns @ rates
+        rates = rates_of(columns, ms, ms / np.maximum(found, ms) * (1 + (_missed(found, ms) / _SOFT) ** 2) ** -0.25)
+    return rates
+
+
+def _missed(found: Floats, ms: Floats) -> Floats:
+    """Errors as shares of the larger of both, so that a time predicted too long counts no more than one too short."""
+    errors: Floats = (found - ms) / np.maximum(found, ms)
+    return errors
 
 
 def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLinks:

@@ -1,4 +1,4 @@
-"""Measured all-to-alls as arrays to train NeuroShard's communication networks on, and the errors of what is predicted of them."""
+"""Measured all-to-alls as training arrays for NeuroShard's communication networks, and the errors of predictions."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Review:
     Attributes:
         plan: the plan under review, scored.
         better: the best plan found; the plan itself if none is better.
-        bound_ms: lower bound on the step of the plans that `better.bound_scope` names. None if nothing is proven, or if the plan under
+        bound_ms: lower bound on the step of the plans that `better.bound_scope` names. None without a proof, or if the plan under
             review takes less because it is of another kind.
         elsewhere: the best plan found for the other runtime; None if there is none, or if no time was left to look.
         looked_elsewhere: whether the other runtime was searched.

@@ -72,14 +72,14 @@ class ClusterSize:
 
     @property
     def bound_ms(self) -> float | None:
-        """Lower bound on the step of any plan on this cluster; None if nothing is proven."""
+        """Lower bound on the step of any plan on this cluster; None without a proof."""
         if self.plan is None or self.plan.bound_ms is None:
             return None
         return self.dense.step_ms(self.plan.bound_ms)
 
     @property
     def bound_scope(self) -> BoundScope | None:
-        """The plans that the bound holds for; None if nothing is proven."""
+        """The plans that the bound holds for; None without a bound."""
         return self.plan.bound_scope if self.plan is not None and self.plan.bound_ms is not None else None
 
     @property
@@ -89,7 +89,7 @@ class ClusterSize:
 
     @property
     def most_throughput(self) -> float:
-        """Upper bound on the samples a second of any plan on this cluster; infinite if nothing is proven."""
+        """Upper bound on the samples a second of any plan on this cluster; infinite without a proof."""
         if self.plan is None:
             return 0.0
         return self.batch_size / self.bound_ms * 1e3 if self.bound_ms else math.inf
@@ -101,7 +101,7 @@ class ClusterSize:
 
     @property
     def least_cost(self) -> float | None:
-        """Lower bound on the price of a million samples on this cluster; 0 if nothing is proven, None without a price."""
+        """Lower bound on the price of a million samples on this cluster; 0 without a proof, None without a price."""
         return self._cost_at(self.most_throughput)
 
     def _cost_at(self, throughput: float) -> float | None:

@@ -1,7 +1,7 @@
 """Price changes of a plan or its task, as a basis for advice, and compute how much shorter a step would be without each table.
 
 A table has no share of its device's time: a fused kernel does not cost the sum of its tables, and a collective waits for the busiest
-link. But the device's time without the table can be computed, and so what leaving it out saves. These savings do not add up to the
+link. But the device's time without the table can be computed, and so can the saving. These savings do not add up to the
 device's time: their sum is smaller if tables share a launch, and larger if tables hinder each other.
 """
 
@@ -58,7 +58,7 @@ class Marginals:
 
 
 def marginals(plan: Plan, cost_model: CostModel) -> Marginals:
-    """Leave-one-out times: what a plan's phases would save without each of its tables.
+    """Leave-one-out times: the saving in each phase of a plan without each of its tables.
 
     Args:
         plan: the plan.
@@ -164,10 +164,10 @@ _NAME = 40  # most characters of a table's name in a text
 
 @dataclass(frozen=True)
 class Change:
-    """One change, and what it saves by the cost model.
+    """A change and its saving by the cost model.
 
     Attributes:
-        kind: what the change needs: another "plan" of the same task; another plan and more "memory" or a looser "constraint"; a larger
+        kind: requirement of the change: another "plan" of the same task; another plan and more "memory" or a looser "constraint"; a larger
             "batch"; faster "links"; or links without "latency".
         text: the change, worded as the beginning of a sentence.
         gain: share of a step's time that the change saves; for a larger batch, share of the time per sample.
@@ -182,7 +182,7 @@ def priced_changes(plan: Plan, cost_model: CostModel, found: Marginals) -> tuple
     """Changes that save time, the largest saving first.
 
     Other placements are priced for the tables whose absence would shorten a step most, one table at a time. Everything else stays in
-    place, so a gain is what the change saves without another search.
+    place, so a gain does not count what another search could add.
 
     Args:
         plan: the plan.

@@ -211,7 +211,7 @@ def plan_data(entry: Entry, plans: int = 1) -> dict[str, Any]:
 
 
 def _origin(entry: Entry) -> str | None:
-    """Where the plan's cost model comes from, and how far off it is; None if the model at hand is another one, or does not say."""
+    """Origin and error of the plan's cost model; None if the model at hand is another one or states no origin."""
     model = entry.cost_model
     same = model is not None and model.name == entry.plan.cost_model
     return provenance(getattr(model, "metadata", {})) if same else None

@@ -121,7 +121,7 @@ class Entry:
         plan: the plan, with its predicted cost.
         marginals: leave-one-out times; None if no cost model is available.
         measured: measured kernel times, if any.
-        notes: what a reader should know about the figures.
+        notes: caveats about the figures.
         changes: changes that would save time, the largest saving first; empty if no cost model is available.
         cost_model: prices the plan's parts; None if none is available.
     """

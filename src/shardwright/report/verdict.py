@@ -42,7 +42,7 @@ class Bottleneck:
         rank: rank of the device.
         ms: the device's time in the phase.
         mean_ms: mean time over all devices.
-        alone_ms: sum of what the absence of each table alone would save on the device; not its time, as fused costs do not add.
+        alone_ms: sum over the tables of the saving on the device without this one; not its time, as fused costs do not add.
         tables: the tables whose absence would save most, largest saving first; empty if no cost model was available.
     """
 
@@ -87,7 +87,7 @@ _CLOSE = 0.1  # most that another plan can save if this one counts as close to i
 
 
 def verdict(entry: Entry) -> str:
-    """Say what a step waits for, and which priced change pays most.
+    """A sentence about the bottleneck of a step and the priced change with the largest gain.
 
     Args:
         entry: a plan with its cost, and with priced changes if a cost model was available.
@@ -104,7 +104,7 @@ def verdict(entry: Entry) -> str:
 
 
 def idle_sentence(plan: Plan, cost_model: CostModel | None) -> str:
-    """Why devices hold no table: what the best use of them that was priced would cost; "" if all devices hold one.
+    """Why devices hold no table: the cost of the best priced use of them; "" if all devices hold one.
 
     Args:
         plan: the plan.
@@ -150,7 +150,7 @@ def _waits(entry: Entry) -> str:
 
 
 def _of_links(changes: tuple[Change, ...], links: float) -> str:
-    """Words for what takes most of the collectives' time, latency or the bytes of one link class; "" if neither does."""
+    """The largest part of the collectives' time in words, latency or the bytes of a link class; "" if neither is."""
     latency = max((one.gain for one in changes if one.kind == "latency"), default=0.0)
     if latency >= links / 2:
         return ", most of it latency"

@@ -1,4 +1,4 @@
-"""Data with which a page prices other plans of a task by itself: what every block adds to its device, and the head of the cost model.
+"""Data with which a page prices other plans of a task: the encoding of every block, and the head of the cost model.
 
 A *kind* is a block of a table as costs see it: a number of rows and columns on a number of devices. A page holds the plan's kinds and,
 as far as there is room, the kinds that cutting and joining its blocks leads to. A browser sums over kinds; with the model's head and the

@@ -1,6 +1,6 @@
 """Bags in pieces: the part of a bag that one rank holds, its sum, and the sum of all parts in a fixed order.
 
-Rows that arrive from other ranks lie in the order of ranks, with the rank's own last. Sums must not depend on who holds what, so they are
+Rows that arrive from other ranks lie in the order of ranks, with the rank's own last. Sums must not depend on the holders, so they are
 made in the order of all ranks.
 """
 
@@ -40,7 +40,7 @@ class HeldBags:
         return cls(group, questions >> 1, starts, weights, own)
 
     def gradients(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`(m,)` distinct slots, ascending, and `(m, dim)` sums of what the `(answers, dim)` gradients say of them."""
+        """`(m,)` distinct slots, ascending, and their `(m, dim)` sums of the `(answers, dim)` gradients."""
         found = Distinct.of(self.slots)
         answer = torch.bucketize(found.order, self.starts, right=True) - 1
         return found.numbers, weighted_sums(gradient, answer, found.starts, self.weights, found.order)

@@ -5,7 +5,7 @@ of rows of some columns of one table: tensors `<entry>.ids`, `<entry>.weights`, 
 cut otherwise takes the columns it holds; a row-wise state is then the mean over them, as it is defined. The manifest is written last and
 replaced in one step, so the folder holds either the old or the new checkpoint, whenever a job ends. Reading and writing keep one part in
 memory.
-Each rank plans its parts first: a manifest too large to be read is refused while the old checkpoint is still whole.
+Each rank plans its parts first, so a manifest too large to be read is refused before the old checkpoint is touched.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def check_readable(size: int, values: int) -> None:
     if size > MAX_BYTES or values > MAX_VALUES:
         raise InvalidInput(
             f"the checkpoint's manifest may take {size} bytes and {values} values, and {MAX_BYTES} and {MAX_VALUES} is the most; "
-            "spread the tables over several modules (tables=[...]) and give each a folder of its own"
+            "spread the tables over several modules (tables=[...]) and give each its own folder"
         )
 
 

@@ -1,11 +1,11 @@
 """The way of a step's lookups: directly to the holders, or through proxies inside the host.
 
 Without proxies, a rank asks the holder of each row. With proxies (de-duplication by host), it asks the device on its own host that has the
-holder's local rank. The proxies of a rail then ask each other for the distinct rows that their hosts need. Proxies save nothing of sums, so
-these then take a direct way beside. Otherwise rows and sums travel in the same messages.
+holder's local rank. The proxies of a rail then ask each other for the distinct rows that their hosts need. Proxies do not
+reduce the traffic of sums, so sums then travel directly. Otherwise rows and sums travel in the same messages.
 
 A holder adds the rows of a bag in the order of its lookups, and a rank the sums of a bag in the order of ranks. A holder adds the gradients
-of a row in the order of ranks, and within a rank in the order of lookups. So outputs and gradients do not depend on who holds what, but for
+of a row in the order of ranks, and within a rank in the order of lookups. So outputs and gradients do not depend on the holders, except
 bags and gradients that were summed in pieces.
 """
 

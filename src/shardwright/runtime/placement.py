@@ -1,7 +1,7 @@
-"""Where every row of every table lies on every rank: a plan as arrays, the same on all ranks.
+"""The place of every row of every table: a plan as arrays, the same on all ranks.
 
-A *part* is a table's range of columns that no shard cuts further. Every part has row blocks of its own, so whole tables, columns of any
-widths, grids and tiers are one thing: a lookup in a table is a lookup in each of its parts, and the row's holder answers for that part.
+A *part* is a table's range of columns that no shard cuts further. Every part has its own row blocks, so whole tables, columns of any
+width, grids and tiers are handled alike: a lookup in a table is a lookup in each of its parts, and the row's holder answers for that part.
 
 Parts of equal width, type and use form a *group*; a rank keeps all its rows of a group in one matrix. A row's *slot* is its row in that
 matrix. Row blocks (and tiers) are dealt out further to *ranges*: a block on one device is one range, a block with replicas on n devices

@@ -153,7 +153,7 @@ class Ranks:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Explain a failed collective: say which one failed, and that a rank died, is stuck or has left.
+    """Explain a failed collective: name it, and state that a rank died, is stuck or has left.
 
     Later modules then create their own groups, since remains of the failed exchange may still arrive.
     """

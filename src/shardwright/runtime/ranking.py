@@ -1,7 +1,7 @@
 """From ids to keys: the rank maps of all tables as one set of bits, so that a few vector operations serve all lookups of a step.
 
-One bit per row says whether it is among the hottest of its table. One number per 64 rows says how many hottest rows come before. Together
-they find a row's place among the hottest faster than a search does, in a quarter of a byte a row.
+One bit per row marks the hottest rows of a table. One number per 64 rows counts the hottest rows before them. Together
+they give a row's place among the hottest faster than a search, in a quarter of a byte a row.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Every row has one owner among its holders. Inside each host, the holder with the owner's local rank sums the gradients. The owner then sums
 them along the rail. The sums go back the same way, so each is computed in one place, and all replicas get the same bits.
 
-Replicas exchange either the gradients of the looked-up rows, or the gradient of the whole block. In the latter case the plan says who
-sends which rows, so only gradients travel: a reduce-scatter inside the host, one along the rail, and gathers back.
+Replicas exchange either the gradients of the looked-up rows, or the gradient of the whole block. In the latter case the plan
+determines the rows that each rank sends, so only gradients travel: a reduce-scatter inside the host, one along the rail, and gathers back.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class TableBlocks(torch.Tensor):
 
     Attributes:
         table: name of the table.
-        blocks: what this rank holds of it; views of its storage, or copies where rows are stored in another order.
+        blocks: the blocks on this rank: views of its storage, or copies if rows are stored in another order.
     """
 
     table: str

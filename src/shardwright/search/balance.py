@@ -1,8 +1,8 @@
 """Goals with a tolerance: among the plans whose step is nearly the best, one of even memory, or one that moves little.
 
 For even memory, the memory of the devices is limited, and the limit bisected. A search under a limit ends as soon as its plan is within
-the tolerance, since the bound of the best plan tells how far that is. A limit is proven too low if no plan keeps it, or if the bound under
-it is above the tolerated step. For few moves, the price of a moved byte is bisected; nothing is proven.
+the tolerance, as the bound of the best plan shows. A limit is proven too low if no plan keeps it, or if the bound under
+it is above the tolerated step. For few moves, the price of a moved byte is bisected, without a proof.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def balanced(best: Plan, tolerance: float, search: Search, runtime: Runtime | No
         best: the plan with the best step, scored.
         tolerance: share of that step by which the plan's may be longer.
         search: finds and scores a plan of a task.
-        runtime: what is to run the plans; None if anything may.
+        runtime: the runtime of the plans; None for any.
         deadline: `time.monotonic()` after which no search begins; None for no limit.
     """
     task, begin, found = best.task, time.monotonic(), best

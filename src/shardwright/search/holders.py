@@ -185,7 +185,7 @@ class Holders:
         return Held(self.pieces.table == table, self.spreads.table == table, table, self.pieces, self.spreads)
 
     def of_gates(self) -> Iterator[Held]:
-        """The blocks that open each gate of each call; what they make narrower blocks pay counts on their holders."""
+        """The blocks that open each gate of each call; the extra time of narrower blocks counts on their holders."""
         relaxation, gates = self.relaxation, self._gates
         costs, other = relaxation.catalog.forms.costs, relaxation.other
         of_pieces, of_parts = self.gate_units()
@@ -240,7 +240,7 @@ class Holders:
         return min(absent, *found.values()) if found else 0.0
 
     def _hopeless(self, absent: float, single: Mapping[Count, float], enough: float) -> bool:
-        """Whether the least over all numbers of holders is hardly more than what is proven already."""
+        """Whether the least over all numbers of holders is hardly more than the proven bound."""
         return min(absent, *single.values()) <= enough * (1 + _CLOSE)
 
     def _first_ranges(

@@ -8,10 +8,10 @@ Written anew after `benchmarks/embedding_collection/hugectr/sharding/planner.py`
    the cheaper plan. If a piece fits nowhere, its table is cut.
 3. After 20 rounds the candidate with the cheapest costliest bucket counts; the first is every table in rows over all buckets.
 
-On 150 made-up tasks, a fifth of them with hosts as buckets, the costs of both planners' best candidates were equal.
+On 150 synthetic tasks, a fifth of them with hosts as buckets, the costs of both planners' best candidates were equal.
 
 A piece costs `work_ratio` × its lookups × columns, and `bandwidth_ratio` × its columns for what travels; both are the planner's own.
-Memory is by our account. Where only one of two cuts fits, the original takes the other one, and so does this. Left out are the tables that
+Memory is by our account. If only one of two cuts fits, the original takes the other one, and so does this. Left out are the tables that
 its users replicate or exchange without duplicates by hand (`dp_threshold`, `dense_threshold`, both 0 by default).
 """
 
@@ -108,7 +108,7 @@ class _Cuts:
 
 @dataclass(frozen=True)
 class _Placement:
-    """A candidate: the buckets of each table's pieces, and what the costliest bucket costs."""
+    """A candidate: the buckets of each table's pieces, and the cost of the costliest bucket."""
 
     cuts: _Cuts
     holders: tuple[tuple[int, ...], ...]

@@ -8,7 +8,7 @@ their half is divisible by 4. The best K of all splits go on. After at most L st
 
 Inside, a grid of M bounds s from 1 to 1.5 on the devices' dims. For each bound, a greedy takes the pieces by predicted single cost, longest
 first. A piece goes to the device with the lowest predicted FUSED cost that has memory left and stays within s × the mean sum of dims. That
-cost is of what the device holds before the piece comes, as in the public code. The placement with the lowest score counts.
+cost is of the device before the piece comes, as in the public code. The placement with the lowest score counts.
 
 By default, the score of a placement (option `score`) is the published embedding cost: the largest, over devices, of kernels + forward
 all-to-all + backward all-to-all. A cost model with NeuroShard's communication networks prices the all-to-alls as in the paper, where a
@@ -112,7 +112,7 @@ class Pieces:
     Attributes:
         units: the units that the pieces are of.
         encoder: has encoded them.
-        part: `(r + 1,)` this and the next two: what a piece adds to the calls of its device, see `cost.blocks.Added`.
+        part: `(r + 1,)` this and the next two: additions of a piece to the calls of its device, see `cost.blocks.Added`.
         call: see above.
         vectors: see above.
         bytes: `(r,)` memory.
@@ -222,7 +222,7 @@ def make_pieces(task: Task, units: Units, cost_model: CostModel) -> tuple[Pieces
 
 
 def _cuts(task: Task, units: Units, unit: Ints, order: Ints, sizes: Ints) -> Cuts:
-    """What the beam reads. `unit` and `sizes` `(r,)` come unit by unit, the whole first; `order` `(r,)` says how rows are numbered."""
+    """Inputs of the beam. `unit` and `sizes` `(r,)` come unit by unit, the whole first; `order` `(r,)` is the numbering of rows."""
     row = np.empty_like(order)
     row[order] = np.arange(order.size)  # from the place in `unit` to the row
     new = unit[1:] != unit[:-1]
@@ -305,7 +305,7 @@ class Score:
 
     @classmethod
     def of(cls, task: Task, cost_model: CostModel, *, embedding: bool) -> Score:
-        """The score of a task's placements; by the cost model's networks if it has some and anything is communicated."""
+        """The score of a task's placements, by the cost model's networks if it has them and the task communicates."""
         networks = cost_model.communication
         by_networks = embedding and task.topology.devices > 1 and networks is not None
         return cls(embedding, networks, task.batch_size) if by_networks else cls(embedding)

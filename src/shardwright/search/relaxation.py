@@ -563,7 +563,7 @@ class MasterProgram:
         self._add(cost, upper, matrix)
 
     def add(self, vectors: Floats, links: Floats) -> None:
-        """Add a column for each group of tables, from what it adds to all devices together; see `Relaxation.sums`."""
+        """Add a column for each group of tables, from its addition to all devices together; see `Relaxation.sums`."""
         devices = self._topology.devices
         vectors, links = vectors / devices, links / devices
         values, apart = (

@@ -74,10 +74,10 @@ def plan(
             ends if nothing better is found for a while. With both a gap and a time_limit, it goes on until the time limit instead.
         runs_on: the runtime of the plan. "torchrec": TorchRec for all tables. "shardwright": `shardwright.runtime`, which trains tables in
             any blocks, tiers included. "auto": TorchRec, unless the strategy, `start` or the constraints
-            ask for tiers, or TorchRec has no plan. None: any blocks. `Plan.runs_on` says what can run a plan.
+            ask for tiers, or TorchRec has no plan. None: any blocks. `Plan.runs_on` names the runtimes of a plan.
         start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then lists the moves.
         move_cost: ms per GB: a GB of `start` moves to another device only if that shortens a step by more than this. A fair value is the
-            ms that moving a GB takes, divided by the steps that the job still runs. 0 lets all move, infinity only what must move.
+            ms that moving a GB takes, divided by the steps that the job still runs. 0 allows any move, infinity only necessary ones.
         cross_replicas: for TorchRec, whether tables that are replicated in `start` may be cut or moved whole, and others replicated.
             TorchRec loads no optimizer state for such tables.
         balance_memory: 0.01 for the plan whose fullest device is the least full, among plans whose step is at most 1% longer than the

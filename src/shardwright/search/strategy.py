@@ -135,7 +135,7 @@ _WATCHER: ContextVar[Told | None] = ContextVar("watcher", default=None)
 
 @contextmanager
 def watched(told: Told | None) -> Iterator[None]:
-    """Let searches inside tell what they have found; None mutes them."""
+    """Report the progress of searches inside; None mutes them."""
     before = _WATCHER.set(told)
     try:
         yield

@@ -84,7 +84,7 @@ def _save_beside(plan: Plan, path: Path) -> None:
     """Write the rank maps of a plan beside its plan file."""
     if is_stream(path):
         raise InvalidInput(
-            f"{path}: is a pipe or device, but a plan with rank maps needs a second file beside it; name a regular file with -o"
+            f"{path}: is a pipe or device, but a plan with rank maps needs a second file next to it; name a regular file with -o"
         )
     if any("\ud800" <= character <= "\udfff" for character in path.stem):  # bytes that are not UTF-8
         raise InvalidInput(

@@ -54,13 +54,13 @@ class LoggedTable:
         ranks: of the blocks, ascending, which is not the order of the blocks.
         rows: the hash size.
         dim: the embedding dimension.
-        block_dim: columns of a block, if the release says so.
+        block_dim: columns of a block, if the release prints them.
         lookups: mean lookups by each bag of a sample, as many for all bags of the table, in samples of the step's batch. A feature has one
             bag, or its number of poolings.
         pooled: whether looked-up rows are summed.
         weighted: whether lookups have weights.
         kernel: the compute kernel.
-        storage: bytes of device memory by TorchRec's estimate; None if the release does not say so.
+        storage: bytes of device memory by TorchRec's estimate; None if the release does not print it.
         line: where the row begins in the log, from 1.
     """
 
@@ -146,7 +146,7 @@ def read_stats(text: str, where: str) -> list[StatsTable]:
 
 
 def _between_frames(text: str) -> Iterator[list[_Line]]:
-    """Lines between two lines of `#`. Ranks whose lines mix, as torchrun prefixes them, are told apart."""
+    """Lines between two lines of `#`. Mixed lines of several ranks, as torchrun prefixes them, are separated."""
     by_rank: dict[str, list[tuple[int, str]]] = {}
     for number, line in enumerate(text.split("\n"), 1):
         plain = _COLOURS.sub("", line) if "\x1b" in line else line
@@ -333,7 +333,7 @@ def _in_batch(table: LoggedTable, batches: list[int], batch_size: int) -> Logged
 
 
 def _memory(rest: list[str]) -> tuple[float | None, float | None, float]:
-    """Bytes of a device, of what the planner may fill, and of dense layers and inputs in that."""
+    """Bytes of a device, bytes that the planner may fill, and bytes of dense layers and inputs among them."""
 
     def after(title: str) -> float | None:
         for index, text in enumerate(rest[:-1]):

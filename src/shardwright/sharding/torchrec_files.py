@@ -92,7 +92,7 @@ def sharding_plan_from_plan(plan: Plan, document: dict[str, Any], where: str) ->
 
 
 def sharding_plan_to_export(plan: Plan) -> dict[str, Any]:
-    """Return a plan as a sharding plan whose module has no name, since tasks do not know where in a model their tables lie.
+    """Return a plan as a sharding plan whose module has no name, since tasks do not hold the modules of their tables.
 
     Raises:
         InvalidPlan: TorchRec cannot run the plan.
@@ -129,7 +129,7 @@ def _tables(document: dict[str, Any], task: Task, where: str) -> list[tuple[str,
         for name, content in tables.items() if isinstance(tables, dict) else ():
             place = Place(where, f"sharding_plan.{module}.{name}")
             if not isinstance(content, dict):
-                raise InvalidInput(f"{place}: must be a mapping that says how the table is sharded")
+                raise InvalidInput(f"{place}: must be a mapping that describes the sharding of the table")
             found.append((name if name in task.table_by_name else f"{module}.{name}", content, place))
     if not found:
         raise InvalidInput(f"{where}: sharding_plan holds no tables; name a file written by save_sharding_plan")

@@ -45,7 +45,7 @@ class LoggedPlan:
     Attributes:
         plan: the plan of its task; not scored.
         document: the plan as `save_sharding_plan` writes it.
-        assumed: what the log does not say, each in a few words.
+        assumed: assumptions about what the log lacks, each in a few words.
     """
 
     plan: Plan
@@ -120,7 +120,7 @@ def _dtype(stats: StatsTable) -> Dtype:
 
 
 def _topology(stats: StatsTable, preset: str | None) -> tuple[Topology, list[str]]:
-    """The cluster, and what of it is assumed."""
+    """The cluster, and the assumptions about it."""
     chosen = preset or next(
         (name for name in (_USUAL, *_LARGER) if _card(name) >= (stats.card or 0.0) * _ABOUT), _LARGER[-1]
     )
@@ -194,7 +194,7 @@ def _column_blocks(row: LoggedTable) -> int:
 
 
 def _blocks(row: LoggedTable, per_host: int, where: str) -> list[tuple[int, int, int, int, int]]:
-    """First row, rows, first column, columns and rank of each block, as TorchRec cuts: equal blocks, the last one what is left.
+    """First row, rows, first column, columns and rank of each block, as TorchRec cuts: equal blocks, and the rest in the last.
 
     Raises:
         InvalidInput: there are not as many ranks as blocks.

@@ -244,7 +244,7 @@ RowPlace: TypeAlias = Literal["anywhere", "several hosts", "one host"]
 
 
 def row_place(limits: TableConstraint, topology: Topology, devices: Ints) -> RowPlace | None:
-    """Where single row blocks may lie on different devices of `devices`, ascending; None if the table may not be cut into them.
+    """Where single row blocks may lie on different devices of `devices`, ascending; None if the table may not be cut so.
 
     Row blocks on one of several hosts are table_row_wise, all others row_wise. A table that may be both has its blocks anywhere, and so has
     one whose devices leave no choice.

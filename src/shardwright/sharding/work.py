@@ -81,8 +81,9 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
 
     Each of r replicas serves `batch_size / r` samples. A row block gets the lookups that fall on its rows. The access profile gives their
     share if the rows are consecutive by hotness. The share is proportional to the number of rows if they are dealt out of a tier, or are
-    ids and hot ids lie scattered. Where `Table.id_shares` says how the lookups lie over the ids, every block counts as the busiest of its
-    size: TorchRec puts the first block of every table on the first rank, so that busy blocks meet, and a step waits for the busiest device.
+    ids and hot ids lie scattered. If `Table.id_shares` gives the distribution of lookups over the ids, every block counts as the busiest
+    of its size: TorchRec puts the first block of every table on the first rank, so that busy blocks meet, and a step waits for the busiest
+    device.
     """
     table = task.table_by_name[shard.table]
     access, share, row_share = _block_access(table, shard)

@@ -275,8 +275,8 @@ def load_task(path: str | Path, *, topology: Topology | None = None, batch_size:
 
     Args:
         path: the file.
-        topology: the cluster, in place of the file's.
-        batch_size: samples of a step, in place of the file's.
+        topology: the cluster, instead of the file's.
+        batch_size: samples of a step, instead of the file's.
 
     Raises:
         InvalidInput: the file cannot be read or breaks a rule; the message names file, field, value and rule.
@@ -322,8 +322,8 @@ def task_from_dict(
         document: the content.
         where: the file's path, for messages.
         folder: the folder to which `tables: {file: …}` and `links: FILE` are relative; None if the document itself must hold them.
-        topology: the cluster, in place of the document's.
-        batch_size: samples of a step, in place of the document's.
+        topology: the cluster, instead of the document's.
+        batch_size: samples of a step, instead of the document's.
 
     Raises:
         InvalidInput: a rule is broken.

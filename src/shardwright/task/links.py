@@ -84,7 +84,7 @@ def links_from_dict(content: object, what: str = "topology: links") -> Links:
 
 
 def links_to_dict(links: Links) -> dict[str, dict[str, dict[str, float]]]:
-    """The links as plain data, without what was not measured."""
+    """The measured links as plain data."""
     of_collective = {
         field.name: {
             name: {key: value for key, value in asdict(speed).items() if value is not None}

@@ -24,7 +24,7 @@ class SimpleCostModel(CostModel):
 
     @property
     def pricing(self) -> Pricing:
-        """Forward and backward prices, both with a kink where 1 ms worth of distinct values overflows the cache."""
+        """Forward and backward prices, both with a kink at 1 ms of distinct values, which fill the cache."""
         return Pricing(
             hidden=np.array([[0.0, 1.0, 0.0]]),
             hidden_bias=np.array([-1.0]),

@@ -98,7 +98,7 @@ def impossible_task() -> Task:
 
 
 def conformance_tasks() -> dict[str, Task]:
-    """All feasible tasks of the suite, by what they test."""
+    """All feasible tasks of the suite, by their purpose."""
     return {
         "several tables on four devices": task_of(12, 4),
         "two hosts": task_of(12, 2, hosts=2),

@@ -63,7 +63,7 @@ def draw_batch(work: ShardWork, rng: np.random.Generator, scatter: Scatter | Non
     Args:
         work: the table, or a block of it.
         rng: generator that draws the batch.
-        scatter: where the hot rows lie, the same for all batches of one table; drawn as well by default.
+        scatter: positions of the hot rows, the same for all batches of a table; drawn by default.
     """
     counts = [int(work.lookups * share + rng.random()) for share in work.feature_shares]
     ranks = draw_ranks(work, sum(counts), rng)

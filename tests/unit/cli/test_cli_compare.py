@@ -56,7 +56,7 @@ def test_model_error_and_the_state_of_the_machine_are_told_apart():
     assert unknown == "plan -10.0% against prediction; the controls' time when the model was learned is unknown here"
     usual = compare.truth_line("plans", three, {"controls": "1,2", "mean_error": "0.1"})
     expected = three[0].plan.cost.expected_compute_ms(0.1) / 2.0 - 1
-    assert usual == f"{said}, where {expected:+.1%} is usual for devices that are off by 10.0% each"
+    assert usual == f"{said} (with an error of 10.0% a device, {expected:+.1%} is expected of the slowest)"
 
 
 def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):

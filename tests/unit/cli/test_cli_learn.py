@@ -136,7 +136,7 @@ def test_ctrl_c_without_a_checkpoint_says_that_nothing_is_saved(learn, monkeypat
     monkeypatch.setattr(TrainingRecord, "step", stop)
     outcome = learn("dreamshard")
     assert outcome.code == 130
-    assert "nothing is saved: name a --checkpoint" in outcome.err
+    assert "without saving; name a --checkpoint" in outcome.err
 
 
 def test_a_checkpoint_of_another_training_is_refused(learn, tmp_path):
@@ -199,7 +199,7 @@ def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
         (["--steps", "5"], "--steps 5: dreamshard counts its training in rounds; give --rounds"),
         (
             ["--option", "preset=published", "--rounds", "5"],
-            "with a cost network of its own counts its training in iterations",
+            "with its own cost network counts its training in iterations",
         ),
         (["--option", "episode=5"], "did you mean 'episodes'?"),
         (["--option", "seed=5"], "seed is already set"),

@@ -146,7 +146,7 @@ sys.exit(code)
     err = re.sub(r"Exception ignored in: .*?KeyboardInterrupt: ?\n", "", err, flags=re.DOTALL)
     assert (code, err) in [
         (130, "error: interrupted\n"),
-        (130, "error: stopped; nothing is saved: name a --checkpoint to be able to go on\n"),
+        (130, "error: stopped without saving; name a --checkpoint to resume later\n"),
         (130, "error: /nope: there is no such training tasks file; check the path\nerror: interrupted\n"),
         (
             2,

@@ -119,9 +119,7 @@ def test_every_worker_is_asked_and_those_that_are_kept_go_on(cluster: Cluster) -
 
 def test_what_the_nodes_have_no_room_for_is_said(cluster: Cluster) -> None:
     if not any(gpus for _, _, gpus in cluster.nodes()):
-        with pytest.raises(
-            ClusterFailed, match=r"--ray local:2: no node lends a GPU with a CPU core beside it; add nodes"
-        ):
+        with pytest.raises(ClusterFailed, match=r"--ray local:2: no node lends a GPU with a free CPU core; add nodes"):
             cluster.places("cuda")
     with (
         pytest.raises(ClusterFailed, match="no worker is left"),

@@ -74,7 +74,7 @@ def test_machines_that_do_not_answer_are_left_out():
         assert fleet.facts.hardware["processor"] == "Abacus 2"
 
 
-@pytest.mark.parametrize(("device", "what"), [("cpu", "CPU core"), ("cuda", "GPU with a CPU core beside it")])
+@pytest.mark.parametrize(("device", "what"), [("cpu", "CPU core"), ("cuda", "GPU with a free CPU core")])
 def test_a_cluster_that_lends_nothing_is_refused(device, what):
     with (
         pytest.raises(ClusterFailed, match=f"--ray local: no node lends a {what}; add nodes, or leave --ray out"),

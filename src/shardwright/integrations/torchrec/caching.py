@@ -12,7 +12,7 @@ a fixed extra time to find its row in the cache (`FOUND_MS`).
 
 A load factor that the user names, in constraints or else in the sharder's `fused_params`, is kept. If statistics come with it
 (`CacheParams.stats`), it is the least load factor instead, as for TorchRec's `EmbeddingOffloadScaleupProposer`, and their miss rate
-replaces the profile's. Where that miss rate is not convex, its lower convex hull counts. A table that may leave the devices for a
+replaces the profile's. If that miss rate is not convex, its lower convex hull counts. A table that may leave the devices for a
 key-value store leaves as a whole.
 
 Memory account: in device memory, a cached table takes c of its weights and optimizer state, and FBGEMM's notes: 4 bytes for each row and

@@ -255,7 +255,7 @@ def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]
     """Fewest columns of a block, for each table of a module: `min_partition`, else 4.
 
     All blocks of sequence tables must have one width (see `conversion`), so the largest demand counts for all of them. Their blocks are
-    at least a quarter of the dim, so that a rank which holds several blocks still holds few.
+    at least a quarter of the dim, so that a rank with several blocks still holds few.
 
     Raises:
         InvalidInput: a `min_partition` is negative.

@@ -45,7 +45,7 @@ class EnumeratorOnDemand(Enumerator):
 
     @property
     def last_stored_search_space(self) -> list[ShardingOption] | None:
-        """The search space that was listed last, after listing what is still to be listed."""
+        """The last listed search space; completes the listing first."""
         if self.planned is not None:
             self.enumerate(*self.planned)
         return getattr(self.given, "last_stored_search_space", None)

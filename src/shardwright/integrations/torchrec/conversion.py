@@ -97,7 +97,7 @@ def sharding_plan_of(
 
     Args:
         plan: a plan of the problem's task.
-        problem: the problem, which says where the tables are in the model.
+        problem: the problem, with the places of the tables in the model.
         kernels: compute kernel by table of the task; a table without one gets the fastest that its sharding type allows.
 
     Raises:
@@ -124,7 +124,7 @@ def sharding_plan_of(
 def _in_fewer_types(
     patterns: Mapping[str, Pattern], problem: TorchRecProblem, kernels: Mapping[str, KernelChoice]
 ) -> dict[str, Pattern]:
-    """Tables of one column block as the types of several that their module has: every sharding type calls collectives of its own."""
+    """Tables of one column block under the types that their module has anyway, since every sharding type calls its own collectives."""
     pooled = {name for name in patterns if problem.task.table_by_name[name].pooled}
     kinds = {(problem.places[name].path, pattern.kind) for name, pattern in patterns.items() if name in pooled}
     found = dict(patterns)

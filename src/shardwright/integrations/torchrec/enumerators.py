@@ -1,4 +1,4 @@
-"""What a user says through the enumerator: TorchRec's planner takes constraints, batch size and search space from there alone."""
+"""The user's enumerator: the only source of constraints, batch size and search space, as for TorchRec's planner."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Said:
 
 
 def listed_by(enumerator: Enumerator | None, module: nn.Module, sharders: Sequence[Sharder]) -> Listed | None:
-    """What a user's own class of enumerators lists for a model; None for TorchRec's own, which lists what the constraints say."""
+    """The list of a user's own class of enumerators for a model; None for TorchRec's own class, which follows the constraints."""
     if enumerator is None or type(enumerator) is EmbeddingEnumerator:
         return None
     found: dict[tuple[str, str], set[tuple[str, str]]] = {}

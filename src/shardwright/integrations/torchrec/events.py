@@ -1,4 +1,4 @@
-"""Tell others of our plans: TorchRec's event logging, and statistics of a plan or of a failure to plan."""
+"""Report plans: TorchRec's event logging, and statistics of a plan or of a failure to plan."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PlannerEvents:
     def begins(
         self, topology: TorchRecTopology, left: TorchRecTopology, reservation: StorageReservation, **config: object
     ) -> None:
-        """Log what is reserved, and how the planner is set up."""
+        """Log the reserved storage and the planner's settings."""
         dense, inputs = (getattr(reservation, name, None) for name in ("_dense_storage", "_kjt_storage"))
         _tell(
             "log_storage_reservation",
@@ -104,7 +104,7 @@ class SearchStats(PlanDebugStats):
     Attributes:
         strategy: the strategy that found the plan.
         step_ms: predicted time of a step.
-        bound_ms: proven bound: no plan takes less by the same cost model; None also if nothing is proven.
+        bound_ms: proven bound: no plan takes less by the same cost model; None also without a proof.
         gap: how far, at most, the plan is from the best possible one.
     """
 

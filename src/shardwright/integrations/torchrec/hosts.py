@@ -2,7 +2,7 @@
 
 A sharded tower exchanges embeddings inside one host, so all of its tables lie there. TorchRec's planner places them together by
 `ShardingOption.dependency`. Outputs of a sharded `EmbeddingTowerCollection` come host by host, whatever the order of its towers: the
-hosts of its towers therefore ascend, so that a model means the same with and without sharding.
+hosts of its towers therefore ascend, so that outputs have the same order with and without sharding.
 
 Hosts are chosen before the search, and its bound holds for this choice.
 """
@@ -24,7 +24,7 @@ _TOO_FULL = 100.0  # how much worse a host is that has too little room
 def chosen_hosts(tables: Sequence[Table], towers: Mapping[str, tuple[str, str]], topology: Topology) -> dict[str, int]:
     """A host for each table of some towers, one for all tables of a tower.
 
-    The load of a host is what its towers fill of its memory, and what they look up of the values that all towers look up, as a multiple
+    The load of a host is the share of its memory that its towers fill, and their share of the values that all towers look up, as a multiple
     of the mean. The sum of squares over the hosts is least for each module, those with the largest weights first.
 
     Args:

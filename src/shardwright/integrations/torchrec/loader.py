@@ -1,4 +1,4 @@
-"""Plan loaders: a loader of saved sharding plans, and the use of a loader's plan in place of a search."""
+"""Plan loaders: a loader of saved sharding plans, and the use of a loader's plan instead of a search."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS = (ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value
 
 
 class SavedPlanLoader(PlanLoader):
-    """Hands a saved sharding plan to a planner, which uses it in place of a search.
+    """Hands a saved sharding plan to a planner, which uses it instead of a search.
 
     If the plan was saved with a context hash, the planner refuses it unless its own inputs have the same hash. A plan without tables
     counts as none: the planner then searches.

@@ -1,4 +1,4 @@
-"""Turn a task into what TorchRec needs: modules, sharders, topology, constraints, and batches.
+"""Turn a task into TorchRec's inputs: modules, sharders, topology, constraints, and batches.
 
 A feature has the name of its table, with a dot and a number if several share the table. All pooled tables form an
 `EmbeddingBagCollection`; the sequence tables of each dim form an `EmbeddingCollection`.

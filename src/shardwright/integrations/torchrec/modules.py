@@ -58,7 +58,7 @@ class ShardableTable:
     def optimizer(self) -> str | None:
         """Name of the optimizer that TorchRec fuses into the backward pass; None if none is named.
 
-        That is the class that `apply_optimizer_in_backward` left on the weights, else what the sharder's `fused_params` say.
+        That is the class that `apply_optimizer_in_backward` left on the weights, else that of the sharder's `fused_params`.
         """
         classes = getattr(self.tensor, "_optimizer_classes", None)
         fused = self.fused.get("optimizer")
@@ -112,7 +112,7 @@ def shardable_tables(
 
 
 def unsharded(module: nn.Module, path: str = "") -> nn.Module:
-    """Copy a model, with an unsharded collection on the meta device in place of each sharded one.
+    """Copy a model, with each sharded collection replaced by an unsharded one on the meta device.
 
     The given model stays as it is. Both models share the weights of all other modules.
 

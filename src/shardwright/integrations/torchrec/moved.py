@@ -1,4 +1,4 @@
-"""What a sharding plan keeps off device memory, and what a step fetches from there."""
+"""Rows that a sharding plan keeps off device memory, and the bytes that a step fetches from there."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _load_factor(sharding: ParameterSharding, place: TablePlace) -> float:
 
 
 def moved(plan: ShardingPlan, problem: TorchRecProblem) -> Moved:
-    """Sum up what a plan of a problem keeps off device memory."""
+    """Sum up the rows that a plan of a problem keeps off device memory."""
     kernels: dict[str, str] = {}
     ms = np.zeros(problem.task.topology.devices)
     total = np.zeros(4)

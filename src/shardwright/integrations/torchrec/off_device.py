@@ -1,8 +1,8 @@
-"""Compute kernels that keep a table's rows off device memory: where the rows lie, how fast they come, and what a device caches.
+"""Compute kernels that keep a table's rows off device memory: storage, bandwidth and cache.
 
 - `fused_uvm_caching`, `fused_uvm` and their `quant_` twins: rows lie in host memory; the first has a cache of `load_factor` × the rows.
-- `key_value`: rows lie on SSD. Virtual tables: rows come into being when they are looked up, in host memory (`dram_virtual_table`), on
-  SSD (`ssd_virtual_table`) or both. Nobody knows how many there will be, so no room is reserved for them. If the user gives a size, each
+- `key_value`: rows lie on SSD. Virtual tables: rows are created at their first lookup, in host memory (`dram_virtual_table`), on
+  SSD (`ssd_virtual_table`) or both. Their number is unknown, so no memory is reserved for them. If the user gives a size, each
   shard has a cache: `max_l1_cache_size` MB of device memory, at most `cache_load_factor` (TorchRec's: 0.2) of the table.
 
 Bandwidths are those that the topology states, used for the same kernels as in TorchRec: `ssd_mem_bw` for `key_value`,

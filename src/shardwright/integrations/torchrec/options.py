@@ -149,6 +149,6 @@ def _option(
 
 
 def choices_of(table: ParameterSharding) -> dict[str, Any]:
-    """The arguments of a `ShardingOption` that say how a table is sharded."""
+    """The arguments of a `ShardingOption` that describe the sharding of a table."""
     by = get_partition_by_type(table.sharding_type)
     return {"partition_by": by, **{name: getattr(table, name) for name in _CHOICES}}

@@ -184,7 +184,7 @@ def save_sharding_plan(plan: ShardingPlan, path: str | Path, context_hash: str |
         context_hash: `hash_planner_context_inputs_str()` of the planner; a planner that loads the plan compares it with its own hash.
 
     Raises:
-        InvalidInput: the plan holds what no file can hold: a statistics object, or an object of a user's class.
+        InvalidInput: the plan holds objects that no file can hold: statistics, or an object of a user's class.
     """
     modules = {
         module: {

@@ -100,17 +100,17 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         enumerator: its constraints, batch size and pipeline count as for TorchRec's planner, its constraints before those given here. An
             enumerator of a class of your own is asked which sharding types and kernels each table may have. Handed to `stats`; lists the
             search space that the hash of the inputs covers, when the hash is asked for.
-        storage_reservation: decides what is left for embeddings; by default TorchRec's heuristic reservation with 15%.
+        storage_reservation: reserves storage for the rest of the model; by default TorchRec's heuristic reservation with 15%.
         proposer: has no effect.
         partitioner: has no effect.
         performance_model: has no effect; see `cost_model`.
         stats: logs plans and failures to plan, with a `SearchStats` as `debug_stats`; by default TorchRec's page with bound and gap, and
-            nothing for more than 256 devices, where writing a page would take longer than finding a plan.
+            no page for more than 256 devices, since writing it would take longer than finding a plan.
         constraints: constraints by name of the parameter.
         debug: passed to `stats`.
         callbacks: each gets the chosen sharding options and returns those to use.
         timeout_seconds: the search returns its best plan so far after this time.
-        plan_loader: if it has a plan, that plan is used in place of a search.
+        plan_loader: if it has a plan, that plan is used instead of a search.
         strategy: name of a strategy, or a strategy object of your own.
         cost_model: a model or its file; by default the one calibrated here, else the bundled one for CPUs or one by memory bandwidth.
         seed: the same inputs and seed give the same plan unless time cuts the search short.
@@ -122,14 +122,14 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         sync_interval: steps from one `DMPCollection.sync()` to the next.
         use_inter_host_allreduce: as in `DMPCollection`.
         sharding_strategy: as in `DMPCollection`.
-        links: what TorchRec's topology cannot say: latency and bandwidth of single collectives, or a file of
-            `shardwright calibrate --links` for this cluster. Where it says nothing, the topology's bandwidths by collective hold.
-        latencies_ms: ms of a collective inside a host and between hosts, where `links` does not say them; by default 0.02 and 0.05.
+        links: latency and bandwidth of single collectives, which TorchRec's topology lacks, or a file of
+            `shardwright calibrate --links` for this cluster. For collectives that it lacks, the topology's bandwidths count.
+        latencies_ms: ms of a collective inside a host and between hosts, unless `links` has them; by default 0.02 and 0.05.
 
     Attributes:
         last_plan: our plan behind the last sharding plan, with costs and bound; None before the first plan, and for a loaded plan.
         last_problem: the last planned problem; None before the first plan.
-        last_moved: what the last sharding plan, found or loaded, keeps in host memory and on SSD; None before the first plan.
+        last_moved: rows that the last sharding plan, found or loaded, keeps in host memory and on SSD; None before the first plan.
         last_groups: the sharding groups that the last plan is for, on every rank of `collective_plan`; None without groups.
         last_group_sizes: the result of each group size, on the rank that planned.
     """
@@ -220,8 +220,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             sharders: TorchRec's sharders, one for each type of module.
 
         Raises:
-            PlannerError: no plan keeps storage and constraints, the inputs break a rule, or a loaded plan is for other inputs; its
-                `error_type` says which.
+            PlannerError: no plan keeps storage and constraints, the inputs break a rule, or a loaded plan is for other inputs; see its
+                `error_type`.
             ShardwrightError: the cost model or the profiles cannot be read.
         """
         begin = perf_counter()

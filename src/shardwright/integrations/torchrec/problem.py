@@ -58,7 +58,7 @@ def optimizer_of(tables: Iterable[ShardableTable]) -> Optimizer:
 
 @dataclass(frozen=True, eq=False)
 class TablePlace:
-    """Where a table of the task is in the model, and how TorchRec may shard it.
+    """The place of a table in the model, and the ways in which TorchRec may shard it.
 
     Attributes:
         path: path of the table's module, a key of `ShardingPlan.plan`.
@@ -82,7 +82,7 @@ class TablePlace:
 
     @property
     def cache(self) -> CacheParams:
-        """Cache parameters as the kernel gets them: those of the constraints, and those of the sharder where constraints name none."""
+        """Cache parameters of the kernel: those of the constraints, else those of the sharder."""
         given = (self.given.cache_params if self.given else None) or CacheParams()
         fused = self.found.fused
         return replace(
@@ -155,7 +155,7 @@ def problem_of(
         topology: devices, their storage and bandwidths.
         batch_size: samples of a step on each rank; TorchRec's default, 512, if None.
         constraints: constraints by name of the parameter.
-        storage_reservation: decides what is left for embeddings; all of the topology's storage if None.
+        storage_reservation: reserves storage for the rest of the model; None to leave all of it to embeddings.
         profiles: tables with access profiles and pooling factors named like features, or the path of a tables.yaml that
             `shardwright profile` wrote.
 
@@ -196,7 +196,7 @@ def problem_of_tables(
         batch_size: samples of a step on each rank.
         constraints: constraints by name of the parameter.
         profiles: access profiles and pooling factors.
-        known_links: what the topology cannot say of links.
+        known_links: speeds of links that the topology lacks.
         listed: the types and kernels that a user's enumerator lists.
         pipeline: the training pipeline that the user's storage estimator counts with.
     """

@@ -53,7 +53,7 @@ def check_versions(release_of: Callable[[str], str | None]) -> None:
 
 
 def most_columns_here() -> int | None:
-    """Most columns of a block that the installed FBGEMM computes rightly on GPUs; None if it is what its kernels check.
+    """Most columns of a block that the installed FBGEMM computes correctly on GPUs; None if its kernels check the limit.
 
     Release 1.6 returns zeros for blocks of 1,025 to 2,048 columns (FBGEMM #5569).
     """

@@ -1,6 +1,6 @@
 """`torchrec`: TorchRec's planner, for comparisons; and `tzrec`: the same as TorchEasyRec sets it up, with dynamic programming.
 
-It runs in a process of its own, so that planning here loads no torch and the planner can be ended: TorchRec looks at its timeout only
+It runs in a separate process, so that planning here loads no torch and the planner can be ended: TorchRec looks at its timeout only
 between two proposals, and one proposal can take minutes.
 """
 
@@ -54,7 +54,7 @@ class TorchRec:
     """TorchRec's `EmbeddingShardingPlanner` with its default proposers; it is given pooling factors, memory and bandwidths.
 
     Attributes:
-        statistics: whether the planner is given the pooling factors; without them it takes 1 for each, as most users run it.
+        statistics: whether the planner gets the pooling factors; without them it assumes 1 for each, as most users run it.
         proposer: what proposes sharding types for all tables: TorchRec's defaults, or dynamic programming as in TorchEasyRec.
         time_limit_s: seconds after which the planner ends if the search has no deadline; the best plan so far counts. From some 200
             tables on 16 devices on, the planner takes minutes.
@@ -140,7 +140,7 @@ def compute_device(topology: Topology) -> str:
 def why_not_expressible(task: Task) -> str | None:
     """The part of a task that TorchRec's planner cannot express; None if it can express all."""
     if task.constraints.colocate or task.constraints.apart:
-        return "TorchRec's planner cannot be told to colocate tables or keep them apart; drop the constraint, or use strategy certified"
+        return "TorchRec's planner has no constraints to colocate tables or keep them apart; drop the constraint, or use strategy certified"
     for table in task.tables:
         limits = task.constraints.of(table.name)
         if "." in table.name:
@@ -149,7 +149,7 @@ def why_not_expressible(task: Task) -> str | None:
             return f"table '{table.name}' has int8 weights, and TorchRec's planner counts those of a training module as fp16"
         if limits.devices is not None:
             return (
-                f"table '{table.name}' is pinned, and TorchRec's planner cannot be told on which devices a table may lie; "
+                f"table '{table.name}' is pinned, and TorchRec's planner has no constraint on the devices of a table; "
                 "drop the constraint, or use strategy certified"
             )
         if not expressible_types(table, limits, task.topology):

@@ -98,7 +98,7 @@ def best_size(
         The results of all sizes, the groups of the best size, and their sharding plan.
 
     Raises:
-        PlannerError: no size has a plan; the message says why the largest has none.
+        PlannerError: no size has a plan; the message has the reason for the largest.
     """
     plans: dict[int, ShardingPlan] = {}
     failed: list[PlannerError] = []

@@ -49,8 +49,8 @@ def torchrec_plan(
     TorchRec counts memory differently from our account. If its plan exceeds our account, it is asked again with that much less memory.
 
     Args:
-        task: the task; all its memory is for embeddings, so nothing is reserved.
-        statistics: whether TorchRec is told the pooling factors.
+        task: the task; all its memory is for embeddings, without a reservation.
+        statistics: whether TorchRec gets the pooling factors.
         proposer: proposes sharding types, as in `shardwright.integrations.torchrec.rival.TorchRec`.
         timeout_seconds: TorchRec's own timeout, which it checks between two proposals.
         seed: only recorded in the plan; the planner draws no random numbers.

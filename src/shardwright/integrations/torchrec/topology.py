@@ -33,7 +33,7 @@ class KnownLinks:
     """What TorchRec's topology lacks.
 
     Attributes:
-        links: speeds of single collectives; where one is None, those that TorchRec's topology states.
+        links: speeds of single collectives; None for those that TorchRec's topology states.
         latencies_ms: fixed cost of a collective inside a host and between hosts; None for the usual ones.
     """
 
@@ -60,7 +60,7 @@ class KnownLinks:
 
 
 def topology_of(given: TorchRecTopology, reserved: TorchRecTopology, known: KnownLinks | None = None) -> Topology:
-    """Convert TorchRec's topology to ours: hosts are groups with fast links (`intra_group_size`), memory is what the reservation leaves.
+    """Convert TorchRec's topology: hosts are groups with fast links (`intra_group_size`), and reserved memory is left out.
 
     If the last host has fewer ranks than the others, hosts count as parts of one size: 6 ranks on hosts of 4 are three parts of 2. Some
     fast links are then priced as slow ones.
@@ -98,7 +98,7 @@ _MULTIPLIERS: dict[str, float] = {
 
 
 def warn_of_multipliers(given: TorchRecTopology) -> None:
-    """Warn once of fields of a topology that only TorchRec's estimates of times use, where they are not the default."""
+    """Warn once of changed fields of a topology that only TorchRec's estimates of times use."""
     usual = _MULTIPLIERS | ({"ddr_mem_bw": DDR_MEM_BW} if given.compute_device == "cpu" else {})
     changed = [f"{name} {getattr(given, name):g}" for name, value in usual.items() if getattr(given, name) != value]
     if changed:
@@ -118,11 +118,11 @@ def _hosts_of(given: TorchRecTopology) -> tuple[int, int]:
 def _speeds(
     collective: Collective, given: TorchRecTopology, topology: Topology, known: KnownLinks
 ) -> tuple[LinkSpeed | None, LinkSpeed | None]:
-    """Speeds of a collective as known, else as TorchRec's bandwidths by collective state them; None where a topology's own hold.
+    """Known speeds of a collective, else those by TorchRec's bandwidths by collective; None if the topology's own count.
 
     `BasicCommsBandwidths` knows intra_host_bw and inter_host_bw alone, which the topology has. Other classes are asked. TorchRec divides
     a rank's whole buffer by a bandwidth. Over several hosts, the devices of a host share what all but all-to-alls send to other hosts, so
-    that each needs its part of the bandwidth only.
+    each needs only its part of the bandwidth.
     """
     asked: list[LinkSpeed | None] = [None, None]
     bandwidths = given.comms_bandwidths

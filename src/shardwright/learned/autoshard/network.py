@@ -74,7 +74,7 @@ class AutoShardNetwork(nn.Module):
         return cost[..., 0]
 
     def states(self, units_teh: Tensor, share_te: Tensor, before: LstmState | None = None) -> tuple[Tensor, LstmState]:
-        """`(t, e, 64)` states as units with these encodings are placed one after another, and the LSTM's own state after the last."""
+        """`(t, e, 64)` states while units with these encodings are placed in order, and the LSTM's final state."""
         inputs = torch.cat([units_teh, torch.relu(self.share(share_te[..., None]))], dim=-1)
         states, after = self.lstm(inputs, before)
         return states, after

@@ -28,7 +28,7 @@ class AutoShard(ByPolicy):
     """Placement by a policy that AutoShard's actor and critic learned [autoshard]; it makes no column splits.
 
     The bundled policy reads the prices of the task's cost model, links included (see `priced.policy`). A policy learned as published
-    (`preset=published`) reads table features, has a cost model of its own, and regards kernels only.
+    (`preset=published`) reads table features, has its own cost network, and considers kernels only.
 
     Attributes:
         policy: as in `ByPolicy`.

@@ -53,7 +53,7 @@ class EncodedBatch:
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """Finished episodes, with all that a policy needs to recompute the probabilities of its choices.
+    """Finished episodes, with the data to recompute the probabilities of a policy's choices.
 
     Attributes:
         encoded: the tasks.
@@ -182,7 +182,7 @@ def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[T
     """Recompute the log probabilities and entropies of a policy's choices, with gradients.
 
     Returns:
-        `(t, e)` log probability of the chosen device, and `(t, e)` entropy; both are 0 where there was no choice.
+        `(t, e)` log probability of the chosen device, and `(t, e)` entropy; both are 0 without a choice.
     """
     load_eu, start_ed = loads(network, episodes.encoded)
     chosen_ted = _placed(episodes)

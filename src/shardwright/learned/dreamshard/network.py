@@ -6,7 +6,8 @@ The published architecture: an encoder 21→128→32 encodes each block, and a d
 forward, backward and backward communication; a head 32→64→1 on the MAX over devices gives the overall cost. The policy sums encodings of
 an encoder of its own, and takes the three costs through 3→64→32; a linear layer 64→1 then gives the logit of a device.
 
-These networks also settle what the paper leaves open, and deviate where that works better. The method "paper" selects the published way:
+These networks also fix points that the paper leaves open, and deviate from it if that works better. The method "paper" selects the
+published way:
 
 - Input of the logit. The published code judges devices as they are: its policy does not see the table to place, and can only balance the
   tables placed so far. Here the cost part of the logit is the change of a device's value when it gets the unit; the value is the linear

@@ -186,7 +186,7 @@ class Policy:
     def _values(self, states: Floats, per_even: Floats) -> Floats:
         """`(d,)` values of devices from their `(d, q)` pre-activations, by log(1 + costs / costs of an even share).
 
-        In the paper, values depend on the costs themselves, and the logit takes the value as it is, not its change by the unit.
+        In the paper, values depend on the costs themselves, and the logit takes the value, not its change by the unit.
         """
         w = self._w
         active = np.maximum(states, 0.0).reshape(len(states), *self._mix.shape)

@@ -81,8 +81,8 @@ def _hardest_first(arrays: PlacementArrays) -> Ints:
 class DreamShard(ByPolicy):
     """Placement by a policy that DreamShard's REINFORCE learned [dreamshard].
 
-    The bundled policy reads the prices of the task's cost model (see `priced.policy`), where the paper estimates them by a network of
-    its own. A policy learned as published (`preset=published`) brings that network, and does not ask the cost model.
+    The bundled policy reads the prices of the task's cost model (see `priced.policy`); the paper estimates them by a separate
+    network. A policy trained as published (`preset=published`) has that network, and does not use the cost model.
 
     Attributes:
         policy: as in `ByPolicy`.
@@ -117,8 +117,8 @@ def _policy(saved: SavedPolicy) -> PricedPolicy | Policy:
 class DreamShardPlus(ByPolicy):
     """The best of a policy's placements, improved by the local search of `certified`, with the bound of `certified`.
 
-    The search starts only from the policy's placement, so that its result shows what the policy adds. It may cut tables that the policy
-    left whole.
+    The search starts only from the policy's placement, so that its result shows the policy's contribution. It may cut tables that the
+    policy left whole.
 
     Attributes:
         policy: as in `ByPolicy`.

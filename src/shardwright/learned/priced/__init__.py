@@ -1,1 +1,1 @@
-"""The policy that AutoShard and DreamShard share: it reads what the task's cost model predicts, so it serves every device and model."""
+"""The policy that AutoShard and DreamShard share: it reads predictions of the task's cost model, so it serves every device and model."""

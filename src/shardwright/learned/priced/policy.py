@@ -1,6 +1,6 @@
 """The policy as plain arrays: it places the units of a priced task one after another, several copies of a placement at once, by numpy.
 
-    logit of a device = gain × -log(rise of Σ reference × (time / reference)^8)  +  30→32→32→1 · (what the device would be, the unit)
+    logit of a device = gain × -log(rise of Σ reference × (time / reference)^8)  +  30→32→32→1 · (device after the choice, unit)
 
 The first term alone is a good rule, and the network starts from it. Units come longest first. Copies differ by Gumbel noise on the logits,
 so they are samples of the policy; the first copy has none. The cost model's own prices choose among the copies.
@@ -126,7 +126,7 @@ class Floor:
         self._once = self._pricing.once * self._over[:2] if self._pricing.once.any() else None
 
     def _set_units(self, alone: Floats) -> None:
-        """Set what is known of the units before the first is placed."""
+        """Set the inputs about units that are known before the first is placed."""
         priced, gates, q = self._priced, self._pricing.gates, self._priced.vectors.shape[2]
         self._gates = slice(q - 2 - 3 * gates, q - 2, 3)
         opens = (priced.vectors[..., self._gates] > OPEN).any(axis=1).sum(axis=1, dtype=np.float64)

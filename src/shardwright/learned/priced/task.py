@@ -1,8 +1,8 @@
-"""A task at the prices of its cost model: what each unit adds to a device, and the even share that everything is compared with.
+"""A task at the prices of its cost model: the cost that each unit adds to a device, and the even shares for comparison.
 
-Three phases count on a device: forward kernels, backward kernels, and links (both passes together). Kernel times come from sums of
-vectors (`cost.model.Pricing`), links from the bytes that a unit's holder sends. The *reference* of a phase is what no plan of whole tables
-can do without: the even share of all devices, or the unit that takes longest. Policies see times over references, never milliseconds.
+Three phases count on a device: forward kernels, backward kernels, and links (both passes together). Kernel times come from sums of vectors
+(`cost.model.Pricing`), links from the bytes that a unit's holder sends. The *reference* of a phase is a lower limit for plans of whole
+tables: the even share of all devices, or the unit that takes longest. Policies see times over references, never milliseconds.
 
 Letters: n units, d devices, c fused calls, q numbers of a pricing vector.
 """
@@ -36,13 +36,13 @@ class PricedTask:
     Attributes:
         arrays: the task's units, memory and rules.
         pricing: turns sums of vectors into kernel times.
-        vectors: `(n, c, q)` what each unit adds to each fused call.
+        vectors: `(n, c, q)` the addition of each unit to each fused call.
         calls: `(n, c)` whether a unit takes part in a call.
         links: `(n,)` ms that a unit adds to the links of its device, both passes together.
         fixed_vectors: `(d, c, q)` the same of the settled shards.
         fixed_calls: `(d, c)` whether settled shards take part in a call.
         fixed_links: `(d,)` ms of the settled shards' links.
-        works: what the blocks of all units make their devices do.
+        works: work of the blocks of all units.
     """
 
     arrays: PlacementArrays
@@ -111,9 +111,9 @@ class PricedTask:
         return floored
 
     def perturbed(self, rng: np.random.Generator) -> PricedTask:
-        """The task at the prices of another, made-up device.
+        """The task at the prices of another, synthetic device.
 
-        Kernels, phases and links take other parts of the step, single units are dearer or cheaper, and a model without gates may get some.
+        Kernels, phases and links take other parts of the step, single units cost more or less, and a model without gates may get some.
         """
         pricing, gates = self.pricing, self.pricing.gates
         counters = self.vectors.shape[2] - 2 - 3 * gates + 3 * np.arange(gates)

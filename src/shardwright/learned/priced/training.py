@@ -1,12 +1,12 @@
-"""Learning the policy: it plays placements of priced tasks, several copies of each, and learns from what they take.
+"""Training of the policy on placements of priced tasks, several copies of each.
 
-Each round draws tasks, cost models and made-up devices (`PricedTask.perturbed`), and samples placements by the policy's numpy code. The two
-strategies differ in what they make of these:
+Each round draws tasks, cost models and synthetic devices (`PricedTask.perturbed`), and samples placements by the policy's numpy code. The
+two strategies differ in their use of these placements:
 
-- DreamShard: REINFORCE. A step is credited with what it adds to the step time, and with what later steps add, which count less and less;
+- DreamShard: REINFORCE. A decision is credited with the step time that it adds and, discounted, with the time that later ones add;
   copies of the same task at the same step are compared.
 - AutoShard: actor and critic. Only the last step of a placement is rewarded; a value network, and V-trace for placements that an older
-  policy played, say what each step was worth.
+  policy played, estimate the value of each step.
 
 Letters: t steps (units in the order of placement), k copies, d devices.
 """
@@ -63,7 +63,7 @@ class PricedNetwork(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Play:
-    """Copies of a placement, with what the policy saw.
+    """Copies of a placement, with the policy's inputs.
 
     Attributes:
         seen: `(t, k, d, features)`.
@@ -71,7 +71,7 @@ class Play:
         able: `(t, k, d)` which devices could be chosen.
         device: `(t, k)` the chosen devices.
         log_prob: `(t, k)` log of the policy's probability of the choice; 0 if there was none.
-        gain: `(t, k)` what each step saved: minus what it added to the step time, in references.
+        gain: `(t, k)` minus the step time that each decision added, in references.
         step: `(k,)` step time over the references; an unplaced unit adds 1.
         whole: `(k,)` whether every unit found a device.
     """
@@ -121,7 +121,7 @@ def play(policy: PricedPolicy, priced: PricedTask, copies: int, rng: np.random.G
 
 
 class NoBuffer:
-    """The buffer of a training that keeps no placements: prices come from cost models, so none has to be learned."""
+    """The buffer of a training without a cost network: prices come from cost models, so no placements are kept."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Nothing."""

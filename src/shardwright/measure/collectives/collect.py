@@ -1,4 +1,4 @@
-"""Collect all-to-alls into the sample store, resuming where an earlier process stopped; write and read rows of the store."""
+"""Collect times of all-to-alls in the sample store, continuing earlier processes; write and read rows of the store."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def collect_collectives(
 
 
 def _collected(collection: CollectiveCollection, ask: Ask, progress: Progress | None) -> CollectivesSummary:
-    """Measure what the store lacks."""
+    """Measure the sets that the store lacks."""
     started = monotonic()
     wanted, backend = list(_schedule(collection.samples)), group_backend(collection.device)
     with collection.open_store() as store:

@@ -32,7 +32,7 @@ RANK_PROGRAM = ("-m", "shardwright.measure.collectives.rank")
 
 
 class GroupFailed(MeasurementFailed):
-    """A rank of the group ended or hung, so that the group must be started again. The message says why."""
+    """A rank of the group ended or hung, so that the group must be started again. The message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,13 @@ class RankGroup:
 
 @contextmanager
 def telling_what_is_kept() -> Iterator[None]:
-    """Say, where a group fails, how to go on."""
+    """Add to the error of a failed group how to continue."""
     try:
         yield
     except GroupFailed as error:
-        raise MeasurementFailed(f"{error}; what was measured is kept: run the same command again to go on") from error
+        raise MeasurementFailed(
+            f"{error}; finished measurements are kept: run the same command again to go on"
+        ) from error
 
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -273,7 +275,7 @@ def led_group(
         device: "cpu" or "cuda".
         place: this process's place.
         timeout_s: longest time of a request.
-        options: what the ranks were started with; must be the same everywhere.
+        options: options of the ranks' start; must be the same on all ranks.
         policy: how often a collective is run.
 
     Raises:
@@ -303,12 +305,12 @@ def led_group(
 
 @contextmanager
 def _telling_of_ranks(what: str) -> Iterator[None]:
-    """Say in one line what torch.distributed says when a rank of the group is gone."""
+    """Turn the error of torch.distributed for a lost rank into one line."""
     try:
         yield
     except RuntimeError as error:
         raise MeasurementFailed(
-            f"a rank ended or hung, asked {what} ({str(error).splitlines()[0]}); what was measured is kept: start all hosts again"
+            f"a rank ended or hung, asked {what} ({str(error).splitlines()[0]}); finished measurements are kept: start all hosts again"
         ) from error
 
 

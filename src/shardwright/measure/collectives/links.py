@@ -36,7 +36,7 @@ ROUNDS = 2
 _VALUE_BYTES = 4
 _FEWEST, _MOST = 3, 25  # counted runs of a rung, whose mean counts without the tenths at both ends
 _PAUSE_MS = 5.0
-_SPREAD_MS = 1.0  # between the first device and the last one to start
+_SPREAD_MS = 0.3  # between the first device and the last one to start
 CHAIN = 4
 """Collectives of a chain, as the input of a step calls them; what the later ones wait is the latency of following ones."""
 _STEEP = 4.0  # a rung that would take more than this times its share of the time is left out, and all above it

@@ -144,7 +144,7 @@ class Member:
 def build_passes(
     sample: CollectiveSample, rank: int, world: int, device: torch.device
 ) -> list[Callable[[], torch.Tensor]]:
-    """Build the forward and the backward all-to-all of a sample on one rank of an existing group, each of which returns what it received.
+    """Build the forward and the backward all-to-all of a sample on one rank of an existing group; each returns the received values.
 
     Forward sends this rank's columns of all samples and receives all columns of its own; backward is the reverse. Every input value is the
     number of the sending rank.

@@ -49,7 +49,7 @@ class Forms:
         equal: `(f,)` whether a piece of w units is w blocks; the whole table is one block, unless it may not be table_wise.
         first: `(f + 1,)` index of the first piece of each form.
         pieces: a block of every piece; for row pieces one with the most rows.
-        costs: what each piece adds to its device.
+        costs: addition of each piece to its device.
         legal: `(pieces,)` whether constraints and the memory of at least one device leave room for it.
     """
 
@@ -86,9 +86,9 @@ class Spreads:
         table: `(s,)` the table, ascending.
         dealt: each spread; equal sets of devices are one array.
         blocks: a block that each of its devices holds; for row blocks the largest.
-        costs: what the blocks of a device add to it.
+        costs: addition of the blocks of a device to it.
         ways: how the outputs of each reach the devices.
-        links: what each adds to the links of its devices.
+        links: addition of each to the links of its devices.
     """
 
     table: Ints
@@ -354,7 +354,7 @@ class EngineArrays(NamedTuple):
         item: `(f,)` the item that a form cuts.
         next_form: `(f,)` the item's next form; after its last form comes its first. Form i is one of item i.
         equal: `(f,)` whether a piece of w units is w blocks.
-        part: `(r + 1,)` this and the next two: what each piece adds to the calls of its device, see `cost.blocks.Added`.
+        part: `(r + 1,)` this and the next two: additions of each piece to the calls of its device, see `cost.blocks.Added`.
         call: see above.
         vectors: see above.
         bytes: `(r,)` memory of a piece.
@@ -369,7 +369,7 @@ class EngineArrays(NamedTuple):
         spread_first: `(items + 1,)` the spreads of each item.
         spread_range: `(spreads, 2)` first and last index of the devices of each spread, half-open.
         spread_device: devices of all spreads; equal sets share their place.
-        spread_part: `(spreads + 1,)` this and the next two: what a spread adds to each of its devices.
+        spread_part: `(spreads + 1,)` this and the next two: additions of a spread to each of its devices.
         spread_call: see above.
         spread_vectors: see above.
         spread_bytes: `(spreads,)` memory on each of its devices.

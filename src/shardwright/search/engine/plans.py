@@ -326,7 +326,7 @@ def _gaps(owner: Ints) -> list[tuple[int, int]]:
 
 
 def _may_take(solution: Solution, assembly: Assembly, of: tuple[int, int], device: int) -> bool:
-    """Whether a device may hold a piece, given by form and width, and has room for it beside what it has of the item."""
+    """Whether a device may hold a piece, given by form and width, and has room for it beside its other pieces of the item."""
     arrays, (form, width) = assembly.arrays, of
     item, row = int(arrays.item[form]), int(arrays.first[form]) + width - 1
     there = solution.width_on(item, device)

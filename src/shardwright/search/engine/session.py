@@ -490,7 +490,7 @@ class SearchSession:
         return (self._both_kinds(solution) if stuck < 0 else []), stuck
 
     def _both_kinds(self, solution: Solution) -> list[Solution]:
-        """The solution, improved, and what it becomes without its replicas: no single change leads from one to the other."""
+        """The improved solution, and the same without replicas: no single change leads from one to the other."""
         self._improve(solution)
         other = solution.without_copies(self._assembly.spread_copies, self._stop)
         return [solution] if other is None else [solution, other]

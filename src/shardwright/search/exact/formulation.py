@@ -258,7 +258,7 @@ def _add_gate(program: Program, placement: PlacementVariables, held: Ints, units
         program: the program.
         placement: its pieces.
         held: indices of the pieces that may be in the call.
-        units: `(held, 3)` what each adds to the gate's units.
+        units: `(held, 3)` addition of each to the gate's units.
         most: `(2,)` most ms that they can add together.
     """
     (opened,) = program.variables([1.0], integer=True)

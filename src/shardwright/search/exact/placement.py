@@ -194,7 +194,7 @@ def _dealt_places(topology: Topology, table: Table, ranks: Sequence[int]) -> lis
 
 
 def _not_dealt(table: Table, pieces: Sequence[Piece], dealt: Sequence[Sequence[int]]) -> list[Rule]:
-    """Not all devices of a place have equal blocks: that is a way of its own."""
+    """Not all devices of a place have equal blocks, which is a separate way."""
     rules = []
     for place in dealt:
         sizes = {size for cut in equal_sizes(table.rows, len(place), as_torchrec=False) for size in (cut[0], cut[2])}

@@ -1,7 +1,7 @@
 """The least that each table needs in any allowed way to shard it, and the devices on which it may lie.
 
 Every number is a lower bound over all plans that the checker accepts, whoever made them: also those with column blocks of a single column,
-row blocks of a single row, or several blocks of a table on one device. So what is impossible here is impossible for every strategy.
+row blocks of a single row, or several blocks of a table on one device. So a task that is impossible here is impossible for every strategy.
 Colocated tables count as one group.
 """
 

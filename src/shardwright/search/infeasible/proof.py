@@ -136,8 +136,9 @@ def _check_crowd(task: Task, groups: Sequence[Group], where: Where) -> None:
     needed, present = compared(need, where.total)
     if where.everywhere:
         devices = -(-need * where.count // where.total)
+        holders = f"{where} together have" if where.count > 1 else "the only device has"
         raise InfeasibleTask(
-            f"the tables need {needed} of weights, optimizer state and buffers, {where} together have {present}: "
+            f"the tables need {needed} of weights, optimizer state and buffers, {holders} {present}: "
             f"use at least {devices} such devices, fp16 weights, an optimizer with less state, or a smaller batch"
         )
     names = [name for group in confined for name in group.tables]
@@ -148,15 +149,15 @@ def _check_crowd(task: Task, groups: Sequence[Group], where: Where) -> None:
 
 
 def _most_crowded(masks: Bools, needs: Floats, room: Floats) -> Bools:
-    """`(devices,)` the devices that are overfilled the most by what is confined to them; none if all fits.
+    """`(devices,)` the devices that the tables confined to them overfill most; none if all fits.
 
     Solves a program of sets and devices, in which a set counts only if all of its devices do. Its solutions are whole by themselves. The
     program is solved in floating point, so the caller checks the result to the byte.
 
     Args:
         masks: `(sets, devices)` the devices of each set.
-        needs: `(sets,)` what is confined to each set.
-        room: `(devices,)` what each device takes.
+        needs: `(sets,)` bytes confined to each set.
+        room: `(devices,)` bytes of each device.
     """
     unit = max(needs.max(), room.max())
     sets, same_set = np.unique(masks, axis=0, return_inverse=True)

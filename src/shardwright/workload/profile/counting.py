@@ -209,7 +209,7 @@ class CountingJob:
         part: the part.
         columns: the columns by name, with no counts yet.
         pending: most keys of a column to gather before merging them into its sketch.
-        reading: what the files do not say of themselves.
+        reading: properties that the files do not state.
     """
 
     part: Part
@@ -237,7 +237,7 @@ class Counts:
 
 
 def merge_all(empty: Mapping[str, ColumnProfile], parts: Iterable[Counts]) -> Counts:
-    """Merge the counts of all parts, in this order and column by column: at most two sketches of each column are held at once."""
+    """Merge the counts of all parts, in this order and column by column, with at most two sketches of a column in memory."""
     total, rows = dict(empty), 0
     for part in parts:
         rows += part.rows

@@ -203,7 +203,7 @@ class ParquetLog(LogReader):
         )
 
     def _parts(self, columns: Sequence[str], groups: range | None = None) -> Iterator[tuple[int, list[str]]]:
-        """Yield what is read at once: a row group and some of its columns, scalars and lists apart."""
+        """Yield the units of reading: a row group and some of its columns, scalars and lists apart."""
         kinds = {name: column_kind(self.schema.field(name).type) for name in columns}
         lists = [name for name in columns if (kind := kinds[name]) is not None and kind.is_list]
         scalars = [name for name in columns if name not in lists]
@@ -215,7 +215,7 @@ class ParquetLog(LogReader):
         return product(range(self.pieces) if groups is None else groups, together)
 
     def _chunks(self, file: Any, group: int, columns: Sequence[str]) -> list[Any]:
-        """Return what the footer says about the columns in a row group.
+        """Return the footer's entries for the columns of a row group.
 
         A row is read first: reading refuses a footer that is damaged or claims more bytes than the file has.
         `RowGroupMetaData.column` would end the process on such a footer.

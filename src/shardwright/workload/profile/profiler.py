@@ -43,19 +43,19 @@ def profile_logs(
     """Profile the embedding ids of training logs.
 
     A log is a Parquet, CSV or JSON-lines file with a sample a row, or a text file with a `user item` event a line. Columns of integers,
-    text or lists of these hold embedding ids; others are left out (floats, booleans, times, structures, integers that are negative), and
-    the result says why. Memory stays below 1 GB for logs of any size: each column counts
+    text or lists of these hold embedding ids; the others (floats, booleans, times, structures, negative integers) are left out,
+    with a reason in the result. Memory stays below 1 GB for logs of any size: each column counts
     up to `sketch_bytes` / 28 / columns distinct ids (at most 1,048,576) exactly. Beyond that, hot ids are still counted, and a hash sample
     stands for the rest.
 
     The log is counted in parts that depend on its files alone (`readers.parts_of`), and their sketches are merged in the order of the log.
-    So the result is the same bit by bit, whether this process or the workers of a `pool` count, however many workers there are and in
-    whatever order they finish. The order of the files matters: where not all ids are counted exactly, another order gives other heavy
-    hitters within the sketch's error, though the same sample and number of distinct ids.
+    So the result is the same bit by bit with and without a `pool`, for any number of workers and any order in which they finish. The order
+    of the files matters: if not all ids are counted exactly, another order gives other heavy hitters within the sketch's error, but the
+    same sample and number of distinct ids.
 
     Args:
         paths: the files, all with the same columns.
-        columns: the only columns to profile; default all that hold ids. Here and in the next four, patterns such as "I*" name columns too.
+        columns: the only columns to profile; by default all that hold ids. This and the next four also take patterns such as "I*".
         exclude: columns to leave out, such as an integer label or time.
         sequence: list columns whose looked-up rows stay separate.
         pooled: list columns whose looked-up rows are summed. A list column named in neither is a sequence if a sample has more

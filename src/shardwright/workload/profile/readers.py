@@ -1,7 +1,7 @@
 """Open logs, and cut them into the parts in which they are counted.
 
 Each part is counted by itself, in one process or in many, and parts are merged in the order of the log. The parts depend on the files
-alone, never on who counts them, so a log has exactly one profile.
+alone, not on the processes that count, so a log has exactly one profile.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def open_log(path: Path, reading: Reading | None = None) -> LogReader:
     """Open a log.
 
     Parquet is known by its first bytes or its name, CSV (`.csv`, `.tsv`) and JSON lines (`.jsonl`, `.ndjson`, `.json`) by their names, also
-    compressed. A file with another name is CSV if `reading` says how to read it as such, or if its first line has over two columns;
+    compressed. A file with another name is CSV if `reading` has options of CSV, or if its first line has over two columns;
     else it holds `user item` events.
 
     Args:
         path: the file.
-        reading: what the file does not say of itself.
+        reading: properties that the file does not state.
 
     Raises:
         InvalidInput: the file does not exist, cannot be read, or is damaged.
@@ -129,7 +129,7 @@ def parts_of(files: Iterable[LogFile]) -> list[Part]:
     """Cut a log into at most about `MOST_PARTS` parts of at least `LEAST_BYTES`, except for the last one.
 
     Small files are counted together; the row groups of large Parquet files are counted separately. Files of text are never cut: a
-    quoted field may hold line ends, and the first block says which columns are lists.
+    quoted field may hold line ends, and the first block determines the list columns.
     """
     files = list(files)
     most = max(LEAST_BYTES, -(-sum(file.bytes for file in files) // MOST_PARTS))

@@ -244,7 +244,7 @@ def _clear_errors(path: Path, names: Sequence[str]) -> Iterator[None]:
                 f"{path}: {message} (its ids look like integers before, and are hexadecimal)", names[int(place[1])]
             ) from error
         raise InvalidInput(
-            f"{path}: {message} (every line needs the header's number of columns, and a column ids of one kind; mend or exclude it)"
+            f"{path}: {message} (every line needs the header's number of columns, and a column ids of one kind; fix or exclude it)"
         ) from error
 
 
@@ -259,7 +259,7 @@ def _shortened(error: Exception) -> str:
 class JsonLog(LogReader):
     """A file of JSON lines: an object a sample, a key a column; a sample may leave keys out.
 
-    The first block says which columns there are, and their types.
+    The first block determines the columns and their types.
     """
 
     has_all_columns = False
@@ -309,7 +309,7 @@ def _json_errors(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         message = re.sub(r"Column\(/?(.*?)\)", r"column '\1'", _shortened(error))
         raise InvalidInput(
-            f"{path}: {message} (each line is a JSON object, and a key has values of one kind; mend the line or exclude the column)"
+            f"{path}: {message} (each line is a JSON object, and a key has values of one kind; fix the line or exclude the column)"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""Steps of TorchRec's `DistributedModelParallel` on plans, measured in rounds: what a step and its phases take beside their predictions.
+"""Steps of TorchRec's `DistributedModelParallel` on plans, measured in rounds: measured and predicted times of steps and phases.
 
 run.py      the ranks: processes of this machine, or those that torchrun started; the measurements of a plan
-tuning.py   a few plans in turns, of which the fastest measured one is taken
-rank.py     what each rank does: rounds of every plan, with fresh batches, started together; the reports of all ranks
+tuning.py   a few plans in turns; the fastest measured one is adopted
+rank.py     the program of a rank: rounds of every plan with fresh batches, started together; the reports of all ranks
 sharded.py  the model of a task, sharded by a plan, in one rank
 phases.py   times of the phases of a step, from torch's profiler
 memory.py   the bytes that a rank allocated for weights and optimizer state

@@ -140,7 +140,7 @@ def serve() -> None:
 
 
 def quiet() -> None:
-    """Silence what TorchRec says of topologies and plans that are not of its own making."""
+    """Silence TorchRec's warnings about topologies and plans that it did not make."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
 

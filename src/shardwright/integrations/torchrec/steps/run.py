@@ -61,7 +61,7 @@ class Steps:
 
     Attributes:
         plan: the plan.
-        reports: what the ranks measured, by round and rank.
+        reports: measurements of the ranks, by round and rank.
     """
 
     plan: Plan
@@ -128,7 +128,7 @@ def run_here(
     """Measure steps of `DistributedModelParallel`, one process of this machine a rank; batches are drawn by the tasks' access profiles.
 
     Args:
-        plans: plans for equally many devices; their topologies say which ranks share a host.
+        plans: plans for equally many devices; ranks share hosts as in their topologies.
         rounds: how much is measured.
         device: "cpu" (gloo) or "cuda" (NCCL, one GPU a rank).
         timeout_s: longest time of the rounds, once the processes have started.

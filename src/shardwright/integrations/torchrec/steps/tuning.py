@@ -1,4 +1,4 @@
-"""Tuning by whole steps: a few plans take turns as trainings of TorchRec, and the fastest measured one is taken.
+"""Tuning by whole steps: a few plans take turns as trainings of TorchRec, and the fastest measured one is adopted.
 
 1. The candidates: the default plan, which comes first, TorchRec's own plan, and plans under another seed or fewer sharding types.
 2. A round measures each candidate once, with fresh batches. Two plans are compared by the ratios of their steps, round by round, so that a
@@ -224,7 +224,7 @@ class _CandidateFailed(MeasurementFailed):
 
 
 def _one_by_one(measure: Measure) -> Measure:
-    """Measure plans in calls of their own, so that a failure is that of one plan."""
+    """Measure plans in separate calls, so that a failure concerns one plan only."""
 
     def measured(plans: Sequence[Plan], rounds: Rounds) -> list[Steps]:
         steps = []
@@ -252,12 +252,12 @@ def _without(found: dict[str, Steps], failed: _CandidateFailed) -> str:
 
 
 def _round(number: int) -> Rounds:
-    """What is measured in a round; each has batches of its own."""
+    """The measurements of a round; each round has its own batches."""
     return Rounds(rounds=1, profiled=1, seed=number)
 
 
 def _measure(found: dict[str, Steps], measure: Measure, tell: Callable[[str], float], limit_s: float) -> str:
-    """Measure the candidates round by round, and add what was measured; return why it stopped."""
+    """Measure the candidates round by round, and add the results; return why it stopped."""
     number, round_s = len(next(iter(found.values())).reports), 0.0  # rounds before another candidate failed count
     left = _left(found)
     while left:
@@ -318,7 +318,7 @@ def _candidates(
 
 
 def _limited(task: Task, types: set[str], of: Callable[[Table], bool] = lambda _: True) -> Task:
-    """The task with these sharding types only for some tables, where a table's own constraints leave one of them."""
+    """The task with only these sharding types for some tables, as far as a table's own constraints allow one of them."""
     limits = dict(task.constraints.tables)
     for table in filter(of, task.tables):
         own = task.constraints.of(table.name)
