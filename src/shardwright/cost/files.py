@@ -92,7 +92,7 @@ def provenance(metadata: Mapping[str, str]) -> str | None:
     As in "calibrated on this machine 3 hours ago, mean error 5.1% on 180 sets it had not seen".
     """
     if origin := metadata.get("origin"):
-        return f"{origin}; half of such figures were within {float(metadata['half_within']):.0%} when their source was left out"
+        return f"{origin}; leave-one-source-out median error {float(metadata['half_within']):.0%}"
     error, when = metadata.get("mean_error"), metadata.get("calibrated_at")
     if when:
         origin = f"{'tuned' if metadata.get('tuned') else 'calibrated'} on this machine {age(when)}"
