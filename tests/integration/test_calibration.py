@@ -51,7 +51,7 @@ def test_a_calibration_that_is_killed_loses_nothing_and_goes_on(
         process.wait()
     before = visits(tmp_path, "random")
     assert before >= 15
-    found = sw.calibrate(minutes=0.1)
+    found = sw.calibrate(minutes=0.25)
     assert found.sets >= found.new_sets + 15
     assert visits(tmp_path, "random") >= before
 
@@ -59,7 +59,7 @@ def test_a_calibration_that_is_killed_loses_nothing_and_goes_on(
 @pytest.mark.slow
 def test_a_small_task_is_tuned_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
-    found = sw.tune(small_task(), minutes=0.1)
+    found = sw.tune(small_task(), minutes=0.5)
     measured = found.plan.tuning
     assert 0 < measured.measured_ms <= measured.first_ms
     assert len(measured.forward_ms) == 2
