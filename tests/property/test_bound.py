@@ -221,13 +221,20 @@ def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed)
         assert step_ms >= proven * (1 - 1e-9) or all_copied
 
 
+@st.composite
+def wide_tasks(draw):
+    """Tasks of pooled tables of up to 160 columns, whose lookups weigh."""
+    task = draw(tasks(max_tables=5, max_dim=160))
+    tables = [replace(t, dim=max(4, t.dim // 4 * 4), pooled=True) for t in task.tables]
+    return replace(task, tables=[replace(t, pooling=1000 * t.pooling) for t in tables])
+
+
 @given(st.data())
 @settings(max_examples=60)
 def test_no_random_plan_is_cheaper_than_the_gates_that_it_opens_prove(data):
     """For each gate of the call of pooled tables, and a range with as many devices as open it in the plan."""
-    task = data.draw(tasks(max_tables=5, max_dim=160))
-    tables = [replace(t, dim=max(4, t.dim // 4 * 4), pooled=True) for t in task.tables]
-    task = replace(task, tables=[replace(t, pooling=1000 * t.pooling) for t in tables])
+    task = data.draw(wide_tasks())
+    tables = task.tables
     devices = task.topology.devices
     proof = BoundProof(make_catalog(task, WIDE_MODEL), WIDE_MODEL)
     holders, forms = (
@@ -262,9 +269,7 @@ def test_no_random_plan_is_cheaper_than_the_gates_that_it_opens_prove(data):
 @settings(max_examples=100)
 def test_no_random_plan_is_cheaper_than_its_devices_by_class_of_widths_prove(data):
     """Whatever the weights of the classes' means, for the classes that the plan's devices are in."""
-    task = data.draw(tasks(max_tables=5, max_dim=160))
-    tables = [replace(t, dim=max(4, t.dim // 4 * 4), pooled=True) for t in task.tables]
-    task = replace(task, tables=[replace(t, pooling=1000 * t.pooling) for t in tables])
+    task = data.draw(wide_tasks())
     devices = task.topology.devices
     proof = BoundProof(make_catalog(task, WIDE_MODEL), WIDE_MODEL)
     classes = WidthClasses(Holders(proof._relaxation, WIDE_MODEL.pricing, proof.solve().prices))
