@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import score
+from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import lower_bound
+from shardwright.search.certified import Certified
 from shardwright.search.engine.session import prepare
 from shardwright.sharding import Shard
 from shardwright.task import DenseTime, Exchange, Task
@@ -81,3 +83,16 @@ def test_plans_of_every_strategy_lie_above_the_bound(pipeline, hidden):
         assert plans[0].cost.step_ms == pytest.approx(plans[0].cost.compute_ms)
     for plan in plans:
         np.testing.assert_allclose(plan.cost.step_ms, score(task, plan.shards, sw.cost.cost_model_for("cpu")).step_ms)
+
+
+@given(st.data(), st.integers(0, 11))
+@settings(max_examples=20)
+def test_a_search_beside_dense_layers_is_no_worse_than_one_that_knows_of_none(data, seed):
+    task, model = drawn(data), model_of(seed)
+    bare = replace(task, exchange=replace(task.exchange, dense_ms=0.0))
+    try:
+        alone = Certified().search(bare, model, seed=0, deadline=None)
+    except InfeasibleTask:
+        return
+    beside = Certified().search(task, model, seed=0, deadline=None)
+    assert score(task, beside.shards, model).step_ms <= score(task, alone.shards, model).step_ms * (1 + 1e-9)

@@ -243,6 +243,21 @@ class BoundProof:
             return bound
         return self._raised(bound, step_ms, classes=WidthClasses(holders).bound(step_ms, bound.ms, late))
 
+    def prices_alone(self, deadline: float | None) -> Prices | None:
+        """The prices of the same ways in a step without dense layers; None if these hide nothing.
+
+        Args:
+            deadline: as for `solve`.
+        """
+        relaxation, hidden = self._relaxation, self._relaxation.hidden
+        if not hidden.any():
+            return None
+        relaxation.hidden = np.zeros(3)
+        try:
+            return self.solve(deadline=deadline).prices
+        finally:
+            relaxation.hidden = hidden
+
     @property
     def sets(self) -> list[frozenset[int]]:
         """The selections of sets of collectives that plans may need."""

@@ -7,6 +7,8 @@
 4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind.
 5. Kicks: take pieces off slow devices, cut a few tables in other ways, place them anew and improve; keep the plan if it is better.
    Starts and kicks run on two threads; the result does not depend on the number of threads.
+   Dense layers that hide traffic leave it without a price. So some starts take the prices of a step without such layers, and a search for
+   that step gives a plan to begin with.
 6. A table that is cut or replicated for a gain below a thousandth, or below the cost model's error on cuts (`cut_error`), is made whole.
 7. The best plan tightens the bound, and so does the number of devices that can hold a hot table.
 
@@ -43,6 +45,7 @@ from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import task_for
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
+from shardwright.task.topology import DenseTime
 
 if TYPE_CHECKING:
     from shardwright.search.engine.session import Prepared, SearchSession, Start
@@ -66,6 +69,7 @@ _PATIENT = 1_600  # tables × such rounds: a round takes longer with more tables
 SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
 _CASES, _SHARE = 8, 0.5  # selections of sharding types that are tried, and `limit` of their starts
 _OTHERS = 0.25  # share of the time left for the searches of other strategies
+_ALONE = 0.4  # share of the time left for a search without the dense layers that hide traffic
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,8 @@ class Certified:
                 seen.offer(Plan(task, warm.kept, self.name, seed))
             if warm is None:
                 seen.attempt(FusedGreedy())
+            if warm is None:
+                seen.attempt(_Alone(self), part=_ALONE)
             if seen.plan is None or not seen.late:
                 return self._searched(seen, warm)
         assert seen.plan is not None
@@ -193,10 +199,16 @@ class Certified:
         from shardwright.search.engine.session import Start
 
         stuck, prepared = -1, session.prepared
+        alone = prepared.alone(session.deadline)
+        cases = [None] if alone is None else [None, alone]
         memory_bytes = float(np.median(prepared.task.topology.memory_bytes))
         for weight, part in _MEMORY:
             by_memory = weight * prepared.price_ms / memory_bytes
-            starts = [Start(share, by_memory, spreading, memory * part) for share, spreading, memory in _STARTS]
+            starts = [
+                Start(share, by_memory, spreading, memory * part, case)
+                for share, spreading, memory in _STARTS
+                for case in cases
+            ]
             failed, stuck = session.failed, self._some(session, starts)
             # If some starts fail, memory is tight, and starts that place by memory do better.
             if session.best is not None and (session.failed == failed or session.late or self._done(session)):
@@ -242,22 +254,44 @@ class Certified:
 
 
 @dataclass(frozen=True)
-class _ForTorchRec:
-    """A search among equal blocks: on several hosts, the fewer ways lead past plans at which a search among any blocks ends."""
+class _Restated:
+    """A search of the same tables under another statement of the task; its bound and its progress speak of that task, and are dropped."""
 
     search_with: Certified
     name: str = "certified"
 
     def supports(self, task: Task) -> str | None:
-        if all(task.constraints.of(table.name).as_torchrec for table in task.tables):
-            return "its blocks are equal anyhow"
-        return self.search_with.supports(task)
+        try:
+            return "it is stated so" if self.restated(task) == task else self.search_with.supports(task)
+        except InfeasibleTask as error:
+            return str(error)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """As `Certified.search`."""
-        limited = task_for(task, "torchrec")
-        with watched(None):  # its bound is over fewer plans
-            return replace(self.search_with.search(limited, cost_model, seed=seed, deadline=deadline), task=task)
+        with watched(None):
+            found = self.search_with.search(self.restated(task), cost_model, seed=seed, deadline=deadline)
+        return Plan(task, found.shards, self.name, seed)
+
+    def restated(self, task: Task) -> Task:
+        raise NotImplementedError
+
+
+class _ForTorchRec(_Restated):
+    """Equal blocks: on several hosts, the fewer ways lead past plans at which a search among any blocks ends."""
+
+    def restated(self, task: Task) -> Task:
+        return task_for(task, "torchrec")
+
+
+class _Alone(_Restated):
+    """No dense layers: if they hide nearly all traffic, descents end early, since small changes of hidden traffic gain nothing."""
+
+    def restated(self, task: Task) -> Task:
+        return (
+            task
+            if task.exchange.hidden == DenseTime()
+            else replace(task, exchange=replace(task.exchange, dense_ms=0.0))
+        )
 
 
 def _no_room(prepared: Prepared, stuck: int) -> str:

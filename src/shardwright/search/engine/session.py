@@ -82,6 +82,15 @@ class Prepared:
         found = self._proof.by_sets(self._bound, step_ms, late)
         return [Case(self._proof.sets[case], bound.prices) for case, bound in found]
 
+    def alone(self, deadline: float | None) -> Case | None:
+        """All sets of collectives, at the prices of a step without dense layers; None if these hide nothing or there is no bound.
+
+        Args:
+            deadline: `time.monotonic()` after which the prices are not improved any more; None for no limit.
+        """
+        prices = self._proof.prices_alone(deadline) if self._proof else None
+        return Case(frozenset().union(*self._proof.sets), prices) if self._proof and prices else None
+
     def refined(self, step_ms: float, late: Callable[[], bool]) -> float | None:
         """As `tighten`, by kernel time and by the number of devices that hold a hot table; see `search.bound`.
 
@@ -234,6 +243,7 @@ def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
     price, spread_price = np.where(arrays.legal, arrays.price, np.inf), prepared.spread_price * how.spreading
     if how.case is not None:
         price, spread_price = _within(assembly, how.case)
+        spread_price *= how.spreading
     room = how.memory_share * float(arrays.memory.max())
     load = np.maximum(prepared.piece_shares / how.limit, arrays.bytes / room)
     spread_load = np.maximum(prepared.spread_shares / how.limit, arrays.spread_bytes / room)
@@ -373,6 +383,7 @@ class SearchSession:
         share_limits: whether starts cut and spread items so that no piece takes more than a share of a device; False for ablations.
 
     Attributes:
+        deadline: `time.monotonic()` at which improving ends; None for no limit.
         best: the best full solution so far; None before the first.
         best_ms: the best solution's step time.
         failed: starts so far in which an item found no device.
@@ -389,6 +400,7 @@ class SearchSession:
     ) -> None:
         self.prepared, self._assembly, self._pool = prepared, prepared.assembly, pool
         self._local_search, self._share_limits = local_search, share_limits
+        self.deadline = deadline
         self._stop = Stop(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         self._lanes: dict[int, tuple[Solution, float]] = {}
         self._best_of: dict[bool, tuple[Solution, float]] = {}  # with replicas, and without
