@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from shardwright.calibration.visits import calibration_lock
 from shardwright.cost.choice import cache_folder
@@ -17,6 +17,7 @@ from shardwright.errors import InvalidInput
 from shardwright.files import write_atomically
 from shardwright.hardware import fingerprint
 from shardwright.measure.collectives.group import (
+    RANK_PROGRAM,
     GroupOptions,
     RankGroup,
     led_group,
@@ -24,15 +25,34 @@ from shardwright.measure.collectives.group import (
     telling_what_is_kept,
 )
 from shardwright.measure.collectives.links import Rung, measure_ladders
-from shardwright.measure.collectives.rank import RunPolicy, group_backend
+from shardwright.measure.collectives.rank import Member, RunPolicy, answer, group_backend
 from shardwright.measure.measuring import Progress
 from shardwright.modelling.links import links_path, measured_links
 from shardwright.task.link_files import FORMAT, Cluster, MeasuredLinks
 
 SECONDS = 150.0
 TIMEOUT_S = 120.0  # of one rung
+_PROBED = 3  # times what the probe takes: with less time, the links alone are measured
 
 Ask = Callable[[dict[str, Any], str], dict[str, Any]]
+
+
+class Probe(Protocol):
+    """Measures what comes on top of the links, on the same ranks; for TorchRec's modules, see `integrations.torchrec.steps.modules`."""
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes."""
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """Arguments of Python that run a rank of this machine."""
+
+    def answer(self, member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
+        """Serve a request on a rank; return the reply of rank 0."""
+
+    def with_modules(self, ask: Ask, found: MeasuredLinks) -> MeasuredLinks:
+        """The links with what comes on top of them."""
 
 
 def calibrate_links(
@@ -43,6 +63,7 @@ def calibrate_links(
     output: str | Path | None = None,
     progress: Progress | None = None,
     group: GroupOptions | None = None,
+    probe: Probe | None = None,
 ) -> tuple[MeasuredLinks, Path] | None:
     """Measure collectives of all sizes, fit the links, and save them; call it again to go on after any interruption.
 
@@ -53,6 +74,7 @@ def calibrate_links(
         output: also save them here.
         progress: called after every size.
         group: options of the processes, by default those that the other arguments give.
+        probe: measures what comes on top of the links, if the time is at least three times what it takes; None for links alone.
 
     Returns:
         The links and their file in the cache folder; None on ranks that torchrun numbered above 0.
@@ -74,15 +96,19 @@ def calibrate_links(
         raise InvalidInput(
             f"{cluster.devices} device has no links to others: start at least two ranks, with --devices or torchrun --nproc-per-node"
         )
+    if probe is not None and seconds < _PROBED * probe.seconds:
+        probe = None
     if place is None:
-        options = group or GroupOptions(near, device, timeout_s=TIMEOUT_S)
+        program = probe.program if probe else RANK_PROGRAM
+        options = group or GroupOptions(near, device, timeout_s=TIMEOUT_S, program=program)
         with calibration_lock(cache_folder()), telling_what_is_kept(), RankGroup(options) as ranks:
-            return _measured(ranks.ask, cluster, seconds, output, progress)
-    with led_group(device, place, TIMEOUT_S, {"seconds": seconds}, RunPolicy()) as led:
+            return _measured(ranks.ask, cluster, seconds, output, progress, probe)
+    asked = {"seconds": seconds, "probe": probe is not None}
+    with led_group(device, place, TIMEOUT_S, asked, RunPolicy(), probe.answer if probe else answer) as led:
         if led is None:
             return None
         with calibration_lock(cache_folder()):
-            return _measured(led.ask, cluster, seconds, output, progress)
+            return _measured(led.ask, cluster, seconds, output, progress, probe)
 
 
 def _usual_devices(device: str) -> int:
@@ -94,17 +120,26 @@ def _usual_devices(device: str) -> int:
 
 
 def _measured(
-    ask: Ask, cluster: Cluster, seconds: float, output: str | Path | None, progress: Progress | None
+    ask: Ask,
+    cluster: Cluster,
+    seconds: float,
+    output: str | Path | None,
+    progress: Progress | None,
+    probe: Probe | None,
 ) -> tuple[MeasuredLinks, Path]:
     path = links_path(cluster.device, cluster.hosts, cluster.devices_per_host)
     path.parent.mkdir(parents=True, exist_ok=True)
     notes = path.with_suffix(".partial")
     times = _earlier(notes, cluster)
+    if probe is not None:
+        seconds -= probe.seconds
     for rung, ms in measure_ladders(ask, cluster, seconds, dict(times), progress):
         times[rung] = ms
         rows = [[*astuple(one), taken] for one, taken in times.items()]
         write_atomically(notes, json.dumps({"format": FORMAT, "cluster": asdict(cluster), "rungs": rows}))
     found = measured_links(cluster, times)
+    if probe is not None:
+        found = probe.with_modules(ask, found)
     for target in (path, output):
         if target is not None:
             found.save(target)

@@ -14,7 +14,7 @@ from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Seed, option
 from shardwright.cli.output import MISSING, Report, emit, note, percent, progress, saved, signed, table
 from shardwright.errors import InvalidInput, require
-from shardwright.task.links import COLLECTIVES, LINK_CLASSES, links_to_dict
+from shardwright.task.links import COLLECTIVES, LINK_CLASSES, ModuleTimes, links_to_dict
 
 if TYPE_CHECKING:
     import rich.table
@@ -171,13 +171,17 @@ _WHERE = dict(zip(LINK_CLASSES, ("inside a host", "between hosts"), strict=True)
 def _run_links(*, devices: int | None, device: str, minutes: float | None, output: Path | None, as_json: bool) -> None:
     """Measure links, show and keep them; ranks that torchrun numbered above 0 show nothing."""
     from shardwright.calibration.links import SECONDS, calibrate_links
+    from shardwright.integrations.torchrec.steps import modules
 
     if output is not None:
         check_target(output)
     seconds = SECONDS if minutes is None else 60 * minutes
+    probe = modules.ModuleProbe() if modules.available() else None
     try:
         with progress("measuring links", detail="starting the ranks") as report:
-            found = calibrate_links(devices=devices, device=device, seconds=seconds, output=output, progress=report)
+            found = calibrate_links(
+                devices=devices, device=device, seconds=seconds, output=output, progress=report, probe=probe
+            )
     except KeyboardInterrupt:
         raise Interrupted("stopped; what was measured is kept: run the same command again to go on") from None
     if found is None:
@@ -190,8 +194,15 @@ def _run_links(*, devices: int | None, device: str, minutes: float | None, outpu
         "errors": {name: {link: asdict(one) for link, one in of.items()} for name, of in links.errors.items()},
     }
     lines = [saved(file) for file in (path, output) if file is not None]
+    lines.append(_of_modules(links.links.modules))
     lines.append(f"plans for {links.cluster} take them by themselves; elsewhere, state {{links: FILE}} in the topology")
     emit(document, _links_table(links), *lines, as_json=as_json)
+
+
+def _of_modules(modules: ModuleTimes) -> str:
+    if modules == ModuleTimes():
+        return "modules of TorchRec: not measured; that needs TorchRec, and --minutes of at least 1.25"
+    return f"modules of TorchRec beside them, ms a step: {modules.pooled_ms:.3g} pooled, {modules.sequence_ms:.3g} sequence"
 
 
 def _links_table(links: MeasuredLinks) -> rich.table.Table:

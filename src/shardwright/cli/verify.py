@@ -82,7 +82,7 @@ def run(
     from shardwright.sharding import Plan
     from shardwright.task import Task
 
-    checked = kernels_and_links(Plan.load(plan))
+    checked = kernels_and_links(Plan.load(plan), modules=steps)
     if task is not None:
         check_same_task(checked, plan, Task.load(task), task)
     _check_comparable(checked, device, tolerance)

@@ -38,6 +38,7 @@ from shardwright.cost.flows import (
 from shardwright.cost.for_task import for_task
 from shardwright.cost.ledger import EncodedBlocks
 from shardwright.cost.model import CostModel
+from shardwright.cost.modules import without_modules
 from shardwright.cost.synchronisation import NoKernels
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.memory import memory_account
@@ -194,20 +195,28 @@ def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Fl
 
 
 def beside_kernels_ms(task: Task, shards: Sequence[Shard]) -> Floats:
-    """`(devices, 2)` forward and backward ms of codecs and of the synchronisation of sharding groups in a step; see `cost.for_task`."""
+    """`(devices, 2)` forward and backward ms of codecs, modules and the synchronisation of sharding groups; see `cost.for_task`."""
     return compute_ms(task, shards, NoKernels())
 
 
 def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
     """`(devices, 2)` forward and backward ms to synchronise sharding groups in a step; see `cost.synchronisation`."""
-    return beside_kernels_ms(replace(task, exchange=replace(task.exchange, conversion="kernel")), shards)
+    return beside_kernels_ms(
+        replace(without_modules(task), exchange=replace(task.exchange, conversion="kernel")), shards
+    )
 
 
-def kernels_and_links(plan: Plan) -> Plan:
-    """The plan with the predicted cost of only its kernels and links, as one group alone can measure them without codecs."""
-    if plan.cost is None or isinstance(for_task(NoKernels(), plan.task), NoKernels):
+def kernels_and_links(plan: Plan, *, modules: bool = False) -> Plan:
+    """The plan with the predicted cost of only its kernels and links, as one group alone can measure them without codecs.
+
+    Args:
+        plan: the plan.
+        modules: whether the time of modules stays in, as in whole steps.
+    """
+    task = without_modules(plan.task) if modules else plan.task
+    if plan.cost is None or isinstance(for_task(NoKernels(), task), NoKernels):
         return plan
-    less = beside_kernels_ms(plan.task, plan.shards).tolist()
+    less = beside_kernels_ms(task, plan.shards).tolist()
     devices = (
         replace(one, forward_ms=one.forward_ms - forward, backward_ms=one.backward_ms - backward)
         for one, (forward, backward) in zip(plan.cost.devices, less, strict=True)

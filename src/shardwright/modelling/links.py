@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -109,7 +109,7 @@ def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLin
 
     The error of a fit is that of held-out sizes: each in turn is predicted from all others.
     """
-    speeds: dict[str, Speeds] = {}
+    speeds: dict[str, Any] = {}  # of `Speeds`
     errors: dict[str, dict[str, LinkErrors]] = {}
     for collective in COLLECTIVES:
         rungs = [rung for rung in times if rung.collective == collective and rung.calls == 1]

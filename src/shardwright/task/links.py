@@ -1,11 +1,11 @@
-"""Known latencies and bandwidths of single collectives."""
+"""Known latencies and bandwidths of single collectives, and what TorchRec's modules take beside them."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
 from shardwright.task.quantities import checked_number, parse_bandwidth
@@ -39,16 +39,37 @@ class LinkSpeed:
 
 
 @dataclass(frozen=True)
+class ModuleTimes:
+    """What TorchRec's modules take in a step, on every device, beside collectives and the kernels of lookups: Python, sorting, copying.
+
+    Attributes:
+        pooled_ms: ms of an `EmbeddingBagCollection`.
+        sequence_ms: ms of an `EmbeddingCollection`.
+    """
+
+    pooled_ms: float = 0.0
+    sequence_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            object.__setattr__(self, name, checked_number(value, f"links: modules: {name}", zero=True))
+
+
+_NO_MODULES = ModuleTimes()
+
+
+@dataclass(frozen=True)
 class Links:
     """Speeds by collective, each inside a host and between hosts; None if one was not measured.
 
-    A topology's own latencies and bandwidths apply to collectives that are missing here.
+    A topology's own latencies and bandwidths apply to collectives that are missing here. `modules` is what comes on top of them.
     """
 
     all_to_all: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
     reduce_scatter: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
     all_gather: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
     all_reduce: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
+    modules: ModuleTimes = _NO_MODULES
 
     def of(self, collective: Collective) -> tuple[LinkSpeed | None, LinkSpeed | None]:
         """Speeds of a collective inside a host and between hosts."""
@@ -66,34 +87,39 @@ class Links:
 
         intra, inter = bandwidth
         pairs = ((name, self.of(name)) for name in COLLECTIVES)
-        return Links(**{name: (other(near, intra), other(far, inter)) for name, (near, far) in pairs})
+        return Links(
+            modules=self.modules, **{name: (other(near, intra), other(far, inter)) for name, (near, far) in pairs}
+        )
 
 
 def links_from_dict(content: object, what: str = "topology: links") -> Links:
-    """The links in plain data: {all_to_all: {intra: {latency_ms: 0.03, bandwidth: 335 GB/s}, inter: …}, …}.
+    """The links in plain data: {all_to_all: {intra: {latency_ms: 0.03, bandwidth: 335 GB/s}, inter: …}, …, modules: {pooled_ms: 1}}.
 
     Raises:
         InvalidInput: a collective or a field is unknown, or a number breaks its rule.
     """
+    given = dict(_mapping(content, what, (*COLLECTIVES, "modules")))
+    modules = _mapping(given.pop("modules", {}), f"{what}.modules", tuple(field.name for field in fields(ModuleTimes)))
     speeds = {}
-    for collective, classes in _mapping(content, what, COLLECTIVES).items():
+    for collective, classes in given.items():
         at = f"{what}.{collective}"
         of_class = _mapping(classes, at, LINK_CLASSES)
         speeds[collective] = tuple(_speed(of_class.get(name), f"{at}.{name}") for name in LINK_CLASSES)
-    return Links(**speeds)  # type: ignore[arg-type]  # pairs
+    return Links(**speeds, modules=ModuleTimes(**modules))  # type: ignore[arg-type]  # pairs and numbers
 
 
-def links_to_dict(links: Links) -> dict[str, dict[str, dict[str, float]]]:
+def links_to_dict(links: Links) -> dict[str, dict[str, Any]]:
     """The measured links as plain data."""
-    of_collective = {
-        field.name: {
+    of_collective: dict[str, dict[str, Any]] = {
+        collective: {
             name: {key: value for key, value in asdict(speed).items() if value is not None}
-            for name, speed in zip(LINK_CLASSES, getattr(links, field.name), strict=True)
+            for name, speed in zip(LINK_CLASSES, links.of(collective), strict=True)
             if speed is not None
         }
-        for field in fields(links)
+        for collective in COLLECTIVES
     }
-    return {name: classes for name, classes in of_collective.items() if classes}
+    of_collective["modules"] = {name: ms for name, ms in asdict(links.modules).items() if ms}
+    return {name: found for name, found in of_collective.items() if found}
 
 
 def _speed(content: object, what: str) -> LinkSpeed | None:

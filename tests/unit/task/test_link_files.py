@@ -9,9 +9,14 @@ import pytest
 from shardwright.errors import InvalidInput
 from shardwright.task import Links, LinkSpeed, Task
 from shardwright.task.link_files import Cluster, LinkErrors, MeasuredLinks, load_links
+from shardwright.task.links import ModuleTimes
 
 CLUSTER = Cluster("h100", 2, 8, "nccl", "2.13.0")
-LINKS = Links(all_to_all=(LinkSpeed(0.03, 335e9), LinkSpeed(0.04, 48e9, 0.02)), all_reduce=(LinkSpeed(0.05, 1e9), None))
+LINKS = Links(
+    all_to_all=(LinkSpeed(0.03, 335e9), LinkSpeed(0.04, 48e9, 0.02)),
+    all_reduce=(LinkSpeed(0.05, 1e9), None),
+    modules=ModuleTimes(pooled_ms=1.5),
+)
 ERRORS = {"all_to_all": {"intra": LinkErrors(0.08, 0.02), "inter": LinkErrors(0.1, None)}}
 MEASURED = MeasuredLinks(CLUSTER, LINKS, ERRORS, "2026-11-28T00:00:00+00:00")
 TASK = """
@@ -67,6 +72,8 @@ def test_links_of_another_cluster_are_refused(file: Path, old: str, new: str, fo
         ({"format": 2}, "format is 2, this version of shardwright reads links files of format 1"),
         ({"links": {"all_to_all": {"intra": {"latency_ms": 0.1, "bandwidth": 0}}}}, "links.all_to_all.intra.bandwidth"),
         ({"links": {"broadcast": {}}}, "links: unknown field 'broadcast'"),
+        ({"links": {"modules": {"pooled": 1}}}, "links.modules: unknown field 'pooled'"),
+        ({"links": {"modules": {"pooled_ms": -1}}}, "links: modules: pooled_ms"),
         ({"cluster": {"device": "h100"}}, "cluster: the field 'hosts' is missing"),
         ({"speed": 3}, "unknown field 'speed'"),
     ],

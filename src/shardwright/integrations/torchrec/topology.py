@@ -6,6 +6,7 @@ import math
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torchrec.distributed.planner.constants import (
     BWD_COMPUTE_MULTIPLIER,
@@ -86,7 +87,8 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology, known: Know
     if known.latencies_ms is not None:
         intra_ms, inter_ms = known.latencies_ms
         topology = replace(topology, intra_latency_ms=intra_ms, inter_latency_ms=inter_ms)
-    links = Links(**{name: _speeds(name, given, topology, known) for name in COLLECTIVES})
+    speeds: dict[str, Any] = {name: _speeds(name, given, topology, known) for name in COLLECTIVES}
+    links = Links(**speeds, modules=known.links.modules)
     return topology if links == Links() else replace(topology, links=links)
 
 

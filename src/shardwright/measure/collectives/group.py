@@ -21,7 +21,7 @@ from typing import Any
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.hardware import MACHINE, fingerprint
-from shardwright.measure.collectives.rank import Member, RunPolicy, answer, group_backend, joined_group
+from shardwright.measure.collectives.rank import Answer, Member, RunPolicy, answer, group_backend, joined_group
 from shardwright.processes import Child, parsed
 
 _LOOK_S = 0.2  # interval of checks of the ranks during a wait
@@ -218,11 +218,13 @@ class LedGroup:
         member: this process.
         policy: how often a collective is run.
         timeout_s: longest time of a request; a rank that takes longer ends itself.
+        program: serves a request on every rank.
     """
 
     member: Member
     policy: RunPolicy
     timeout_s: float
+    program: Answer = answer
 
     def ask(self, request: dict[str, Any], what: str) -> dict[str, Any]:
         """Have all ranks serve a request, and return the reply of rank 0.
@@ -247,7 +249,7 @@ class LedGroup:
     def _serve(self, request: dict[str, Any]) -> dict[str, Any]:
         faulthandler.dump_traceback_later(self.timeout_s, exit=True)
         try:
-            return answer(self.member, request, self.policy)
+            return self.program(self.member, request, self.policy)
         finally:
             faulthandler.cancel_dump_traceback_later()
 
@@ -267,7 +269,12 @@ class LedGroup:
 
 @contextmanager
 def led_group(
-    device: str, place: PlaceInGroup, timeout_s: float, options: Mapping[str, Any], policy: RunPolicy
+    device: str,
+    place: PlaceInGroup,
+    timeout_s: float,
+    options: Mapping[str, Any],
+    policy: RunPolicy,
+    program: Answer = answer,
 ) -> Iterator[LedGroup | None]:
     """Join the group for a block: on rank 0 with the group, on the others, which serve it meanwhile, with None.
 
@@ -277,6 +284,7 @@ def led_group(
         timeout_s: longest time of a request.
         options: options of the ranks' start; must be the same on all ranks.
         policy: how often a collective is run.
+        program: serves a request on every rank, by default for times of collectives.
 
     Raises:
         MeasurementFailed: the ranks were started with different options or on different hardware, or one ended.
@@ -289,7 +297,7 @@ def led_group(
         local_world=place.local_world,
         timeout_s=timeout_s,
     ) as member:
-        group = LedGroup(member, policy, timeout_s)
+        group = LedGroup(member, policy, timeout_s, program)
         _check_agreement(group, device, place, options)
         if place.rank:
             group.follow()

@@ -1,0 +1,61 @@
+"""What TorchRec's modules take in a step beside kernels and collectives, as it was measured on a cluster (`task.links.ModuleTimes`).
+
+It is the same for every plan of a task, so it decides nothing; it makes the predicted step that of `DistributedModelParallel`. Every device
+with shards pays half of it in the forward pass and half in the backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from shardwright.arrays import Floats
+from shardwright.cost.features import WorkArrays
+from shardwright.cost.model import CostModel, Pricing, TaskModel
+from shardwright.task.links import ModuleTimes
+from shardwright.task.task import Task
+
+
+def module_ms(task: Task) -> float:
+    """Ms of the modules that a task needs; 0 if they are not known, or if the exchange is not TorchRec's."""
+    links = task.topology.links
+    if links is None or not task.exchange.as_torchrec:
+        return 0.0
+    kinds = {table.pooled for table in task.tables}
+    return (True in kinds) * links.modules.pooled_ms + (False in kinds) * links.modules.sequence_ms
+
+
+def without_modules(task: Task) -> Task:
+    """The task as if the times of modules were not known."""
+    links = task.topology.links
+    if links is None:
+        return task
+    return replace(task, topology=replace(task.topology, links=replace(links, modules=ModuleTimes())))
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleModel(TaskModel):
+    """A cost model that adds the time of modules to each device.
+
+    Attributes:
+        base: the cost model of the kernels.
+        ms: ms of a step to add, half of it in each pass.
+    """
+
+    base: CostModel
+    ms: float
+
+    @property
+    def superadditive(self) -> CostModel | None:
+        """That of the base model, which counts no modules and so never predicts more."""
+        return self.base.superadditive
+
+    @cached_property
+    def pricing(self) -> Pricing:
+        """The base model's pricing plus the modules, once for each device with shards."""
+        pricing = self.base.pricing
+        return replace(pricing, once=pricing.once + self.ms / 2)
+
+    def added(self, works: WorkArrays, latents: Floats) -> Floats:
+        """`(n, 0)`: shards add nothing."""
+        return latents[:, :0]

@@ -1,0 +1,110 @@
+"""Measure what TorchRec's modules take in a step beside collectives, on the ranks that have just measured the links of a cluster.
+
+An `EmbeddingBagCollection`, then an `EmbeddingCollection`, of small tables train whole steps. What these take beyond the predicted
+collectives is the time of the module: Python, sorting and copying of ids and rows, and the calls of kernels.
+
+It is the program of the ranks too: `serve` answers requests for rungs of the ladder of links, and for the steps of a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+from shardwright.cost.modules import without_modules
+from shardwright.cost.score import score
+from shardwright.cost.synchronisation import NoKernels
+from shardwright.measure.collectives import rank
+from shardwright.measure.collectives.rank import Member, RunPolicy
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.task.link_files import MeasuredLinks
+from shardwright.task.links import Links, ModuleTimes
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+KINDS = ("pooled", "sequence")
+_ROUNDS, _WARM_UP, _STEPS = 2, 4, 8
+_SAMPLES = {"cpu": 512}  # of a rank, by device type
+_MORE_SAMPLES = 4096
+_FEWEST_TABLES, _ROWS, _DIM, _POOLING = 8, 10_000, 16, 2.0
+
+
+def available() -> bool:
+    """Whether TorchRec is installed."""
+    return find_spec("torchrec") is not None
+
+
+@dataclass(frozen=True)
+class ModuleProbe:
+    """The probe that `calibration.links.calibrate_links` takes.
+
+    Attributes:
+        seconds: about how long it takes, the import of TorchRec on the ranks included.
+        program: arguments of Python that run a rank of this machine.
+        answer: serves a request on a rank.
+    """
+
+    seconds: float = 25.0
+    program: tuple[str, ...] = ("-m", "shardwright.integrations.torchrec.steps.modules")
+
+    def answer(self, member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
+        """Serve a request for a module's steps, or for a rung."""
+        return answer(member, request, policy)
+
+    def with_modules(self, ask: Callable[[dict[str, Any], str], dict[str, Any]], found: MeasuredLinks) -> MeasuredLinks:
+        """The links with the times of both modules.
+
+        Args:
+            ask: has all ranks serve a request, and returns the reply of rank 0.
+            found: links that were measured on these ranks.
+        """
+        cluster, times = found.cluster, {}
+        for kind in KINDS:
+            request = {
+                "module": kind,
+                "device": cluster.device,
+                "hosts": cluster.hosts,
+                "near": cluster.devices_per_host,
+            }
+            step_ms = float(ask(request, f"for steps of {kind} tables")["step_ms"])
+            beyond = step_ms - _collectives_ms(_plan(request), found.links)
+            times[f"{kind}_ms"] = float(f"{max(0.0, beyond):.4g}")
+        return replace(found, links=replace(found.links, modules=ModuleTimes(**times)))
+
+
+def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
+    """Train the steps of a module, or measure a rung, on this rank with all others at the same time; return the reply of rank 0."""
+    if "module" not in request:
+        return rank.answer(member, request, policy)
+    from shardwright.integrations.torchrec.steps.rank import Rounds, quiet, run_rounds
+
+    quiet()
+    wanted = Rounds(rounds=_ROUNDS, warm_up=_WARM_UP, steps=_STEPS, profiled=1)
+    (rounds,) = run_rounds([_plan(request)], wanted, member)
+    slowest = [max(of_step) for ranks in rounds for of_step in zip(*(one.step_ms for one in ranks), strict=True)]
+    return {"step_ms": median(slowest)}
+
+
+def _plan(request: Mapping[str, Any]) -> Plan:
+    """Small tables, whole, on the devices in turn."""
+    kind, device = request["module"], request["device"]
+    topology = Topology(request["hosts"], request["near"], device, "1 GB", "10 GB/s", "10 GB/s", 0.0, 0.0)
+    count = max(_FEWEST_TABLES, topology.devices)
+    tables = [Table(f"{kind}_{number}", _ROWS, _DIM, _POOLING, pooled=kind == "pooled") for number in range(count)]
+    task = Task(tables, topology, _SAMPLES.get(device, _MORE_SAMPLES) * topology.devices)
+    return Plan(task, [Shard.whole(table, number % topology.devices) for number, table in enumerate(tables)])
+
+
+def _collectives_ms(plan: Plan, links: Links) -> float:
+    """Predicted ms of the plan's collectives over measured links."""
+    task = without_modules(replace(plan.task, topology=replace(plan.task.topology, links=links)))
+    return score(task, plan.shards, NoKernels()).step_ms
+
+
+if __name__ == "__main__":
+    rank.main(answer)
