@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from shardwright.measure.collectives.rank import RunPolicy
 from shardwright.measure.collectives.sampling import CollectiveSample
 from shardwright.task import AccessProfile, Table
 from shardwright.task.link_files import load_links
-from shardwright.task.links import COLLECTIVES
+from shardwright.task.links import COLLECTIVES, ModuleTimes
 
 REPOSITORY = Path(__file__).parents[2]
 POOL = tuple(Table(f"t{i}", 1000, 16, 0.5 + i, access=AccessProfile.uniform(1000)) for i in range(5))
@@ -175,8 +175,10 @@ def test_when_the_parent_is_killed_nothing_is_lost_and_no_rank_stays(tmp_path: P
     assert read_collectives(tmp_path)["measured_at"].to_pylist()[0] == before["measured_at"].to_pylist()[0]
 
 
-def torchrun(*arguments: str, cache: Path, hosts: int) -> list[subprocess.CompletedProcess[str]]:
-    """Two ranks on each of some hosts, all of which are this machine."""
+def torchrun(
+    *arguments: str, cache: Path, hosts: int, meanwhile: Callable[[], None] = lambda: None
+) -> list[subprocess.CompletedProcess[str]]:
+    """Two ranks on each of some hosts, all of which are this machine; `meanwhile` is called once they have started."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -187,6 +189,7 @@ def torchrun(*arguments: str, cache: Path, hosts: int) -> list[subprocess.Comple
         subprocess.Popen([*command, "--node-rank", str(host), "-m", "shardwright", *arguments], **options)  # type: ignore[call-overload]
         for host in range(hosts)
     ]
+    meanwhile()
     done = [(process, *process.communicate(timeout=240)) for process in started]
     return [subprocess.CompletedProcess(process.args, process.returncode, out, err) for process, out, err in done]
 
@@ -203,6 +206,43 @@ def test_links_of_two_hosts_are_measured_and_plans_take_them(tmp_path: Path) -> 
         assert None not in found.links.of(collective)
         assert set(found.errors[collective]) == {"intra", "inter"}
     assert [path.name for path in (cache / "links").iterdir()] == ["cpu-2x2.json"]  # and nothing half done
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+def test_a_rank_of_torchrun_that_dies_ends_all_and_leaves_what_was_measured(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "links"
+
+    def kill_rank_1() -> None:
+        stop = time.monotonic() + 60
+        while not list(folder.glob("*.partial")) and time.monotonic() < stop:
+            time.sleep(0.05)
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                variables = (process / "environ").read_bytes().split(b"\0")
+                if b"RANK=1" in variables and f"SHARDWRIGHT_CACHE={folder.parent}".encode() in variables:
+                    os.kill(int(process.name), signal.SIGKILL)
+
+    options = ("calibrate", "--links", "--minutes", "0.5")
+    (done,) = torchrun(*options, cache=folder.parent, hosts=1, meanwhile=kill_rank_1)
+    assert done.returncode != 0
+    assert "finished measurements are kept: start all hosts again" in done.stderr
+    assert [path.name for path in folder.iterdir()] == ["cpu-1x2.partial"]
+
+
+@pytest.mark.slow
+@pytest.mark.torchrec
+def test_modules_are_measured_on_the_ranks_of_the_links(cache_folder: Path) -> None:
+    from shardwright.integrations.torchrec.steps.modules import ModuleProbe
+
+    short = calibrate_links(devices=2, seconds=2, probe=ModuleProbe())  # no time for it
+    assert short is not None
+    assert short[0].links.modules == ModuleTimes()
+    found = calibrate_links(devices=2, seconds=6, probe=ModuleProbe(seconds=2.0))
+    assert found is not None
+    assert found[0].links.modules.pooled_ms > 0
+    assert found[0].links.modules.sequence_ms > 0
+    assert load_links(found[1]).links == found[0].links
 
 
 @pytest.mark.slow
