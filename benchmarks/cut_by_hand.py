@@ -29,7 +29,7 @@ MODELS = ("mlperf-dlrm-dcnv2", "hugectr-7", "one table")
 HOSTS = (1, 4, 8)
 CUT_TABLES, COLUMNS = (1, 2, 4, 8), (2, 4, 8)
 SECONDS = 10.0
-RUNTIMES: tuple[tuple[str, sw.Runtime | None], ...] = (("torchrec", "torchrec"), ("any blocks", None))
+RUNTIMES: tuple[tuple[str, sw.Runtime], ...] = (("torchrec", "torchrec"), ("any blocks", "shardwright"))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def task_of(model: str, hosts: int) -> Task:
     return public_task(model, topology, batch_size=BATCH)
 
 
-def compared(task: Task, runs_on: sw.Runtime | None) -> Found:
+def compared(task: Task, runs_on: sw.Runtime) -> Found:
     """Plan a task, and all cuts of its heaviest tables."""
     started = time.monotonic()
     plan = sw.plan(task, runs_on=runs_on, time_limit=SECONDS)

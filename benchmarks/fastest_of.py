@@ -3,8 +3,8 @@
     python -m benchmarks.fastest_of        # results/fastest_of.md, in seconds, without new measurements
 
 Rows are those of `gpu_plans` (H100) and `papers-measured` (CPU): several strategies' plans for each task, with kernel times that were
-predicted before they were measured. Some strategies ask the model that predicts, so they choose plans that it underrates; every second row
-of the table leaves these out. Steps and links are in none of the rows.
+predicted before they were measured. Rows of `steps_measured` are whole steps of TorchRec over slow links. Some strategies ask the model
+that predicts, so they choose plans that it underrates; every second row of the table leaves these out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import results_table
 
 PUBLISHED = "85% (ml_perf_model, TPDS 2024: whole training steps of DLRMs)"
-ASKED = ("certified", "neuroshard", "dreamshard+", "greedy")
+ASKED = ("certified", "neuroshard", "dreamshard+", "greedy", "auto", "replicas")
 """Strategies that ask the model."""
 CLOSE = 0.02  # of the faster plan: two measurements closer than this are not told apart
 
@@ -30,7 +30,11 @@ Plans = dict[str, tuple[float, float]]
 
 def main() -> None:
     """Write the page."""
-    sources: dict[str, dict[Any, Plans]] = {"H100": of_gpu(), "CPU": of_papers()}
+    sources: dict[str, dict[Any, Plans]] = {
+        "H100, kernels": of_gpu(),
+        "CPU, kernels": of_papers(),
+        "CPUs over gloo, whole steps": of_steps(),
+    }
     rows = []
     for hardware, tasks in sources.items():
         for which, keep in (("all", lambda name: True), ("of strategies that do not ask the model", _not_asked)):
@@ -40,7 +44,8 @@ def main() -> None:
         "Which of these plans is fastest?",
         [
             (
-                f"Plans of several strategies for one task: kernel times, without links. Published for another model: {PUBLISHED}. "
+                f"Plans of several strategies for one task: kernel times without links, or whole steps. "
+                f"Published for another model: {PUBLISHED}. "
                 f"Plans whose measured times differ by less than {CLOSE:.0%} count as equally fast in the last two columns.",
                 ("hardware", "plans", "tasks", "plans a task", "names the fastest", "lost by its choice, mean", "most",
                  "names one of the fastest", "right order of two plans"),
@@ -48,7 +53,7 @@ def main() -> None:
             )
         ],
         "python -m benchmarks.fastest_of",
-        "rows of gpu_plans and papers-measured, whose pages name the hardware",
+        "rows of gpu_plans, papers-measured and steps_measured, whose pages name the hardware",
     )  # fmt: skip
 
 
@@ -78,6 +83,14 @@ def of_papers() -> dict[Any, Plans]:
         if row["measured_ms"] is not None and row["compute_ms"] is not None:
             key = tuple(row[name] for name in ("part", "devices", "size", "task"))
             tasks[key][row["strategy"]] = row["compute_ms"], row["measured_ms"]
+    return tasks
+
+
+def of_steps() -> dict[Any, Plans]:
+    """Plans of `steps_measured.parquet`: steps of TorchRec over links of a limited rate."""
+    tasks: dict[Any, Plans] = defaultdict(dict)
+    for row in _rows("steps_measured.parquet"):
+        tasks[row["bed"], row["rate"], row["model"]][row["plan"]] = row["predicted_ms"], row["measured_ms"]
     return tasks
 
 

@@ -104,7 +104,22 @@ def write_page(
     )
     path = results_table.RESULTS / f"{name}.md"
     write_atomically(path, text)
+    _write_rows(usual, path.with_suffix(".parquet"))
     return path
+
+
+def _write_rows(found: Sequence[Measured], path: Path) -> None:
+    """Keep predicted and measured ms of each plan for `fastest_of`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = ("bed", "rate", "model")
+    rows = [
+        dict(zip(names, one.case, strict=True))
+        | {"plan": one.names[0], "predicted_ms": one.predicted, "measured_ms": one.steps.step_ms}
+        for one in found
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 _ABOUT = (
