@@ -20,7 +20,7 @@ from benchmarks import results_table
 from shardwright.cost import score
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import InfeasibleTask
-from shardwright.sharding.runtimes import patterns_like
+from shardwright.sharding.runtimes import Runtime, patterns_like
 from shardwright.task import AccessProfile, Table, Task, Topology
 from shardwright.workload.generators import public_task
 
@@ -29,7 +29,7 @@ MODELS = ("mlperf-dlrm-dcnv2", "hugectr-7", "one table")
 HOSTS = (1, 4, 8)
 CUT_TABLES, COLUMNS = (1, 2, 4, 8), (2, 4, 8)
 SECONDS = 10.0
-RUNTIMES: tuple[tuple[str, sw.Runtime], ...] = (("torchrec", "torchrec"), ("any blocks", "shardwright"))
+RUNTIMES: tuple[tuple[str, Runtime], ...] = (("torchrec", "torchrec"), ("any blocks", "shardwright"))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def task_of(model: str, hosts: int) -> Task:
     return public_task(model, topology, batch_size=BATCH)
 
 
-def compared(task: Task, runs_on: sw.Runtime) -> Found:
+def compared(task: Task, runs_on: Runtime) -> Found:
     """Plan a task, and all cuts of its heaviest tables."""
     started = time.monotonic()
     plan = sw.plan(task, runs_on=runs_on, time_limit=SECONDS)
