@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from shardwright.arrays import Ints
-from shardwright.runtime.hop import Buffers, Hop, sum_equal
+from shardwright.runtime.hop import Hop, sum_equal
 from shardwright.runtime.placement import TOUCHED, WHOLE, Placement
 from shardwright.runtime.process_groups import Members, Ranks
-from shardwright.runtime.wire import Label, Rows, Sizes, TrafficMeter, Wire
+from shardwright.runtime.wire import Buffers, Label, Rows, Sizes, TrafficMeter, Wire
 
 _NOWHERE = -1
 _REPLICAS = Label("backward", "replicas")
@@ -82,7 +82,7 @@ class TouchedReplicas:
     def _relay(self, hop: Hop, codes: torch.Tensor, items: Rows, rows: Rows) -> tuple[Rows, Rows]:
         """Send each row to the member and slot in its code; returns the slots and rows that arrive."""
         route = hop.ask(codes, _bounds(items), _REPLICAS)
-        found = hop.give_back(route, hop.taker(route, rows), _REPLICAS)
+        found = hop.give_back(route, rows, _REPLICAS)
         return route.asked, [matrix.clone() for matrix in found]
 
 
@@ -158,13 +158,7 @@ class WholeReplicas:
         ]
 
     def _send(self, wire: Wire, dense: Rows, rows: Rows, sizes: Sizes) -> Rows:
-        leaving = [matrix.index_select(0, index) for matrix, index in zip(dense, rows, strict=True)]
-        arriving = [
-            torch.empty(into, width, device=self._device)
-            for (_, into, _), width in zip(sizes.totals(), self._widths, strict=True)
-        ]
-        wire.exchange(leaving, arriving, sizes, self._widths, _REPLICAS)
-        return arriving
+        return wire.exchange(lambda group: dense[group].index_select(0, rows[group]), sizes, self._widths, _REPLICAS)
 
     def _level(self, placement: Placement, ranks: Ranks, members: Members, owners: Ints, meter: TrafficMeter) -> _Level:
         mine = placement.held_by(ranks.rank, WHOLE)
@@ -178,7 +172,8 @@ class WholeReplicas:
         ]
         their_rows, sent = self._indices(placement, ranks.rank, theirs)
         our_rows, received = self._indices(placement, ranks.rank, ours)
-        return _Level(Wire(members, meter), their_rows, our_rows, Sizes(sent, received, np.zeros_like(sent[:, 0])))
+        wire = Wire(members, meter, self._device)
+        return _Level(wire, their_rows, our_rows, Sizes(sent, received))
 
     def _indices(self, placement: Placement, rank: int, ranges: Sequence[Ints]) -> tuple[Rows, Ints]:
         """Rows of ranges, member after member, counted from the first replicated slot; and `(matrices, members)` numbers of rows."""
