@@ -174,8 +174,8 @@ class Hop:
             its = its[:, : self._columns[group]] if its.ndim > 1 else its
             return its[start : start + first[group + 1] - first[group]].to(self._id_type)
 
-        found = self._wire.exchange(of_group, sizes, self._columns, label, self._id_type)
-        asked = [one.to(torch.int64) for one in found]
+        arrived = self._wire.exchange(of_group, sizes, self._columns, label, self._id_type)
+        asked = [one.to(torch.int64) for one in arrived]
         asked = [one.flatten() if columns == 1 else one for one, columns in zip(asked, self._columns, strict=True)]
         its_bags = [] if rows == groups else list(sums.bags.split(answers.sent.sum(1)[rows:].tolist()))
         return Route(sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
