@@ -200,6 +200,9 @@ class Arrival:
     gloo sends nothing before the receiver is ready, and says so over the connection of the pair. There the message waits behind data of
     the other direction, and one direction after the other takes up to twice the time. So the two directions have connections of
     their own. A receive that is posted early then costs no wait, and the thread that receives is not held up by one that sends.
+
+    Attributes:
+        tag: number that tells apart exchanges under way at one time; 0 for counts.
     """
 
     def __init__(self, target: torch.Tensor, sizes: Sequence[int], members: Members, tag: int) -> None:
@@ -209,9 +212,9 @@ class Arrival:
             target: contiguous; overwritten.
             sizes: `(members,)` elements of the target from each member.
             members: the process group.
-            tag: number that tells apart exchanges under way at one time.
+            tag: the number.
         """
-        self._target, self._sizes, self._members, self._tag = target, list(sizes), members, tag
+        self._target, self._sizes, self._members, self.tag = target, list(sizes), members, tag
         self._parts, self._waiting = target.split(self._sizes), []
         if members.back is not None:
             for other in members.others(-1):
@@ -228,7 +231,7 @@ class Arrival:
         for other in members.others(1):
             if sizes[other]:
                 way = members.connection(members.me, other)
-                self._waiting.append(way.send([leaving[other]], other, self._tag))
+                self._waiting.append(way.send([leaving[other]], other, self.tag))
         self._parts[members.me].copy_(leaving[members.me])
         for work in self._waiting:
             work.wait()
