@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from benchmarks.hosts.together import all_to_all, everyone
 from benchmarks.results_table import write_results
 from shardwright.runtime import ShardedEmbeddings
 from shardwright.runtime.optimizers import OptimizerOptions, update
-from shardwright.runtime.wire import all_to_all
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task import Table, Task, Topology
@@ -33,7 +33,7 @@ class ByHand(torch.nn.Module):
 
     def __init__(self, tables: int, rows: int, dim: int, optimizer: str) -> None:
         super().__init__()
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.rank, self.ranks, self.members = dist.get_rank(), dist.get_world_size(), everyone()
         self.block = rows // self.ranks
         self.base = torch.arange(tables) * self.block
         self.weights = torch.zeros(tables * self.block, dim)
@@ -62,13 +62,13 @@ class _HandStep(torch.autograd.Function):
         order = torch.sort(owner.to(torch.uint8), stable=True).indices
         sent = torch.bincount(owner, minlength=module.ranks)
         received = torch.empty_like(sent)
-        all_to_all(received, sent, [1] * module.ranks, [1] * module.ranks, dist.group.WORLD)
+        all_to_all(received, sent, [1] * module.ranks, [1] * module.ranks, module.members)
         sent, received = sent.tolist(), received.tolist()
         asked = torch.empty(sum(received), dtype=torch.int64)
-        all_to_all(asked, slots[order], received, sent, dist.group.WORLD)
+        all_to_all(asked, slots[order], received, sent, module.members)
         rows = module.buffer(0, ids.numel())
         found = torch.index_select(module.weights, 0, asked, out=module.buffer(1, asked.numel()))
-        all_to_all(rows, found, sent, received, dist.group.WORLD)
+        all_to_all(rows, found, sent, received, module.members)
         back = torch.empty_like(order)
         back[order] = torch.arange(order.numel())
         ctx.module, ctx.saved = module, (order, asked, sent, received)
@@ -80,7 +80,7 @@ class _HandStep(torch.autograd.Function):
         together = torch.cat(gradients, out=module.buffer(2, order.numel()))
         gradient = torch.index_select(together, 0, order, out=module.buffer(0, order.numel()))
         rows = module.buffer(1, asked.numel())
-        all_to_all(rows, gradient, received, sent, dist.group.WORLD)
+        all_to_all(rows, gradient, received, sent, module.members)
         ordered, order = torch.sort(asked, stable=True)
         touched, counts = torch.unique_consecutive(ordered, return_counts=True)
         sums = torch.embedding_bag(rows, order, torch.cumsum(counts, 0) - counts, False, 0)[0]

@@ -16,8 +16,8 @@ from time import perf_counter
 import torch
 import torch.distributed as dist
 
-from benchmarks.hosts.together import common_start
-from shardwright.runtime.wire import all_to_all
+from benchmarks.hosts.together import all_to_all, common_start, everyone
+from shardwright.runtime.process_groups import Members
 
 PATTERNS: dict[str, Callable[[int, int, int], bool]] = {
     "all": lambda here, there, local: here != there,
@@ -31,24 +31,24 @@ PATTERNS: dict[str, Callable[[int, int, int], bool]] = {
 def main() -> None:
     settings = json.loads(sys.argv[1])
     dist.init_process_group("gloo", timeout=timedelta(seconds=settings.get("timeout_s", 60)))
-    results = []
+    results, members = [], everyone()
     for pattern in settings.get("patterns", PATTERNS):
         for size in settings["bytes"]:
-            times = measured(pattern, size, settings["runs"], settings.get("own", False))
+            times = measured(pattern, size, settings["runs"], None if settings.get("own", False) else members)
             results.append({"pattern": pattern, "bytes": size, "ms": times})
     if dist.get_rank() == 0:
         print(json.dumps(results))
     dist.destroy_process_group()
 
 
-def measured(pattern: str, size: int, runs: int, own: bool) -> list[float]:
+def measured(pattern: str, size: int, runs: int, members: Members | None) -> list[float]:
     """Return `(runs,)` ms until the last rank has received everything.
 
     Args:
         pattern: key of `PATTERNS`.
         size: bytes a rank sends to all others together.
         runs: counted runs, after one that is not counted.
-        own: whether to use gloo's own all-to-all.
+        members: all ranks; None for gloo's own all-to-all.
     """
     rank, world, local = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
     to = [PATTERNS[pattern](rank, other, local) for other in range(world)]
@@ -56,7 +56,7 @@ def measured(pattern: str, size: int, runs: int, own: bool) -> list[float]:
         return []
     splits = [size // 4 // sum(to) if sends else 0 for sends in to]
     leaving, arriving = torch.ones(sum(splits)), torch.empty(sum(splits))
-    exchange = dist.all_to_all_single if own else partial(all_to_all, group=dist.group.WORLD)
+    exchange = dist.all_to_all_single if members is None else partial(all_to_all, members=members)
     times = []
     for _ in range(runs + 1):
         started = common_start()

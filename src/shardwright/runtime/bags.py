@@ -1,8 +1,4 @@
-"""Bags in pieces: the part of a bag that one rank holds, its sum, and the sum of all parts in a fixed order.
-
-Rows that arrive from other ranks lie in the order of ranks, with the rank's own last. Sums must not depend on the holders, so they are
-made in the order of all ranks.
-"""
+"""Bags in pieces: the part of a bag that one rank holds, its sum, and the sum of all parts in the order of ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ class HeldBags:
         slots: `(n,)` looked-up slots.
         starts: `(answers,)` first lookup of each answer.
         weights: `(n,)` fp32 weights of the lookups; None without weights.
-        own: answers for ranks before this one, and for this rank.
         output: the kernel's sums, with their way back, until their gradient has come.
     """
 
@@ -30,14 +25,13 @@ class HeldBags:
     slots: torch.Tensor
     starts: torch.Tensor
     weights: torch.Tensor | None
-    own: tuple[int, int]
     output: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, group: int, questions: torch.Tensor, weights: torch.Tensor | None, own: tuple[int, int]) -> HeldBags:
+    def of(cls, group: int, questions: torch.Tensor, weights: torch.Tensor | None) -> HeldBags:
         """Read `(n,)` questions, whose lowest bit marks the first of an answer."""
         starts = (questions & 1).nonzero().flatten()
-        return cls(group, questions >> 1, starts, weights, own)
+        return cls(group, questions >> 1, starts, weights)
 
     def gradients(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`(m,)` distinct slots, ascending, and their `(m, dim)` sums of the `(answers, dim)` gradients."""
@@ -73,25 +67,12 @@ def weighted_sums(
     return summed(chosen, torch.arange(chosen.shape[0], device=chosen.device), starts)
 
 
-def by_rank(rows: torch.Tensor, before: int, own: int) -> torch.Tensor:
-    """Put a rank's `own` last rows behind the first `before` ones, so that rows lie in the order of ranks."""
-    others = rows.shape[0] - own
-    return rows if before == others else torch.cat([rows[:before], rows[others:], rows[before:others]])
-
-
-def own_last(rows: torch.Tensor, before: int, own: int) -> torch.Tensor:
-    """Undo `by_rank`."""
-    after = before + own
-    return rows if after == rows.shape[0] else torch.cat([rows[:before], rows[after:], rows[before:after]])
-
-
-def in_bags(answers: torch.Tensor, bags: torch.Tensor, members: torch.Tensor, count: int, cut: bool) -> torch.Tensor:
-    """Add the answers of each bag in the order of members.
+def in_bags(answers: torch.Tensor, bags: torch.Tensor, count: int, cut: bool) -> torch.Tensor:
+    """Add the answers of each bag in their order.
 
     Args:
         answers: `(n, dim)` sums.
         bags: `(n,)` bag of each.
-        members: `(n,)` who answered.
         count: number of bags.
         cut: whether a bag may have several answers.
 
@@ -100,8 +81,7 @@ def in_bags(answers: torch.Tensor, bags: torch.Tensor, members: torch.Tensor, co
     """
     result = answers.new_zeros((count, answers.shape[1]))
     if cut:
-        size = int(members.max()) + 1 if members.numel() else 1
-        order = torch.argsort(bags * size + members)
-        bags, counts = torch.unique_consecutive(bags[order], return_counts=True)
+        bags, order = torch.sort(bags, stable=True)
+        bags, counts = torch.unique_consecutive(bags, return_counts=True)
         answers = summed(answers, order, torch.cumsum(counts, 0) - counts)
     return result.index_copy_(0, bags, answers)

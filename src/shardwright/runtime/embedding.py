@@ -13,7 +13,6 @@ import torch.distributed as dist
 from shardwright.errors import InvalidInput
 from shardwright.runtime.checks import check_replicas, must_be_same_plan, wrong_ids
 from shardwright.runtime.features import RankBatch, features_of
-from shardwright.runtime.hop import Buffers
 from shardwright.runtime.lookup import Journey, Lookup
 from shardwright.runtime.optimizers import OptimizerOptions
 from shardwright.runtime.placement import ALONE, TOUCHED, WHOLE, Placement
@@ -22,7 +21,7 @@ from shardwright.runtime.ranking import Ranking, chosen_maps
 from shardwright.runtime.replicas import TouchedReplicas, WholeReplicas
 from shardwright.runtime.state import optimizer_state_of, weights_of
 from shardwright.runtime.storage import InitialRows, Storage, UniformRows
-from shardwright.runtime.wire import Rows, TrafficMeter
+from shardwright.runtime.wire import Buffers, Rows, TrafficMeter
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.rank_map import RankMap
 
@@ -147,6 +146,7 @@ class ShardedEmbeddings(torch.nn.Module):
             InvalidInput: ids or lengths are wrong on some rank; raised on all ranks.
             ShardwrightError: a rank is gone, or did not arrive within the timeout.
         """
+        self._lookup.expect()
         batch = RankBatch.of(features, self.features, self.placement, self.ranks.device)
         rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, batch)  # type: ignore[no-untyped-call]
         return batch.result(self.features, self.placement, rows, features)

@@ -4,18 +4,16 @@ All tables travel together: one message of counts, one of questions, one of answ
 first groups each question is answered by its row. In the groups of sums after them, a bag's questions to one holder are neighbours and get
 one answer, the sum of their rows. So the lowest bit of such a question tells whether it is the first of its bag: no lengths travel.
 
-A lookup is encoded in a *code*, made of the row's group, its destination and a question:
+A lookup is encoded in a *code*, made of the row's group, the member of the process group that answers, and a question:
 
-    code = (group × members + destination) << bits | question
+    code = (group × members + member) << bits | question
 
-Codes sort by group, then destination. Destinations are the members of a process group in ascending order, but with the rank itself last,
-so that rows to send lie before rows that stay. The question is a slot of the destination or, to a proxy, a host and a slot.
+Codes sort by group, then member. The question is a slot of the member or, to a proxy, a host and a slot.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -28,8 +26,8 @@ from shardwright.runtime.placement import Group
 from shardwright.runtime.process_groups import Members
 from shardwright.runtime.wire import Label, Rows, Sizes, TrafficMeter, Wire
 
-Fill: TypeAlias = Callable[[int, int, int, torch.Tensor], None]
-"""Called with group, start, stop and tensor: writes the rows `[start, stop)` of the group into the `(stop - start, dim)` tensor."""
+Find: TypeAlias = Callable[[int], torch.Tensor]
+"""Called with a group: computes its `(n, dim)` rows for all members, in their order."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +37,14 @@ class Codes:
     Attributes:
         bits: bits of the question.
         members: members of the process group.
-        me: position of this rank in the process group.
     """
 
     bits: int
     members: int
-    me: int
-
-    def destinations(self, members: Ints) -> Ints:
-        """`(n,)` destinations of `(n,)` members: other members in ascending order, then the rank itself."""
-        return np.where(members == self.me, self.members - 1, members - (members > self.me))
 
     def of(self, groups: Ints, members: Ints, questions: Ints) -> Ints:
         """`(n,)` codes of `(n,)` groups, members and questions."""
-        codes: Ints = ((groups * self.members + self.destinations(members)) << self.bits) + questions
+        codes: Ints = ((groups * self.members + members) << self.bits) + questions
         return codes
 
 
@@ -60,8 +52,8 @@ class Codes:
 class Route:
     """The questions that one rank sends and receives in one exchange.
 
-    *Questions* are sorted by group, then destination, with the rank itself last. *Asked* are the questions that arrive, sorted by group,
-    then by the asking rank, with this rank's own last.
+    *Questions* are sorted by group, then by the member that answers. *Asked* are the questions that arrive, sorted by group, then by the
+    member that asks.
 
     Attributes:
         sizes: number of questions to and from each member.
@@ -73,7 +65,6 @@ class Route:
         inverse: `(n,)` question of each lookup, counted inside its group.
         asked: for each group, a tensor of the questions that arrive.
         bags: for each group of sums, `(answers,)` bag of each answer to this rank, counted inside the group.
-        members: likewise, the member that answers.
         failed: whether a member has bad input.
     """
 
@@ -86,7 +77,6 @@ class Route:
     inverse: torch.Tensor
     asked: list[torch.Tensor]
     bags: list[torch.Tensor]
-    members: list[torch.Tensor]
     failed: bool
 
 
@@ -128,18 +118,18 @@ class Hop:
             dedupe: whether equal questions for rows are sent only once.
             types: types on the wire of answers and of gradients.
         """
-        self.codes = Codes(bits, members.size, members.me)
+        self.codes = Codes(bits, members.size)
         self.groups, self.row_groups = groups, sum(not group.sums for group in groups)
-        self._wire, self._dedupe, self._types = Wire(members, meter), dedupe, types
+        self._wire, self._dedupe, self._types = Wire(members, meter, device), dedupe, types
         self._widths = [group.dim for group in groups]
         self._columns = [1 + (group.sums and group.weighted) for group in groups]  # of a question
         # Without sums, ids have the 8 bytes that `cost.flows` prices.
         short = self.row_groups < len(groups) and bits < 31
         self._id_type = torch.int32 if short else torch.int64
-        by_rank = self.codes.destinations(np.arange(members.size))
-        self._by_rank = torch.from_numpy(by_rank).to(device)
-        self._member_at = torch.from_numpy(np.argsort(by_rank)).to(device)
-        self._buffers, self._numbers = Buffers(device), Buffers(device, torch.int64)
+
+    def expect(self) -> None:
+        """Get ready to be asked, before this rank can ask itself."""
+        self._wire.expect_sizes(2 * len(self.groups) - self.row_groups)
 
     def ask(
         self,
@@ -169,25 +159,26 @@ class Hop:
         else:
             counts, order, inverse, questions = self._sorted(codes[:cut])
         counts = counts.view(groups, members)
-        if bags is not None and rows < groups:
+        if rows < groups:
+            assert bags is not None
             sums = self._runs(codes[cut:], bags)
             counts = torch.cat([counts + sums.counts, sums.answers[rows:]])
-        sizes, any_failed = self._wire.sizes(counts[:, self._by_rank], failed, label.phase)
+        sizes, any_failed = self._wire.sizes(counts, failed, label.phase)
         sizes, answers = sizes.split(groups, rows)
-        first = [0, *np.cumsum(sizes.sent.sum(1) + sizes.own).tolist()]
+        first = [0, *np.cumsum(sizes.sent.sum(1)).tolist()]
         for group in range(1, rows):
             inverse[lookups[group] : lookups[group + 1]] -= first[group]
-        leaving, asked = [], []
-        for group, (out, into, own) in enumerate(sizes.totals()):
+
+        def of_group(group: int) -> torch.Tensor:
             its, start = (questions, first[group]) if group < rows else (sums.questions, first[group] - first[rows])
             its = its[:, : self._columns[group]] if its.ndim > 1 else its
-            leaving.append(its[start : start + out].to(self._id_type).contiguous())
-            asked.append(its.new_empty((into + own, *its.shape[1:]), dtype=self._id_type))
-            asked[-1][into:] = its[start + out : start + out + own]
-        self._exchange(leaving, asked, sizes, self._columns, label)
-        asked = [one.to(torch.int64) for one in asked]
-        its_bags, its_members = ([], []) if rows == groups else sums.split(answers, rows)
-        return Route(sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, its_members, any_failed)
+            return its[start : start + first[group + 1] - first[group]].to(self._id_type)
+
+        arrived = self._wire.exchange(of_group, sizes, self._columns, label, self._id_type)
+        asked = [one.to(torch.int64) for one in arrived]
+        asked = [one.flatten() if columns == 1 else one for one, columns in zip(asked, self._columns, strict=True)]
+        its_bags = [] if rows == groups else list(sums.bags.split(answers.sent.sum(1)[rows:].tolist()))
+        return Route(sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
 
     def _runs(self, codes: torch.Tensor, bags: Bags) -> _Runs:
         """Put the lookups of one bag at one place next to each other: each such run gets one answer."""
@@ -199,21 +190,16 @@ class Hop:
         first = torch.tensor([0] * self.row_groups + bags.bounds[:-1], device=codes.device)
         if bags.weights is not None:
             questions = torch.stack([questions, bags.weights[order].view(torch.int32).to(torch.int64)], 1)
-        return _Runs(
-            counts.view(groups, members),
-            answers.view(groups, members),
-            questions,
-            heads - first[places // members],
-            self._member_at[places % members],
-        )
+        shape = groups, members
+        return _Runs(counts.view(shape), answers.view(shape), questions, heads - first[places // members])
 
     def _in_runs(self, codes: torch.Tensor, bags: Bags) -> tuple[torch.Tensor, ...]:
         """Counts and runs of each place, questions with their marks, the bag of each run, and the order; that only if bags are weighted."""
         places = len(self.groups) * self.codes.members
         if codes.device.type == "cpu":
             counts, answers = torch.zeros((2, places), dtype=torch.int64)
-            questions, heads = (self._numbers.take(name, codes.numel()) for name in ("questions", "heads"))
-            order = self._numbers.take("order", codes.numel() if bags.weights is not None else 0)
+            questions, heads = torch.empty_like(codes), torch.empty_like(codes)
+            order = torch.empty_like(codes) if bags.weights is not None else codes[:0]
             written = (one.numpy() for one in (counts, answers, questions, heads, order))
             runs_by_place(codes.numpy(), bags.of.numpy(), self.codes.bits, *written)
             return counts, answers, questions, heads[: int(answers.sum())], order
@@ -239,68 +225,39 @@ class Hop:
         inverse[order] = torch.arange(order.numel(), device=order.device)
         return torch.bincount(place, minlength=places), order, inverse, codes[order] & ((1 << bits) - 1)
 
-    def answer(self, route: Route, fill: Fill, label: Label) -> Rows:
-        """Return the answers to this rank, by group. `fill` writes the answers to other members, and those to this rank."""
-        return self._carry(route.answers.back(), fill, ("asked", "questions"), label, self._types[0])
+    def answer(self, route: Route, find: Find, label: Label) -> Rows:
+        """Return the answers to this rank, by group; `find` computes those of this rank."""
+        sizes = route.answers.back()
+        return self._wire.exchange(find, sizes, self._widths, label, dtype=self._types[0])
 
-    def give_back(self, route: Route, take: Fill, label: Label) -> Rows:
-        """Return the gradients of the answers that this rank gave, by group. `take` writes the gradients of the answers it got."""
-        return self._carry(route.answers, take, ("questions", "asked"), label, self._types[1])
+    def give_back(self, route: Route, rows: Rows, label: Label) -> Rows:
+        """Return the gradients of the answers that this rank gave, by group.
 
-    def taker(self, route: Route, rows: Rows) -> Fill:
-        """Return the writer of lookups' rows for `give_back`; it sums rows of one question if equal questions are sent only once."""
-        sums = []
-        for group in range(self.row_groups if route.starts is not None else 0):
-            assert route.starts is not None
-            begin, end = route.lookups[group : group + 2]
-            starts = route.starts[route.questions[group] : route.questions[group + 1]]
-            sums.append(summed(rows[group], route.order[begin:end] - begin, starts - begin))
+        Args:
+            route: the route.
+            rows: by group, gradients of lookups, or of bags; those of one question are summed if equal questions are sent only once.
+            label: label for the meter.
+        """
 
-        def take(group: int, start: int, stop: int, out: torch.Tensor) -> None:
-            if group < len(sums):
-                out.copy_(sums[group][start:stop])
-                return
-            if group < self.row_groups:
-                first = route.questions[group]
-                wanted = route.order[first + start : first + stop] - route.lookups[group]
-            else:
-                wanted = route.bags[group - self.row_groups][start:stop]
-            torch.index_select(rows[group], 0, wanted, out=out)
+        def taken(group: int) -> torch.Tensor:
+            if group >= self.row_groups:
+                return rows[group].index_select(0, route.bags[group - self.row_groups])
+            (begin, end), first = route.lookups[group : group + 2], route.questions[group]
+            order = route.order[begin:end] - begin
+            if route.starts is None:
+                return rows[group].index_select(0, order)
+            return summed(rows[group], order, route.starts[first : route.questions[group + 1]] - begin)
 
-        return take
-
-    def _carry(self, sizes: Sizes, fill: Fill, names: tuple[str, str], label: Label, dtype: str) -> Rows:
-        """Send the rows that `fill` writes; returns the rows that arrive, followed by those that stay."""
-        leaving, found = [], []
-        for group, (width, (out, into, own)) in enumerate(zip(self._widths, sizes.totals(), strict=True)):
-            leaving.append(self._buffers.take((names[0], group), out, width))
-            found.append(self._buffers.take((names[1], group), into + own, width))
-            fill(group, 0, out, leaving[-1])
-            fill(group, out, out + own, found[-1][into:])
-        self._exchange(leaving, found, sizes, self._widths, label, dtype)
-        return found
-
-    def _exchange(
-        self, leaving: Rows, found: Rows, sizes: Sizes, widths: Sequence[int], label: Label, dtype: str = ""
-    ) -> None:
-        """Send rows, and write arriving rows before those that stay."""
-        arriving = [rows[:into] for rows, (_, into, _) in zip(found, sizes.totals(), strict=True)]
-        self._wire.exchange(leaving, arriving, sizes, widths, label, dtype)
+        return self._wire.exchange(taken, route.answers, self._widths, label, dtype=self._types[1])
 
 
 class _Runs(NamedTuple):
-    """The questions of groups of sums: `(groups, members)` counts of questions and answers, questions, bag and member of each answer."""
+    """The questions of groups of sums: `(groups, members)` counts of questions and answers, questions, and bag of each answer."""
 
     counts: torch.Tensor
     answers: torch.Tensor
     questions: torch.Tensor
     bags: torch.Tensor
-    members: torch.Tensor
-
-    def split(self, answers: Sizes, rows: int) -> tuple[Rows, Rows]:
-        """Bags and members of the answers of each group; sums begin after `rows` groups."""
-        numbers = (answers.sent.sum(1) + answers.own)[rows:].tolist()
-        return list(self.bags.split(numbers)), list(self.members.split(numbers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,37 +299,13 @@ def summed(rows: torch.Tensor, order: torch.Tensor, starts: torch.Tensor) -> tor
     return torch.embedding_bag(rows, order, starts, False, 0)[0]
 
 
-def sum_equal(numbers: Rows, rows: Rows, orders: Rows | None = None) -> tuple[Rows, Rows]:
+def sum_equal(numbers: Rows, rows: Rows) -> tuple[Rows, Rows]:
     """By group, return `(m,)` ascending distinct numbers and `(m, c)` sums of the `(n, c)` rows that belong to each.
 
     Args:
         numbers: `(n,)` of each group.
-        rows: `(n, c)` of each group.
-        orders: `(n,)` order in which rows of one number are added; that of their places unless given.
+        rows: `(n, c)` of each group; those of one number are added in the order of their places.
     """
-    if orders is None:
-        found = [Distinct.of(one) for one in numbers]
-        sums = [summed(matrix, one.order, one.starts) for matrix, one in zip(rows, found, strict=True)]
-    else:
-        found = [Distinct.of(one[order]) for one, order in zip(numbers, orders, strict=True)]
-        sums = [
-            summed(matrix, order[one.order], one.starts) for matrix, one, order in zip(rows, found, orders, strict=True)
-        ]
+    found = [Distinct.of(one) for one in numbers]
+    sums = [summed(matrix, one.order, one.starts) for matrix, one in zip(rows, found, strict=True)]
     return [one.numbers for one in found], sums
-
-
-class Buffers:
-    """Vectors and matrices by name on one torch device. Every step reuses their memory, since fresh pages cost more than filling them."""
-
-    def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        self._device, self._dtype = device, dtype
-        self._spare: dict[Hashable, torch.Tensor] = {}
-
-    def take(self, name: Hashable, *shape: int) -> torch.Tensor:
-        """Return a tensor of this shape and of unknown content, valid until the name is taken again."""
-        size = math.prod(shape)
-        spare = self._spare.get(name)
-        if spare is None or spare.numel() < size:
-            spare = torch.empty(size + size // 8, device=self._device, dtype=self._dtype)
-            self._spare[name] = spare
-        return spare[:size].view(shape)

@@ -13,21 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
 
 from shardwright._engine import find_codes as native_find_codes
 from shardwright.arrays import Ints
-from shardwright.runtime.bags import HeldBags, by_rank, in_bags, own_last
+from shardwright.runtime.bags import HeldBags, in_bags
 from shardwright.runtime.features import RankBatch
-from shardwright.runtime.hop import Bags, Fill, Hop, Route, sum_equal
+from shardwright.runtime.hop import Bags, Find, Hop, Route, sum_equal
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.ranking import Ranking
 from shardwright.runtime.storage import Storage
-from shardwright.runtime.wire import Label, Rows, Sizes, TrafficMeter
+from shardwright.runtime.wire import Label, Rows, TrafficMeter
 
 _IDS, _VALUES, _GRADIENTS = Label("forward", "ids"), Label("forward", "values"), Label("backward", "gradients")
 
@@ -60,7 +59,7 @@ class Lookup:
         proxies = way == "host" and min(topology.hosts, per_host) > 1 and rows > 0
         holders = placement.nearest(ranks.rank)
         questions = placement.slots(np.arange(holders.size), holders)
-        self._placement, self._storage, self._me = placement, storage, ranks.rank
+        self._placement, self._storage = placement, storage
         self._direct = Hop(
             ranks.world, placement.groups[rows if proxies else 0 :], bits, meter, device, way != "none", types
         )
@@ -71,14 +70,16 @@ class Lookup:
             first = Hop(ranks.host, groups, bits + topology.hosts.bit_length(), meter, device, True, types)
             onward = Hop(ranks.rail, groups, bits, meter, device, True, types)
             self._hops = [first, onward]
-            rail = torch.from_numpy(onward.codes.destinations(np.arange(topology.hosts)))
-            self._destinations = rail.to(device) << bits
             questions += holders // per_host << bits
             by_proxy = first.codes.of(placement.group_of_range, holders % per_host, questions)
             codes = np.where(placement.group_of_range < rows, by_proxy, codes)
         self._router = Router(placement, codes, device)
         asked = [np.unique(holders[placement.part_of_range == part]).size for part in range(len(placement.parts))]
         self._cut = [max(asked[parts]) > 1 for parts in placement.parts_of_group]
+
+    def expect(self) -> None:
+        """Get ready for the questions of other ranks, before this rank knows its own."""
+        self._hops[0].expect()
 
     def ask(self, ranking: Ranking, batch: RankBatch) -> Journey:
         """Tell the holders which rows are looked up.
@@ -113,17 +114,16 @@ class Lookup:
         held = []
         for group in range(hop.row_groups, len(hop.groups)):
             columns = 1 + hop.groups[group].weighted
-            asked = by_rank(route.asked[group].view(-1, columns), *_place_of_own(route.sizes, group, self._me))
+            asked = route.asked[group].view(-1, columns)
             weights = asked[:, 1].to(torch.int32).view(torch.float32) if columns > 1 else None
-            own = _place_of_own(route.answers, group, self._me)
-            held.append(HeldBags.of(first + group, asked[:, 0].contiguous(), weights, own))
+            held.append(HeldBags.of(first + group, asked[:, 0].contiguous(), weights))
         return held
 
     def _onward(self, group: int, questions: torch.Tensor) -> torch.Tensor:
         """`(n,)` codes for the rail of the questions that a proxy receives."""
         codes = self._hops[1].codes
         slots = questions & ((1 << codes.bits) - 1)
-        return self._destinations[questions >> codes.bits] + slots + (group * codes.members << codes.bits)
+        return ((questions >> codes.bits) + group * codes.members << codes.bits) + slots
 
     def outputs(self, journey: Journey, bags: Sequence[int]) -> Rows:
         """By group, `(n, dim)` rows of the lookups, or sums of the bags.
@@ -132,22 +132,19 @@ class Lookup:
             journey: the journey.
             bags: number of this rank's bags in each group of sums.
         """
-        pooled = [own_last(self._storage.sums(held), *held.own) for held in journey.held]
-        fill = self._stored(self._hops[-1], journey.routes[-1], pooled)
+        find = self._stored(self._hops[-1], journey.routes[-1], journey.held)
         for hop, route in zip(reversed(self._hops), reversed(journey.routes), strict=True):
-            found = hop.answer(route, fill, _VALUES)
-            fill = _chosen(route, found)
+            found = hop.answer(route, find, _VALUES)
+            find = _chosen(route, found)
         first, rows = journey.routes[0], self._placement.row_groups
-        outputs = [
-            matrix.index_select(0, first.inverse[start:stop])
-            for matrix, (start, stop) in zip(found[:rows], pairwise(first.lookups), strict=False)
-        ]
+        outputs = [find(group) for group in range(rows)]
         if journey.direct is None:
             return outputs
         if journey.direct is not first:
-            found = self._direct.answer(journey.direct, self._stored(self._direct, journey.direct, pooled), _VALUES)
-        sums, direct = found[len(found) - len(bags) :], journey.direct
-        answers = zip(sums, direct.bags, direct.members, bags, self._cut[rows:], strict=True)
+            found = self._direct.answer(
+                journey.direct, self._stored(self._direct, journey.direct, journey.held), _VALUES
+            )
+        answers = zip(found[len(found) - len(bags) :], journey.direct.bags, bags, self._cut[rows:], strict=True)
         return [*outputs, *(in_bags(*its) for its in answers)]
 
     def gradients(self, journey: Journey, gradients: Rows) -> tuple[Rows, Rows]:
@@ -162,45 +159,28 @@ class Lookup:
         """
         rows, of_bags = self._placement.row_groups, gradients[self._placement.row_groups :]
         for hop, route in zip(self._hops, journey.routes, strict=True):
-            gradients = hop.give_back(route, hop.taker(route, gradients), _GRADIENTS)
-        last, me = journey.routes[-1], self._hops[-1].codes.me
-        orders = [
-            by_rank(torch.arange(asked.shape[0], device=asked.device), *_place_of_own(last.sizes, group, me))
-            for group, asked in enumerate(last.asked[:rows])
-        ]
-        slots, sums = sum_equal(last.asked[:rows], gradients[:rows], orders)
-        if journey.direct is not None and journey.direct is not last:
-            take = self._direct.taker(journey.direct, of_bags)
-            gradients = self._direct.give_back(journey.direct, take, _GRADIENTS)
+            gradients = hop.give_back(route, gradients, _GRADIENTS)
+        slots, sums = sum_equal(journey.routes[-1].asked[:rows], gradients[:rows])
+        if journey.direct is not None and journey.direct is not journey.routes[-1]:
+            gradients = self._direct.give_back(journey.direct, of_bags, _GRADIENTS)
         for held, matrix in zip(journey.held, gradients[len(gradients) - len(journey.held) :], strict=True):
-            its_slots, its_sums = self._storage.gradients(held, by_rank(matrix, *held.own))
+            its_slots, its_sums = self._storage.gradients(held, matrix)
             slots.append(its_slots)
             sums.append(its_sums)
         return slots, sums
 
-    def _stored(self, hop: Hop, route: Route, pooled: Rows) -> Fill:
-        def fill(group: int, start: int, stop: int, out: torch.Tensor) -> None:
+    def _stored(self, hop: Hop, route: Route, held: Sequence[HeldBags]) -> Find:
+        def find(group: int) -> torch.Tensor:
             if group < hop.row_groups:
-                self._storage.read(group, route.asked[group][start:stop], out)
-            else:
-                out.copy_(pooled[group - hop.row_groups][start:stop])
+                return self._storage.read(group, route.asked[group])
+            return self._storage.sums(held[group - hop.row_groups])
 
-        return fill
-
-
-def _place_of_own(sizes: Sizes, group: int, me: int) -> tuple[int, int]:
-    """How many rows of other ranks come before this rank's own in the order of ranks, and how many are its own."""
-    return int(sizes.received[group, :me].sum()), int(sizes.own[group])
+        return find
 
 
-def _chosen(route: Route, rows: Rows) -> Fill:
-    """Return a writer that copies from the rows found for lookups."""
-
-    def fill(group: int, start: int, stop: int, out: torch.Tensor) -> None:
-        first = route.lookups[group]
-        torch.index_select(rows[group], 0, route.inverse[first + start : first + stop], out=out)
-
-    return fill
+def _chosen(route: Route, rows: Rows) -> Find:
+    """Return a function that chooses from the rows found for lookups."""
+    return lambda group: rows[group].index_select(0, route.inverse[slice(*route.lookups[group : group + 2])])
 
 
 class Router:

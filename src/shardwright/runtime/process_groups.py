@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 _LONGEST_TEXT = 4096
 
 _Groups: TypeAlias = list[dist.ProcessGroup | None]
-"""The groups of everyone, of this rank's host and of its rail; None for a group with this rank alone."""
+"""The groups of everyone, of this rank's host and of its rail, each twice; None for a group with this rank alone."""
 
 _made: dict[tuple[tuple[int, ...], str, int, timedelta], list[ref[dist.ProcessGroup] | None]] = {}
 
@@ -41,17 +41,29 @@ class Members:
         ranks: `(members,)` ranks of the job.
         me: position of this rank.
         links: `(members,)` link to each member: 0 itself, 1 inside the host, 2 between hosts.
+        back: on gloo, the group again, with connections of its own: for messages to members with smaller numbers.
     """
 
     group: dist.ProcessGroup | None
     ranks: tuple[int, ...]
     me: int
     links: tuple[int, ...]
+    back: dist.ProcessGroup | None = None
 
     @property
     def size(self) -> int:
         """Number of members."""
         return len(self.ranks)
+
+    def connection(self, source: int, target: int) -> dist.ProcessGroup:
+        """The group that carries messages from one member to another."""
+        found = self.group if source < target else self.back
+        assert found is not None
+        return found
+
+    def others(self, step: int) -> list[int]:
+        """The other members, from the next one on (step 1) or from the one before (step -1), so that no two ranks send to one first."""
+        return [(self.me + step * distance) % self.size for distance in range(1, self.size)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +96,7 @@ class Ranks:
         if dist.is_available() and dist.is_initialized():
             parent = dist.group.WORLD if group is None else group
         size, rank = (1, 0) if parent is None else (dist.get_world_size(parent), dist.get_rank(parent))
-        groups: _Groups = [None] * 3
+        groups: _Groups = [None] * 6
         if parent is not None and size > 0:
             groups = _common_groups(topology, parent, device, timeout)
         if size != topology.devices:
@@ -94,8 +106,8 @@ class Ranks:
             )
         per_host = topology.devices_per_host
         world, host, rail = (
-            _members(rank, per_host, _part_of(partition, rank), made)
-            for partition, made in zip(_partitions(size, per_host), groups, strict=True)
+            _members(rank, per_host, _part_of(partition, rank), made, back)
+            for partition, made, back in zip(_partitions(size, per_host), groups[:3], groups[3:], strict=True)
         )
         return cls(rank, world, host, rail, device)
 
@@ -199,9 +211,11 @@ def _part_of(partition: Sequence[tuple[int, ...]], rank: int) -> tuple[int, ...]
     return next(ranks for ranks in partition if rank in ranks)
 
 
-def _members(rank: int, per_host: int, ranks: tuple[int, ...], group: dist.ProcessGroup | None) -> Members:
+def _members(
+    rank: int, per_host: int, ranks: tuple[int, ...], group: dist.ProcessGroup | None, back: dist.ProcessGroup | None
+) -> Members:
     links = tuple(0 if one == rank else 1 if one // per_host == rank // per_host else 2 for one in ranks)
-    return Members(group, ranks, ranks.index(rank), links)
+    return Members(group, ranks, ranks.index(rank), links, back)
 
 
 def _common_groups(topology: Topology, parent: dist.ProcessGroup, device: torch.device, timeout: timedelta) -> _Groups:
@@ -223,7 +237,7 @@ def _common_groups(topology: Topology, parent: dist.ProcessGroup, device: torch.
     if known is not None and bool(found[:, 3].all()):
         return known
     if size != topology.devices:
-        return [None] * 3
+        return [None] * 6
     groups = _new_groups(parent, size, per_host, timeout)
     _made[key] = [None if group is None else ref(group) for group in groups]
     return groups
@@ -258,21 +272,22 @@ def _new_groups(parent: dist.ProcessGroup, size: int, per_host: int, timeout: ti
     Ranks outside the parent group do not call this, so its members must create their groups without them. torch then names a group by the
     number of groups that a rank is in, which must be the same for all members.
     """
-    rank, names = dist.get_rank(parent), dist.get_process_group_ranks(parent)
+    rank, names, backend = dist.get_rank(parent), dist.get_process_group_ranks(parent), dist.get_backend(parent)
     alone = parent is not dist.group.WORLD
-    made: dict[tuple[int, ...], dist.ProcessGroup] = {}
     groups: _Groups = []
-    for partition in _partitions(size, per_host):
-        mine = _part_of(partition, rank)
-        for some in [mine] if alone else partition:
-            if len(some) > 1 and some not in made:
-                with explained("the addresses of the ranks"):
-                    made[some] = dist.new_group(
-                        [names[member] for member in some],
-                        timeout=timeout,
-                        backend=dist.get_backend(parent),
-                        use_local_synchronization=alone,
-                        sort_ranks=False,
-                    )
-        groups.append(made.get(mine))
-    return groups
+    for _ in range(2 if backend == "gloo" else 1):
+        made: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        for partition in _partitions(size, per_host):
+            mine = _part_of(partition, rank)
+            for some in [mine] if alone else partition:
+                if len(some) > 1 and some not in made:
+                    with explained("the addresses of the ranks"):
+                        made[some] = dist.new_group(
+                            [names[member] for member in some],
+                            timeout=timeout,
+                            backend=backend,
+                            use_local_synchronization=alone,
+                            sort_ranks=False,
+                        )
+            groups.append(made.get(mine))
+    return groups + [None] * (6 - len(groups))

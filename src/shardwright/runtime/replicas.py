@@ -5,6 +5,7 @@ them along the rail. The sums go back the same way, so each is computed in one p
 
 Replicas exchange either the gradients of the looked-up rows, or the gradient of the whole block. In the latter case the plan
 determines the rows that each rank sends, so only gradients travel: a reduce-scatter inside the host, one along the rail, and gathers back.
+If bytes cost less than the waits of so many exchanges, each holder sends its gradient to all others at once, and all add in the same order.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import numpy as np
 import torch
 
 from shardwright.arrays import Ints
-from shardwright.runtime.hop import Buffers, Hop, sum_equal
+from shardwright.runtime.hop import Hop, sum_equal
 from shardwright.runtime.placement import TOUCHED, WHOLE, Placement
 from shardwright.runtime.process_groups import Members, Ranks
-from shardwright.runtime.wire import Label, Rows, Sizes, TrafficMeter, Wire
+from shardwright.runtime.wire import Buffers, Label, Rows, Sizes, TrafficMeter, Wire
 
 _NOWHERE = -1
 _REPLICAS = Label("backward", "replicas")
@@ -82,7 +83,7 @@ class TouchedReplicas:
     def _relay(self, hop: Hop, codes: torch.Tensor, items: Rows, rows: Rows) -> tuple[Rows, Rows]:
         """Send each row to the member and slot in its code; returns the slots and rows that arrive."""
         route = hop.ask(codes, _bounds(items), _REPLICAS)
-        found = hop.give_back(route, hop.taker(route, rows), _REPLICAS)
+        found = hop.give_back(route, rows, _REPLICAS)
         return route.asked, [matrix.clone() for matrix in found]
 
 
@@ -117,15 +118,15 @@ class WholeReplicas:
         """
         self._flags = flags
         self._times = 2 if flags else 1  # gradients, and flags of one column
-        self._widths = [*placement.widths, *([1] * len(placement.groups) if flags else [])]
+        self._groups = np.unique(placement.group_of_range[placement.exchanges[placement.ranges[0]] == WHOLE]).tolist()
+        self._widths = [placement.widths[group] for group in self._groups] + [1] * (flags * len(self._groups))
         self._device, self._buffers = ranks.device, Buffers(ranks.device)
         rows = placement.rows_on(ranks.rank, WHOLE)
-        self._rows = rows.tolist()
+        self._rows = rows[self._groups].tolist()
         self._first = (placement.rows_on(ranks.rank) - rows).tolist()
-        self._levels = [
-            self._level(placement, ranks, members, owners, meter)
-            for members, owners in _levels(placement, ranks, WHOLE)
-        ]
+        self._at_once = _at_once(placement)
+        levels = [(ranks.world, None)] if self._at_once else _levels(placement, ranks, WHOLE)
+        self._levels = [self._level(placement, ranks, members, owners, meter) for members, owners in levels]
 
     def agree(self, slots: Rows, gradients: Rows) -> tuple[Rows, Rows]:
         """Sum the gradients of replicated rows over all replicas.
@@ -141,57 +142,67 @@ class WholeReplicas:
             self._buffers.take(number, count, width).zero_()
             for number, (count, width) in enumerate(zip(self._rows * self._times, self._widths, strict=True))
         ]
-        for group, (index, rows) in enumerate(zip(slots, gradients, strict=True)):
-            dense[group].index_copy_(0, index - self._first[group], rows)
+        for place, group in enumerate(self._groups):
+            index = slots[group] - self._first[group]
+            dense[place].index_copy_(0, index, gradients[group])
             if self._flags:
-                dense[len(slots) + group].index_fill_(0, index - self._first[group], 1.0)
+                dense[len(self._groups) + place].index_fill_(0, index, 1.0)
         for level in self._levels:
             found = self._send(level.wire, dense, level.theirs, level.sizes)
+            for matrix in dense if self._at_once else ():
+                matrix.zero_()  # what arrives has this rank's own, in the order of ranks
             _add_by_member(dense, level.ours, found, level.sizes.received)
-        for level in reversed(self._levels):
+        for level in () if self._at_once else reversed(self._levels):
             found = self._send(level.wire, dense, level.ours, level.sizes.back())
             for matrix, index, rows in zip(dense, level.theirs, found, strict=True):
                 matrix.index_copy_(0, index, rows)
-        changed = [mark.ne(0).any(1).nonzero().flatten() for mark in dense[-len(slots) :]]
-        return [index + first for index, first in zip(changed, self._first, strict=True)], [
-            matrix[index] for matrix, index in zip(dense, changed, strict=False)
-        ]
+        all_slots, all_sums = [one[:0] for one in slots], [one[:0] for one in gradients]
+        for group, matrix, mark in zip(self._groups, dense, dense[-len(self._groups) :], strict=False):
+            changed = mark.ne(0).any(1).nonzero().flatten()
+            all_slots[group], all_sums[group] = changed + self._first[group], matrix[changed]
+        return all_slots, all_sums
 
     def _send(self, wire: Wire, dense: Rows, rows: Rows, sizes: Sizes) -> Rows:
-        leaving = [matrix.index_select(0, index) for matrix, index in zip(dense, rows, strict=True)]
-        arriving = [
-            torch.empty(into, width, device=self._device)
-            for (_, into, _), width in zip(sizes.totals(), self._widths, strict=True)
-        ]
-        wire.exchange(leaving, arriving, sizes, self._widths, _REPLICAS)
-        return arriving
+        return wire.exchange(lambda group: dense[group].index_select(0, rows[group]), sizes, self._widths, _REPLICAS)
 
-    def _level(self, placement: Placement, ranks: Ranks, members: Members, owners: Ints, meter: TrafficMeter) -> _Level:
-        mine = placement.held_by(ranks.rank, WHOLE)
+    def _level(
+        self, placement: Placement, ranks: Ranks, members: Members, owners: Ints | None, meter: TrafficMeter
+    ) -> _Level:
+        mine, others = placement.held_by(ranks.rank, WHOLE), range(members.size)
         if members is ranks.rail:  # only rows whose host sums lie on this local rank
             mine = mine[np.isin(placement.owner[mine], members.ranks)]
-        own, others = mine[owners[mine] == members.me], range(members.size)
-        theirs = [mine[owners[mine] == member] if member != members.me else mine[:0] for member in others]
-        ours = [
-            own[np.isin(own, placement.held_by(members.ranks[member]))] if member != members.me else own[:0]
-            for member in others
-        ]
+        own = mine if owners is None else mine[owners[mine] == members.me]
+        ours = [own[np.isin(own, placement.held_by(members.ranks[member]))] for member in others]
+        theirs = ours if owners is None else [mine[owners[mine] == member] for member in others]
+        if owners is not None:
+            ours[members.me] = theirs[members.me] = mine[:0]
         their_rows, sent = self._indices(placement, ranks.rank, theirs)
         our_rows, received = self._indices(placement, ranks.rank, ours)
-        return _Level(Wire(members, meter), their_rows, our_rows, Sizes(sent, received, np.zeros_like(sent[:, 0])))
+        return _Level(Wire(members, meter, self._device), their_rows, our_rows, Sizes(sent, received))
 
     def _indices(self, placement: Placement, rank: int, ranges: Sequence[Ints]) -> tuple[Rows, Ints]:
         """Rows of ranges, member after member, counted from the first replicated slot; and `(matrices, members)` numbers of rows."""
-        groups = len(placement.groups)
-        counts = np.zeros((groups, len(ranges)), dtype=np.int64)
-        rows: list[list[Ints]] = [[np.zeros(0, dtype=np.int64)] for _ in range(groups)]
+        counts = np.zeros((len(placement.groups), len(ranges)), dtype=np.int64)
+        rows: list[list[Ints]] = [[np.zeros(0, dtype=np.int64)] for _ in placement.groups]
         for member, numbers in enumerate(ranges):
             for number, slot in zip(numbers.tolist(), placement.slots(numbers, rank).tolist(), strict=True):
                 group, size = int(placement.group_of_range[number]), int(placement.ranges[1, number])
                 rows[group].append(np.arange(size, dtype=np.int64) + (slot - self._first[group]))
                 counts[group, member] += size
-        indices = [torch.from_numpy(np.concatenate(some)).to(self._device) for some in rows]
-        return indices * self._times, np.tile(counts, (self._times, 1))
+        indices = [torch.from_numpy(np.concatenate(rows[group])).to(self._device) for group in self._groups]
+        return indices * self._times, np.tile(counts[self._groups], (self._times, 1))
+
+
+def _at_once(placement: Placement) -> bool:
+    """Whether the bytes that all holders send to all others take less time than the exchanges that this saves."""
+    topology = placement.plan.task.topology
+    whole = np.flatnonzero(placement.exchanges == WHOLE)
+    size = sum(4 * shard.row_count * shard.dim for shard in (placement.shards[index] for index in whole))
+    far = int(topology.hosts > 1)
+    ranks_of_link = topology.devices_per_host if far else 1
+    more_ms = 1e3 * size * max(topology.devices - 3, 0) / topology.bandwidth_of("all_to_all")[far]
+    saved = 2 * (far + (topology.devices_per_host > 1)) - 1
+    return more_ms * ranks_of_link <= saved * topology.latency_of("all_to_all")[far]
 
 
 def _levels(placement: Placement, ranks: Ranks, exchange: int) -> list[tuple[Members, Ints]]:

@@ -136,13 +136,9 @@ class Storage(torch.nn.Module):
             rows = initial(part.table, ranking.ids(self.placement, cut.part, keys))[:, slice(*part.columns)]
             weights[cut.slots] = torch.from_numpy(np.ascontiguousarray(rows)).to(weights)
 
-    def read(self, group: int, slots: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the `(n, dim)` weights of `(n,)` slots of a group into `out`, as fp32."""
-        weights = self.weights[group].detach()
-        if weights.dtype == torch.float32:
-            torch.index_select(weights, 0, slots, out=out)
-        else:
-            out.copy_(weights.index_select(0, slots))
+    def read(self, group: int, slots: torch.Tensor) -> torch.Tensor:
+        """`(n, dim)` fp32 weights of `(n,)` slots of a group."""
+        return self.weights[group].detach().index_select(0, slots).to(torch.float32)
 
     def sums(self, held: HeldBags) -> torch.Tensor:
         """`(answers, dim)` fp32 sums of the rows of bags."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -18,6 +19,7 @@ Rows: TypeAlias = list[torch.Tensor]
 
 _LINKS = ("self", "intra", "inter")
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_TAGS = {kind: tag for tag, kind in enumerate(("counts", "ids", "values", "gradients", "replicas"))}
 
 
 @dataclass
@@ -77,21 +79,19 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Numbers of rows in an exchange.
+    """Numbers of rows in an exchange, `(groups, members)` each; rows that stay count as sent and as received.
 
     Attributes:
-        sent: `(groups, members)` rows to each member, 0 to the rank itself.
-        received: `(groups, members)` rows from each member, 0 from the rank itself.
-        own: `(groups,)` rows that stay.
+        sent: rows to each member.
+        received: rows from each member.
     """
 
     sent: Ints
     received: Ints
-    own: Ints
 
     def back(self) -> Sizes:
         """Return the sizes of the exchange in the other direction."""
-        return Sizes(self.received, self.sent, self.own)
+        return Sizes(self.received, self.sent)
 
     def split(self, groups: int, rows: int) -> tuple[Sizes, Sizes]:
         """Divide questions from answers.
@@ -100,61 +100,72 @@ class Sizes:
             groups: number of groups; the sizes go on with the answers of the groups of sums.
             rows: number of groups of rows, which come first and have one answer a question.
         """
-        chosen = [*range(rows), *range(groups, self.own.size)]
-        return (
-            Sizes(self.sent[:groups], self.received[:groups], self.own[:groups]),
-            Sizes(self.sent[chosen], self.received[chosen], self.own[chosen]),
-        )
-
-    def totals(self) -> list[tuple[int, int, int]]:
-        """By group, the rows that leave, arrive and stay."""
-        return list(zip(self.sent.sum(1).tolist(), self.received.sum(1).tolist(), self.own.tolist(), strict=True))
+        chosen = [*range(rows), *range(groups, len(self.sent))]
+        return Sizes(self.sent[:groups], self.received[:groups]), Sizes(self.sent[chosen], self.received[chosen])
 
 
 class Wire:
-    """The collectives of one process group."""
+    """The exchanges of one process group. In each, all groups of tables travel in one message to every member."""
 
-    def __init__(self, members: Members, meter: TrafficMeter) -> None:
-        self._members, self._meter = members, meter
+    def __init__(self, members: Members, meter: TrafficMeter, device: torch.device) -> None:
+        self._members, self._meter, self._device = members, meter, device
+        self._buffers = Buffers(device)
+        self._counts: tuple[torch.Tensor, Arrival] | None = None
 
     def exchange(
-        self, leaving: Rows, arriving: Rows, sizes: Sizes, widths: Sequence[int], label: Label, dtype: str = ""
-    ) -> None:
-        """Send rows.
+        self,
+        rows: Callable[[int], torch.Tensor],
+        sizes: Sizes,
+        widths: Sequence[int],
+        label: Label,
+        kind: torch.dtype = torch.float32,
+        dtype: str = "",
+    ) -> Rows:
+        """Send rows. The receives are posted before the rows are computed.
 
         Args:
-            leaving: `(n, width)` rows of each group, sorted by member.
-            arriving: likewise; overwritten.
+            rows: computes the `(n, width)` rows of a group to all members, in their order.
             sizes: numbers of rows.
             widths: `(groups,)` elements of a row.
             label: label for the meter.
+            kind: type of the rows.
             dtype: type in which fp32 rows travel, "fp32", "fp16" or "bf16"; their own unless given. Rows that stay are not rounded.
-        """
-        wide = np.asarray(widths, dtype=np.int64)
-        out, into = wide @ sizes.sent, wide @ sizes.received
-        narrow = _NARROW.get(dtype)
-        size = leaving[0].element_size() if narrow is None else 2
-        staying = np.zeros_like(out)
-        staying[self._members.me] = int(wide @ sizes.own)
-        self._meter.add(*label, self._members.links, (out + staying) * size, (into + staying) * size)
-        if self._members.group is None:
-            return
-        single = len(leaving) == 1 and narrow is None
-        flat = leaving[0].reshape(-1) if single else _packed(leaving, sizes.sent * wide[:, None])
-        target = arriving[0].view(-1) if single else flat.new_empty(int(into.sum()))
-        if narrow is None:
-            self._all_to_all(target, flat, into, out, label)
-        else:  # as bytes, since gloo does not know bf16
-            rounded = torch.empty_like(target, dtype=narrow)
-            self._all_to_all(rounded.view(torch.uint8), flat.to(narrow).view(torch.uint8), 2 * into, 2 * out, label)
-            target.copy_(rounded)
-        if not single:
-            _unpack(target, arriving, sizes.received * wide[:, None])
 
-    def _all_to_all(self, target: torch.Tensor, source: torch.Tensor, into: Ints, out: Ints, label: Label) -> None:
-        assert self._members.group is not None
+        Returns:
+            By group, the rows of all members, in their order. Rows of fp32 are valid until this wire's next exchange.
+        """
+        wide, me = np.asarray(widths, dtype=np.int64)[:, None], self._members.me
+        out, into = wide * sizes.sent, wide * sizes.received
+        to, by = out.sum(0), into.sum(0)
+        travelling = _NARROW.get(dtype, kind)
+        self._meter.add(*label, self._members.links, to * travelling.itemsize, by * travelling.itemsize)
+        if self._members.group is None:
+            return [rows(group) for group in range(len(widths))]
+        arriving = self._take("arriving", by.sum(), travelling)
+        arrival = Arrival(arriving, by.tolist(), self._members, _TAGS[label.kind])
+        parts = [rows(group) for group in range(len(widths))]
+        leaving = _transposed(parts, out, self._take("leaving", to.sum(), kind))
         with explained(label.kind):
-            all_to_all(target, source, into.tolist(), out.tolist(), self._members.group)
+            arrival.send(leaving.to(travelling), to.tolist())
+        if travelling != kind:
+            own, staying = (slice(sizes[:me].sum(), sizes[: me + 1].sum()) for sizes in (by, to))
+            arriving = self._take("wide", by.sum(), kind).copy_(arriving)
+            arriving[own] = leaving[staying]
+        by_member = arriving.split(by.tolist())
+        if len(widths) > 1:
+            arriving = _transposed(by_member, into.T, self._take("leaving", by.sum(), kind))
+        by_group = arriving.split(into.sum(1).tolist())
+        return [one.view(-1, width) for one, width in zip(by_group, widths, strict=True)]
+
+    def _take(self, name: Hashable, size: int, kind: torch.dtype) -> torch.Tensor:
+        if kind == torch.float32:
+            return self._buffers.take(name, int(size))
+        return torch.empty(int(size), dtype=kind, device=self._device)
+
+    def expect_sizes(self, groups: int) -> None:
+        """Post the receives of `sizes`, before the rank knows its own."""
+        received = torch.empty((self._members.size, groups + 1), dtype=torch.int64, device=self._device)
+        self._counts = received, Arrival(received.view(-1), [groups + 1] * self._members.size, self._members, 0)
 
     def sizes(self, counts: torch.Tensor, failed: torch.Tensor | bool, phase: str) -> tuple[Sizes, bool]:
         """Tell each member how many rows it will get.
@@ -168,70 +179,82 @@ class Wire:
             The sizes, and whether any member has bad input.
         """
         groups, members = counts.shape
-        me = self._members.me
+        if self._counts is None:
+            self.expect_sizes(groups)
+        assert self._counts is not None
+        (received, arrival), self._counts = self._counts, None
         flag = torch.as_tensor(failed, device=counts.device).to(torch.int64).expand(members, 1)
-        sent = torch.cat([counts.T, flag], 1).contiguous()
-        received = sent.clone()
-        if self._members.group is not None:
-            with explained("counts"):  # too short for both directions of a link to get into each other's way
-                dist.all_to_all_single(received, sent, group=self._members.group)
+        sent = torch.cat([counts.T, flag], 1)
+        with explained("counts"):
+            arrival.send(sent.view(-1), [groups + 1] * members)
         # The only wait for the device: split sizes must be in main memory.
-        both = torch.stack([sent, received]).cpu().numpy()
-        size = np.full(members, 8 * (groups + 1)) * (np.arange(members) != me)
+        to, by = torch.stack([sent, received]).cpu().numpy()
+        size = np.full(members, 8 * (groups + 1)) * (np.arange(members) != self._members.me)
         self._meter.add(phase, "counts", self._members.links, size, size)
-        to, by = both[0, :, :groups].T.copy(), both[1, :, :groups].T.copy()
-        own = to[:, me].copy()
-        to[:, me] = by[:, me] = 0
-        return Sizes(to, by, own), bool(both[1, :, groups].any())
+        return Sizes(to[:, :groups].T, by[:, :groups].T), bool(by[:, groups].any())
 
 
-def all_to_all(
-    output: torch.Tensor,
-    source: torch.Tensor,
-    received: Sequence[int],
-    sent: Sequence[int],
-    group: dist.ProcessGroup,
-) -> None:
-    """Send a part of a tensor to each member of a group, and receive one from each. On gloo, both directions of a link work at once.
+class Arrival:
+    """The receives of one all-to-all, posted before anything is sent.
 
-    gloo's own all-to-all posts its sends before its receives. If one rank starts earlier than the other, the message "ready to receive"
-    waits in the socket behind the data of the other direction. The pair then sends one way after the other, which takes up to twice the
-    time on a slow link. With the receives posted first nothing waits.
+    gloo sends nothing before the receiver is ready, and says so over the connection of the pair. There the message waits behind data of
+    the other direction, and one direction after the other takes up to twice the time. So the two directions have connections of
+    their own. A receive that is posted early then costs no wait, and the thread that receives is not held up by one that sends.
 
-    Args:
-        output: contiguous; overwritten.
-        source: contiguous.
-        received: `(members,)` rows of the output from each member.
-        sent: `(members,)` rows of the source to each member.
-        group: the members.
+    Attributes:
+        tag: number that tells apart exchanges under way at one time; 0 for counts.
     """
-    if dist.get_backend(group) != "gloo":
-        dist.all_to_all_single(output, source, list(received), list(sent), group=group)
-        return
-    me, members = dist.get_rank(group), dist.get_world_size(group)
-    arriving, leaving = output.split(list(received)), source.split(list(sent))
-    arriving[me].copy_(leaving[me])
-    waiting = []
-    for step in range(1, members):
-        before = (me - step) % members
-        if received[before]:
-            waiting.append(dist.irecv(arriving[before], group=group, group_src=before))
-    for step in range(1, members):
-        after = (me + step) % members
-        if sent[after]:
-            waiting.append(dist.isend(leaving[after], group=group, group_dst=after))
-    for work in waiting:
-        if work is not None:
+
+    def __init__(self, target: torch.Tensor, sizes: Sequence[int], members: Members, tag: int) -> None:
+        """Post the receives.
+
+        Args:
+            target: contiguous; overwritten.
+            sizes: `(members,)` elements of the target from each member.
+            members: the process group.
+            tag: the number.
+        """
+        self._target, self._sizes, self._members, self.tag = target, list(sizes), members, tag
+        self._parts, self._waiting = target.split(self._sizes), []
+        if members.back is not None:
+            for other in members.others(-1):
+                if sizes[other]:
+                    way = members.connection(other, members.me)
+                    self._waiting.append(way.recv([self._parts[other]], other, tag))
+
+    def send(self, source: torch.Tensor, sizes: Sequence[int]) -> None:
+        """Send `(members,)` elements of a contiguous tensor to each member, and wait for all."""
+        members, leaving = self._members, source.split(list(sizes))
+        if members.group is not None and members.back is None:
+            dist.all_to_all_single(self._target, source, self._sizes, list(sizes), group=members.group)
+            return
+        for other in members.others(1):
+            if sizes[other]:
+                way = members.connection(members.me, other)
+                self._waiting.append(way.send([leaving[other]], other, self.tag))
+        self._parts[members.me].copy_(leaving[members.me])
+        for work in self._waiting:
             work.wait()
 
 
-def _packed(parts: Rows, sizes: Ints) -> torch.Tensor:
-    """Pack all groups for the first member, then all for the next; sizes `(groups, members)` are in elements."""
-    by_group = [part.reshape(-1).split(own) for part, own in zip(parts, sizes.tolist(), strict=True)]
-    return torch.cat([chunk for member in zip(*by_group, strict=True) for chunk in member])
+def _transposed(parts: Sequence[torch.Tensor], sizes: Ints, out: torch.Tensor) -> torch.Tensor:
+    """Join `(rows, columns)` chunks column by column; each part has one row of chunks, of these sizes in elements."""
+    chunks = [part.reshape(-1).split(own) for part, own in zip(parts, sizes.tolist(), strict=True)]
+    return torch.cat([chunk for column in zip(*chunks, strict=True) for chunk in column], out=out)
 
 
-def _unpack(flat: torch.Tensor, parts: Rows, sizes: Ints) -> None:
-    chunks = flat.split(sizes.T.ravel().tolist())
-    for group, part in enumerate(parts):
-        torch.cat(chunks[group :: len(parts)], out=part.view(-1))
+class Buffers:
+    """Vectors and matrices by name on one torch device. Every step reuses their memory, since fresh pages cost more than filling them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._spare: dict[Hashable, torch.Tensor] = {}
+
+    def take(self, name: Hashable, *shape: int) -> torch.Tensor:
+        """Return an fp32 tensor of this shape and of unknown content, valid until the name is taken again."""
+        size = math.prod(shape)
+        spare = self._spare.get(name)
+        if spare is None or spare.numel() < size:
+            spare = torch.empty(size + size // 8, device=self._device)
+            self._spare[name] = spare
+        return spare[:size].view(shape)

@@ -9,15 +9,7 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 
 import torch
 
-from shardwright.runtime.bags import HeldBags, by_rank, in_bags, own_last, weighted_sums
-
-
-@given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
-def test_a_ranks_own_rows_come_in_the_order_of_ranks_and_go_back(before, own, after):
-    rows = torch.arange(before + after + own)
-    ordered = by_rank(rows, before, own)
-    assert ordered[before : before + own].tolist() == rows[before + after :].tolist()
-    assert torch.equal(own_last(ordered, before, own), rows)
+from shardwright.runtime.bags import HeldBags, in_bags, weighted_sums
 
 
 @given(st.data())
@@ -25,11 +17,11 @@ def test_answers_of_a_bag_are_added_in_the_order_of_members(data):
     count, members = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     pairs = data.draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, members - 1)), unique=True))
     answers = torch.from_numpy(np.random.default_rng(len(pairs)).standard_normal((len(pairs), 3)).astype(np.float32))
-    bags, who = (torch.tensor([pair[place] for pair in pairs], dtype=torch.int64) for place in (0, 1))
-    found = in_bags(answers, bags, who, count, cut=True)
+    pairs = sorted(pairs, key=lambda pair: pair[1])
+    found = in_bags(answers, torch.tensor([bag for bag, _ in pairs], dtype=torch.int64), count, cut=True)
     wanted = torch.zeros(count, 3)
-    for place in sorted(range(len(pairs)), key=lambda place: pairs[place][1]):
-        wanted[pairs[place][0]] += answers[place]
+    for (bag, _), answer in zip(pairs, answers, strict=True):
+        wanted[bag] += answer
     assert torch.equal(found, wanted)
 
 
@@ -40,7 +32,7 @@ def test_gradients_of_a_row_are_added_in_the_order_of_its_lookups(bags, weighted
     rng = np.random.default_rng(slots.numel())
     weights = torch.from_numpy(rng.random(slots.numel()).astype(np.float32)) if weighted else None
     gradient = torch.from_numpy(rng.standard_normal((len(bags), 2)).astype(np.float32))
-    held = HeldBags.of(0, (slots << 1) + first, weights, (0, 0))
+    held = HeldBags.of(0, (slots << 1) + first, weights)
     distinct, sums = held.gradients(gradient)
     answers = torch.tensor([number for number, bag in enumerate(bags) for _ in bag], dtype=torch.int64)
     wanted = {slot: torch.zeros(2) for slot in sorted(set(slots.tolist()))}

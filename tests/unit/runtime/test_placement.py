@@ -87,13 +87,11 @@ def test_codes_lead_to_the_nearest_holder_and_the_slot_of_the_row(plan, seed):
     bits = placement.slot_bits
     for rank in range(topology.devices):
         holders = placement.nearest(rank)
-        codes = Codes(bits, topology.devices, rank)
+        codes = Codes(bits, topology.devices)
         first = codes.of(placement.group_of_range, holders, placement.slots(np.arange(holders.size), holders))
         found = Router(placement, first, torch.device("cpu")).codes(torch.from_numpy(keys)).numpy()
-        members = np.argsort(codes.destinations(np.arange(topology.devices)))  # member of a destination
-        group, destination = np.divmod(found >> bits, topology.devices)
-        for key, its_group, place, slot in zip(keys, group, destination, found & ((1 << bits) - 1), strict=True):
-            holder = int(members[place])
+        group, member = np.divmod(found >> bits, topology.devices)
+        for key, its_group, holder, slot in zip(keys, group, member, found & ((1 << bits) - 1), strict=True):
             assert held[holder][its_group][slot] == key
             have = [other for other in range(topology.devices) if key in held[other][its_group]]
             near = [other for other in have if topology.host_of(other) == topology.host_of(rank)]
@@ -136,7 +134,7 @@ def test_compiled_and_vector_code_find_the_same_codes(plan, seed):
     keys, wrong = ranking.keys(torch.from_numpy(np.concatenate(ids)), torch.tensor(counts))
     for rank in range(plan.task.topology.devices):
         holders = placement.nearest(rank)
-        codes = Codes(placement.slot_bits, plan.task.topology.devices, rank)
+        codes = Codes(placement.slot_bits, plan.task.topology.devices)
         first = codes.of(placement.group_of_range, holders, placement.slots(np.arange(holders.size), holders))
         router = Router(placement, first, torch.device("cpu"))
         found, found_wrong = router.find(ranking, torch.from_numpy(np.concatenate(ids)), counts)
