@@ -54,10 +54,10 @@ struct Record {
 // One copy of a placement while its devices fill up.
 class Floor {
   public:
-    Floor(const Units& units, const Layers& layers) : u_(units), net_(layers), device_of(units.size(), NONE), d_(units.devices()) {
+    Floor(const Units& units, const Layers& layers) : device_of(units.size(), NONE), u_(units), net_(layers), d_(units.devices()) {
         const std::size_t calls = u_.made(), q = u_.width();
         used_.assign(u_.used.begin(), u_.used.end());
-        sums_.resize(d_ * calls * q), call_ms_.resize(d_ * calls), served_.resize(d_), before_.resize(d_), present_.assign(d_, false);
+        sums_.resize(d_ * calls * q), call_ms_.resize(d_ * calls), served_.resize(d_), before_.resize(d_), present_.assign(d_, false), barred_.resize(d_);
         powers_.resize(d_), now_.resize(d_), open_.resize(d_);
         for (std::size_t unit = 0; unit < u_.size(); ++unit)
             for (int way = 0; way < 3; ++way) even_[way] += u_.links[3 * unit + way] / static_cast<double>(d_);
@@ -79,8 +79,8 @@ class Floor {
             for (int phase = 0; phase < DEVICE_PHASES; ++phase) slowest[phase] = std::max(slowest[phase], times[phase]);
         }
         lanes_ = (d_ + 15) / 16 * 16;
-        seen_.resize(SEEN * lanes_), after_.resize(d_), after_powers_.resize(d_), logits_.resize(d_), rise_.resize(d_), steps_.resize(d_), above_.resize(d_), added_.resize(lanes_);
-        hidden_.resize(net_.bias.size() * lanes_), second_.resize(net_.bias.size() * lanes_);
+        after_.resize(d_), after_powers_.resize(d_), logits_.resize(d_), rise_.resize(d_), steps_.resize(d_), above_.resize(d_);
+        seen_.resize(SEEN * lanes_), added_.resize(lanes_), hidden_.resize(net_.bias.size() * lanes_), second_.resize(hidden_.size());
     }
 
     // Place a unit on the able device of the highest logit plus noise (d,), if there is one; nullptr for no noise.
@@ -89,8 +89,9 @@ class Floor {
         judge();
         int best = NONE;
         double highest = -std::numeric_limits<double>::infinity();
+        bar(unit);
         for (std::size_t device = 0; device < d_; ++device) {
-            if (!able(unit, device)) logits_[device] = -std::numeric_limits<double>::infinity();
+            if (barred_[device]) logits_[device] = -std::numeric_limits<double>::infinity();
             const double logit = logits_[device] + (noise ? noise[device] : 0.0);
             if (logit > highest) highest = logit, best = static_cast<int>(device);
         }
@@ -104,22 +105,17 @@ class Floor {
     // `(d,)` times of the devices by phase.
     const std::vector<Phased>& times() const { return before_; }
 
-    Phased slowest{};  // the slowest device of each phase
-
-  private:
-    const Units& u_;
-    const Layers& net_;
-
-  public:
+    Phased slowest{};                     // the slowest device of each phase
     std::vector<std::int64_t> device_of;  // of each unit; NONE before it is placed, or if no device was able to take it
 
   private:
-    bool able(std::size_t unit, std::size_t device) const {
-        if (!u_.allowed[unit * d_ + device] || used_[device] + u_.bytes[unit] > u_.memory[device]) return false;
-        if (u_.rivals.empty()) return true;
+    // Bar the devices that are not allowed, have too little memory left, or hold a rival.
+    void bar(std::size_t unit) {
+        for (std::size_t device = 0; device < d_; ++device)
+            barred_[device] = !u_.allowed[unit * d_ + device] || used_[device] + u_.bytes[unit] > u_.memory[device];
+        if (u_.rivals.empty()) return;
         for (std::size_t other = 0; other < u_.size(); ++other)
-            if (u_.rivals[unit * u_.size() + other] && device_of[other] == static_cast<std::int64_t>(device)) return false;
-        return true;
+            if (u_.rivals[unit * u_.size() + other] && device_of[other] >= 0) barred_[device_of[other]] = true;
     }
 
     // Links of a device that serves these: values and ids travel against each other, and what comes in is an even share.
@@ -191,7 +187,8 @@ class Floor {
             set(15, device, open_[device]), set(16, device, opened(device, vectors) - open_[device]);
             set(17, device, weighed(after) - mean);
         }
-        for (std::size_t device = 0; device < d_; ++device) set(11, device, steps_[device] - least_step), set(12, device, above_[device] - least_above);
+        for (std::size_t device = 0; device < d_; ++device)
+            set(11, device, steps_[device] - least_step), set(12, device, above_[device] - least_above);
         const auto known = u_.facts.subspan(unit * u_.known(), u_.known());
         facts_.assign(known.begin(), known.end());
         double step = 0.0;
@@ -242,6 +239,8 @@ class Floor {
 
     void set(std::size_t number, std::size_t device, double value) { seen_[number * lanes_ + device] = static_cast<float>(std::min(value, FAR)); }
 
+    const Units& u_;
+    const Layers& net_;
     std::size_t d_, lanes_ = 0;  // lanes: devices, filled up to a multiple of 16
     std::array<double, 3> even_{};
     std::vector<std::int64_t> used_;
@@ -250,7 +249,7 @@ class Floor {
     std::vector<Ms> call_ms_;                                                // (d, c)
     std::vector<std::array<double, 3>> served_, powers_, after_powers_;      // served: as `links` of the units
     std::vector<Phased> before_, after_;
-    std::vector<bool> present_;
+    std::vector<bool> present_, barred_;
 };
 
 // Place the units of a task in an order. `noise` (n, j, d) is added to the logits of the last j copies. Returns the copies.
