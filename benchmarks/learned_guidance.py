@@ -24,7 +24,7 @@ from shardwright.learned.dreamshard.strategy import DreamShard
 from shardwright.search.certified import Certified
 from shardwright.search.engine.session import SearchSession, Start
 from shardwright.search.solve import plan
-from shardwright.search.strategy import tell, watched
+from shardwright.search.strategy import tell
 from shardwright.task import Task
 from shardwright.task.constraints import Constraints
 
@@ -99,10 +99,8 @@ def searched(task: Task, world: World, kind: str, seconds: float) -> Curve:
     def note(step_ms: float, bound_ms: float | None) -> None:
         curve.append((time.perf_counter() - began, step_ms))
 
-    with watched(note):
-        found = plan(
-            task, strategy=Guided(threads=1, kind=kind, world=world), cost_model=world.model, time_limit=seconds
-        )
+    strategy = Guided(threads=1, kind=kind, world=world)
+    found = plan(task, strategy=strategy, cost_model=world.model, time_limit=seconds, progress=note)
     assert found.cost is not None
     return [*curve, (time.perf_counter() - began, found.cost.step_ms)]
 
