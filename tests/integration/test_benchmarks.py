@@ -491,7 +491,7 @@ def test_learned_quality(program, tmp_path):
 def test_learned_guidance(program, tmp_path):
     program("learned_guidance").main(["--sizes", "12x2", "--seeds", "1", "--seconds", "0.3"])
     rows = rows_of((tmp_path / "learned_guidance.md").read_text(), "task")
-    assert [row["search"] for row in rows] == ["certified", "guided", "guided alone"] * 2
+    assert [row["search"] for row in rows] == ["no policy", "guided", "guided alone"] * 2
     assert all(float(row["first step / best"]) >= float(row["final step / best"]) >= 1 for row in rows)
 
 
