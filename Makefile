@@ -72,7 +72,7 @@ sanitize: setup
 	$(BIN)/cmake --build $(SANITIZED)
 	LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
 	  SHARDWRIGHT_ENGINE=$$(echo $(SANITIZED)/_engine*.so) $(BIN)/python -m pytest -q -n 0 -p tests.sanitized tests/unit/search/engine \
-	  tests/unit/search/neuroshard/test_inner.py tests/unit/runtime/test_placement.py
+	  tests/unit/search/neuroshard/test_inner.py tests/unit/runtime/test_placement.py tests/unit/learned/priced/test_engine.py
 
 check: test test-slow lint types docs sanitize
 
@@ -86,7 +86,7 @@ model: setup
 	$(BIN)/shardwright train data/costs/*/fbgemm.parquet --allow-other-hardware -o src/shardwright/cost/models/cpu.safetensors
 	$(BIN)/shardwright train data/costs/h100/rowwise_adagrad.parquet -o src/shardwright/cost/models/h100.safetensors
 
-# The bundled policies, on the model of one processor and published GPUs: half an hour on one core; goes on where it was stopped.
+# The bundled policies, on the model of one processor and published GPUs: a quarter of an hour on one core; goes on where it was stopped.
 PROCESSOR := out/learned/amd-epyc-25-17.safetensors
 policies: setup
 	mkdir -p out/learned

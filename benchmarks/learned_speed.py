@@ -3,7 +3,7 @@
     python -m benchmarks.learned_speed [--repeats 9]
 
 Timed is the call from a task to a plan, with the bundled policies or those named. Every repeat places its own task, drawn with
-replacement from the test half of the pool. Compiled code and policy are loaded before the first call.
+replacement from the test half of the pool. `greedy` is there for comparison. Compiled code and policy are loaded before the first call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9, help="tasks of each size")
     parser.add_argument("--sizes", nargs="+", type=Setting.of, default=SIZES, metavar="TxD")
-    learned_strategies.add_options(parser, LEARNED[:2])
+    learned_strategies.add_options(parser, (*LEARNED[:2], "greedy"))
     options = parser.parse_args(arguments)
     model = cost_model_for("cpu")
     rows = []

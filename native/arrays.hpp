@@ -22,7 +22,7 @@ inline constexpr std::int64_t ANY = -1;  // a length that is not known before
 
 template <class T>
 constexpr const char* name_of() {
-    return std::is_same_v<T, double> ? "float64" : std::is_same_v<T, bool> ? "bool" : "int64";
+    return std::is_same_v<T, double> ? "float64" : std::is_same_v<T, float> ? "float32" : std::is_same_v<T, bool> ? "bool" : "int64";
 }
 
 // The keyword arguments of a constructor, and the references that keep their memory alive.

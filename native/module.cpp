@@ -7,6 +7,7 @@
 
 #include "arrays.hpp"
 #include "beam.hpp"
+#include "policy.hpp"
 #include "routing.hpp"
 #include "search.hpp"
 
@@ -390,6 +391,75 @@ void bind_functions(nb::module_& m) {
     });
 }
 
+Units units_of(NamedArrays& arrays) {
+    Units u;
+    u.bytes = arrays.take<std::int64_t>("bytes", {ANY});
+    u.memory = arrays.take<std::int64_t>("memory", {ANY});
+    u.base = arrays.take<double>("base", {ANY});
+    require(!u.memory.empty() && u.base.size() >= 2, "there must be a device, and base must have h + 2 numbers");
+    const auto n = static_cast<std::int64_t>(u.size()), d = static_cast<std::int64_t>(u.devices()), q = static_cast<std::int64_t>(u.width());
+    u.fixed_calls = arrays.take<bool>("fixed_calls", {d, ANY});
+    const auto calls = static_cast<std::int64_t>(u.made());
+    u.calls = arrays.take<bool>("calls", {n, calls});
+    u.vectors = arrays.take<double>("vectors", {n, calls, q});
+    u.fixed_vectors = arrays.take<double>("fixed_vectors", {d, calls, q});
+    u.links = arrays.take<double>("links", {n, 3});
+    u.fixed_links = arrays.take<double>("fixed_links", {d, 2});
+    u.once = arrays.take<double>("once", {2});
+    u.over = arrays.take<double>("over", {DEVICE_PHASES});
+    u.parts = arrays.take<double>("parts", {DEVICE_PHASES});
+    u.facts = arrays.take<double>("facts", {n, ANY});
+    u.kernels = arrays.take<double>("kernels", {n});
+    u.allowed = arrays.take<bool>("allowed", {n, d});
+    u.rivals = arrays.take<bool>("rivals", {n, n}, true);
+    u.used = arrays.take<std::int64_t>("used", {d});
+    u.head = head_of(arrays, q);
+    return u;
+}
+
+Layers layers_of(NamedArrays& arrays, const Units& units) {
+    Layers layers;
+    layers.bias = arrays.take<float>("facts_bias", {ANY});
+    const auto hidden = static_cast<std::int64_t>(layers.bias.size());
+    layers.device = arrays.take<float>("device_weight", {hidden, static_cast<std::int64_t>(SEEN)});
+    layers.facts = arrays.take<float>("facts_weight", {hidden, ANY});
+    require(units.bytes.empty() || units.known() * layers.bias.size() == layers.facts.size(), "facts_weight must have a column for each fact");
+    layers.between = arrays.take<float>("between_weight", {hidden, hidden});
+    layers.between_bias = arrays.take<float>("between_bias", {hidden});
+    layers.last = arrays.take<float>("last_weight", {hidden});
+    layers.gain = arrays.take<double>("gain", {1})[0];
+    return layers;
+}
+
+nb::object place_by_policy(nb::kwargs given) {
+    NamedArrays arrays(std::move(given));
+    const Units units = units_of(arrays);
+    const std::size_t n = units.size(), d = units.devices();
+    const Layers layers = layers_of(arrays, units);
+    const Ints order = arrays.take<std::int64_t>("order", {static_cast<std::int64_t>(n)});
+    detail::require_within(order, 0, static_cast<std::int64_t>(n), "order");
+    const auto copies = arrays.take<std::int64_t>("copies", {1})[0];
+    require(copies >= 1, "there must be a copy");
+    const Floats noise = arrays.take<double>("noise", {static_cast<std::int64_t>(n), ANY, static_cast<std::int64_t>(d)});
+    const bool recorded = arrays.take<bool>("record", {1})[0];
+    require(noise.size() <= n * d * static_cast<std::size_t>(copies), "noise must be for the last copies, or for all");
+    Record record;
+    Numbers devices;
+    std::vector<double> times;
+    {
+        nb::gil_scoped_release release;
+        for (const Floor& floor : place_units(units, layers, order, noise, copies, recorded ? &record : nullptr)) {
+            devices.insert(devices.end(), floor.device_of.begin(), floor.device_of.end());
+            for (const Phased& of : floor.times()) times.insert(times.end(), of.begin(), of.end());
+        }
+    }
+    const auto k = static_cast<std::size_t>(copies);
+    const std::size_t p = DEVICE_PHASES, steps = recorded ? n : 0;
+    return nb::make_tuple(to_numpy(std::move(devices), {k, n}), to_numpy(std::move(times), {k, d, p}),
+                          to_numpy(std::move(record.seen), {steps, k, d, SEEN}), to_numpy(std::move(record.facts), {steps, k, units.known()}),
+                          to_numpy(std::move(record.logits), {steps, k, d}), to_numpy(std::move(record.slowest), {recorded ? n + 1 : 0, k, p}));
+}
+
 }  // namespace
 
 NB_MODULE(_engine, m) {
@@ -401,4 +471,5 @@ NB_MODULE(_engine, m) {
     bind_solution(m);
     bind_beam(m);
     bind_functions(m);
+    m.def("place_by_policy", &place_by_policy);
 }

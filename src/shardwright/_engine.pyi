@@ -122,6 +122,11 @@ def link_ticks(pieces: Pieces, state: Ints, device: Ints, embedding: bool) -> fl
 def best_by_links(pieces: Pieces, state: Ints, limits: Ints, embedding: bool) -> tuple[float, Ints]:
     """The lowest `link_ticks` of the grid's placements, and that placement."""
 
+def place_by_policy(
+    **arrays: npt.NDArray[Any],
+) -> tuple[Ints, Floats, npt.NDArray[np.float32], npt.NDArray[np.float32], Floats, Floats]:
+    """The fields of `learned.priced.policy.Placements`, but for its parts, from the arrays of `place`, by name."""
+
 def cheapest_widths(first: Ints, price: Floats, fewest: Ints | None = None) -> tuple[Floats, Ints]:
     """Cut each form, into `(f,)` blocks or more, so that the sum of prices is smallest: `(f,)` sums, and `(rows,)` uses of each block."""
 

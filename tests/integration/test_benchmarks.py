@@ -457,7 +457,7 @@ def test_learned_speed(program, tmp_path, policies):
     program("learned_speed").main(["--repeats", "1", "--sizes", "6x2", "9x4", *policies])
     rows = rows_of((tmp_path / "learned_speed.md").read_text(), "strategy")
     assert [(row["strategy"], row["tables × devices"]) for row in rows] == [
-        (name, size) for name in ("autoshard", "dreamshard") for size in ("6 × 2", "9 × 4")
+        (name, size) for name in ("autoshard", "dreamshard", "greedy") for size in ("6 × 2", "9 × 4")
     ]
 
 
@@ -485,6 +485,14 @@ def test_learned_quality(program, tmp_path):
     assert [row["learned from"] for row in rows] == ["no", "no", "yes", "yes", "no", ""]
     assert all(row["dreamshard, closed"].endswith("%") for row in rows)
     assert [row["strategy"] for row in rows_of(page, "strategy")][-1] == "certified"
+
+
+@pytest.mark.slow
+def test_learned_guidance(program, tmp_path):
+    program("learned_guidance").main(["--sizes", "12x2", "--seeds", "1", "--seconds", "0.3"])
+    rows = rows_of((tmp_path / "learned_guidance.md").read_text(), "task")
+    assert [row["search"] for row in rows] == ["no policy", "guided", "guided alone"] * 2
+    assert all(float(row["first step / best"]) >= float(row["final step / best"]) >= 1 for row in rows)
 
 
 @pytest.mark.slow

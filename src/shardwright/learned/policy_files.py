@@ -25,7 +25,7 @@ _FEATURES = json.dumps(TABLE_FEATURES)
 _OWN = ("format", "kind", "strategy")
 INPUTS = "inputs"
 """Metadata entry of a policy that reads prices (`priced.policy`); a policy without it reads the papers' table features."""
-PRICES = "prices 1"
+PRICES = "prices 2"
 """What the entry must be: the number changes with the inputs."""
 
 Made = TypeVar("Made")

@@ -3,7 +3,8 @@
 1. The lower bound (`search.bound`) gives a price to every hidden unit of the cost model and to every byte on the links.
 2. Every table takes its cheapest way at these prices in which no piece costs more than a share of the bound: whole, in column or row
    blocks, spread over all devices in row blocks, or replicated. Several shares are tried.
-3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`native/descent.hpp`).
+3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`native/descent.hpp`). If all
+   tables must stay whole, a learned policy's placement is improved first.
 4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind.
 5. Kicks: take pieces off slow devices, cut a few tables in other ways, place them anew and improve; keep the plan if it is better.
    Starts and kicks run on two threads; the result does not depend on the number of threads.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -139,6 +141,8 @@ class Certified:
         with ThreadPoolExecutor(self.threads) as pool:
             session = SearchSession(prepared, pool, deadline)
             try:
+                if warm is None:
+                    self._policy_first(session, seen)
                 if warm is None or warm.resume(session):
                     stuck = self._starts(session)
                     if session.best is not None:
@@ -163,6 +167,16 @@ class Certified:
         bound_ms = self._proven(session, step_ms)
         end = search_end(step_ms, bound_ms, self.tolerance, interrupted=seen.interrupted, late=session.late)
         return Plan(seen.task, shards, self.name, seen.seed, bound_ms=bound_ms, search_end=end)
+
+    def _policy_first(self, session: SearchSession, seen: BestPlan) -> None:
+        """Begin at a learned policy's placement if every table stays whole: the other starts differ mostly in cuts."""
+        from shardwright.search.registry import strategy_named
+
+        task = seen.task
+        if all(task.constraints.of(table.name).sharding_types == ("table_wise",) for table in task.tables):
+            with suppress(InfeasibleTask):
+                policy = strategy_named("dreamshard")
+                session.adopt([policy.search(task, seen.cost_model, seed=seen.seed, deadline=seen.until(_OTHERS))])
 
     def _others(self, session: SearchSession, seen: BestPlan) -> None:
         """Try plans of few sharding types, and what `neuroshard` and `greedy` find."""

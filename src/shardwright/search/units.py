@@ -48,7 +48,7 @@ class Unit:
 
     def on(self, device: int) -> list[Shard]:
         """The unit's shards when it is placed on `device`."""
-        return [replace(block, devices=(device,)) for block in self.blocks]
+        return [Shard(it.table, it.rows, it.columns, (device,), it.row_order, it.tier) for it in self.blocks]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def take_apart(task: Task, *, cut_large: bool = True) -> Units:
     Raises:
         InfeasibleTask: a table fits no device in any allowed way, or colocated tables cannot stay whole.
     """
-    cuts = {table.name: _cut(task, table, cut_large) for table in task.tables}
+    memory = np.array(task.topology.memory_bytes)
+    cuts = {table.name: _cut(task, table, memory, cut_large) for table in task.tables}
     free: list[Unit] = []
     grouped: set[str] = set()
     for group in task.constraints.colocated_groups():
@@ -108,13 +109,13 @@ def halvings(task: Task, unit: Unit) -> Iterator[list[Shard]]:
             yield [replace(block, columns=(left, left + dim))]
 
 
-def _cut(task: Task, table: Table, cut_large: bool) -> Units:
+def _cut(task: Task, table: Table, memory: Ints, cut_large: bool) -> Units:
     limits = task.constraints.of(table.name)
     allowed = allowed_devices(task.topology, limits)
     if not cut_large and limits.allows("table_wise"):
         whole = Shard.whole(table, 0)
         return Units((Unit((whole,), allowed, shard_bytes(task, whole)),), ())
-    largest = int(np.array(task.topology.memory_bytes)[allowed].max())
+    largest = int(memory[allowed].max())
     tried = [kind for kind in PLACEABLE if limits.allows(kind)]
     single = {"table_wise": _whole, "column_wise": _column_blocks}
     for kind in tried:

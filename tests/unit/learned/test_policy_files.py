@@ -132,6 +132,6 @@ def test_a_policy_that_reads_other_prices_is_refused(tmp_path):
     policy = load_policy(bundled_policy("autoshard"), "autoshard")
     save_policy(replace(policy, metadata=policy.metadata | {"inputs": "prices 0"}), tmp_path / "old.safetensors")
     with pytest.raises(
-        InvalidInput, match="reads 'prices 0', this version offers 'prices 1'.*shardwright learn autoshard"
+        InvalidInput, match="reads 'prices 0', this version offers 'prices 2'.*shardwright learn autoshard"
     ):
         load_policy(tmp_path / "old.safetensors", "autoshard")

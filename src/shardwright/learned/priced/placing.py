@@ -9,13 +9,13 @@ import numpy as np
 from shardwright.arrays import Ints
 from shardwright.errors import InfeasibleTask
 from shardwright.learned.arrays import PlacementArrays
-from shardwright.learned.priced.policy import Floor, PricedPolicy, place
+from shardwright.learned.priced.policy import Placements, PricedPolicy, place
 from shardwright.learned.priced.task import PricedTask
 
 COPIES = 32
 """Most copies of a placement; the policy's likeliest choices and samples of it."""
-MOST_NUMBERS = 32_768
-"""Most units times devices times copies, so that large tasks take milliseconds too."""
+MOST_NUMBERS = 131_072
+"""Most units times devices times copies: as long as one placement of 1,000 units on 128 devices takes."""
 TRIES = 8
 """Most orders tried if memory is so tight that no copy places every unit."""
 
@@ -37,20 +37,20 @@ def placements(policy: PricedPolicy, priced: PricedTask, copies: int, seed: int,
     rng = np.random.default_rng(seed)
     arrays, order = priced.arrays, None
     for _ in range(TRIES + 1):
-        floor = place(policy, priced, rng, copies, order)
-        if floor.whole.any():
-            return _fastest_first(floor)
-        stuck = int(np.argmin(floor.assignment[0] >= 0))
+        placed = place(policy, priced, rng, copies, order)
+        if placed.whole.any():
+            return _fastest_first(placed)
+        stuck = int(np.argmin(placed.assignment[0] >= 0))
         if deadline is not None and time.monotonic() > deadline:
             break
         copies = max(copies, 2)
         order = _hardest_first(arrays) if order is None else np.concatenate([[stuck], order[order != stuck]])
-    raise InfeasibleTask(arrays.left_over(stuck, floor.assignment[0], "in the last of several orders"))
+    raise InfeasibleTask(arrays.left_over(stuck, placed.assignment[0], "in the last of several orders"))
 
 
-def _fastest_first(floor: Floor) -> list[Ints]:
-    ranked = np.argsort(floor.step, kind="stable")
-    found = {floor.assignment[copy].tobytes(): floor.assignment[copy] for copy in ranked if floor.whole[copy]}
+def _fastest_first(placed: Placements) -> list[Ints]:
+    ranked = np.argsort(placed.step, kind="stable")
+    found = {placed.assignment[copy].tobytes(): placed.assignment[copy] for copy in ranked if placed.whole[copy]}
     return list(found.values())
 
 

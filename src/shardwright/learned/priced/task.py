@@ -1,8 +1,9 @@
 """A task at the prices of its cost model: the cost that each unit adds to a device, and the even shares for comparison.
 
-Three phases count on a device: forward kernels, backward kernels, and links (both passes together). Kernel times come from sums of vectors
-(`cost.model.Pricing`), links from the bytes that a unit's holder sends. The *reference* of a phase is a lower limit for plans of whole
-tables: the even share of all devices, or the unit that takes longest. Policies see times over references, never milliseconds.
+Four phases count on a device: kernels and links, forward and backward. Kernel times come from sums of vectors (`cost.model.Pricing`), links
+from the bytes of values and ids that a unit's holder serves. Values leave and ids arrive in the forward pass; the busier direction counts.
+The *reference* of a phase is a lower limit for plans of whole tables: the even share of all devices, or the unit that takes longest.
+Policies see times over references, never milliseconds.
 
 Letters: n units, d devices, c fused calls, q numbers of a pricing vector.
 """
@@ -25,7 +26,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.sharding.work import ShardWork, shard_work
 
-PHASES = ("forward", "backward", "links")
+PHASES = ("forward", "backward", "forward links", "backward links")
 _LEAST_PART = 1e-3  # least reference of a phase, as a part of all references, so that times can be divided by it
 
 
@@ -38,10 +39,10 @@ class PricedTask:
         pricing: turns sums of vectors into kernel times.
         vectors: `(n, c, q)` the addition of each unit to each fused call.
         calls: `(n, c)` whether a unit takes part in a call.
-        links: `(n,)` ms that a unit adds to the links of its device, both passes together.
+        links: `(n, 3)` ms on the links that a unit's values, ids and gradients of values take.
         fixed_vectors: `(d, c, q)` the same of the settled shards.
         fixed_calls: `(d, c)` whether settled shards take part in a call.
-        fixed_links: `(d,)` ms of the settled shards' links.
+        fixed_links: `(d, 2)` ms of the settled shards' links, forward and backward.
         works: work of the blocks of all units.
     """
 
@@ -74,14 +75,14 @@ class PricedTask:
         vectors, fixed_vectors = (model.pricing.vectors(ledger.sums) for ledger in (of_units, of_devices))
         if not np.isfinite(vectors).all():
             raise ShardwrightError(f"cost model {model.name} predicted NaN or infinity; train it again")
-        served = np.zeros(len(arrays))
-        np.add.at(served, arrays.unit_of, [served_bytes(task, work)[0] for work in works[:own]])
+        served = np.zeros((len(arrays), 2))
+        np.add.at(served, arrays.unit_of, [served_bytes(task, work) for work in works[:own]])
         prices, peers = prices_of(task), peers_of(task.topology)
-        ms_a_byte = sum(float((peers * each).max()) for each in (prices.forward, prices.backward))
-        settled = sum(communication_ms(task, units.fixed)) if units.fixed else np.zeros(arrays.devices)
+        forward, backward = (float((peers * each).max()) for each in (prices.forward, prices.backward))
+        settled = np.array(communication_ms(task, units.fixed)) if units.fixed else np.zeros((2, arrays.devices))
         return cls(
-            arrays, model.pricing, vectors, of_units.present, served * ms_a_byte, fixed_vectors, of_devices.present,
-            np.asarray(settled), tuple(works[:own]),
+            arrays, model.pricing, vectors, of_units.present, served.take([0, 1, 0], axis=1) * [forward, forward, backward],
+            fixed_vectors, of_devices.present, np.ascontiguousarray(settled.T), tuple(works[:own]),
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -93,19 +94,26 @@ class PricedTask:
         found: Floats = times + calls.any(axis=-1, keepdims=True) * self.pricing.once
         return found
 
+    def on_links(self, links: Floats) -> Floats:
+        """`(..., 2)` ms forward and backward of devices that serve `(..., 3)` of `links`, while the others serve an even share."""
+        even = self.links.sum(axis=0) / self.arrays.devices
+        values, ids, gradients = np.moveaxis(links, -1, 0)
+        forward = np.maximum(values + even[1], even[0] + ids)
+        return np.stack([forward, np.maximum(gradients, even[2])], axis=-1)
+
     def alone(self) -> Floats:
-        """`(n, 3)` ms of a device that holds one unit, by phase."""
-        return np.column_stack([self.kernels(self.vectors, self.calls), self.links])
+        """`(n, 4)` ms that one unit takes on a device of its own, by phase; on links, beside an even share of the traffic."""
+        return np.hstack([self.kernels(self.vectors, self.calls), self.on_links(self.links)])
 
     def even(self) -> Floats:
-        """`(3,)` ms of a device that holds an even share of everything, by phase."""
+        """`(4,)` ms of a device that holds an even share of everything, by phase."""
         total, devices = self.vectors.sum(axis=0) + self.fixed_vectors.sum(axis=0), self.arrays.devices
         made: Bools = np.logical_or(self.calls.any(axis=0), self.fixed_calls.any(axis=0))
-        links = (self.links.sum() + self.fixed_links.sum()) / devices
+        links = self.on_links(self.links.sum(axis=0) / devices) + self.fixed_links.mean(axis=0)
         return np.append(self.kernels(total / devices, made), links)
 
     def references(self) -> Floats:
-        """`(3,)` ms that times are compared with, by phase: the even share, or the unit that takes longest; greater than 0."""
+        """`(4,)` ms that times are compared with, by phase: the even share, or the unit that takes longest; greater than 0."""
         found = np.maximum(self.even(), self.alone().max(axis=0, initial=0.0))
         floored: Floats = np.maximum(found, _LEAST_PART * found.sum() + 1e-12)
         return floored
@@ -133,9 +141,10 @@ class PricedTask:
         if not gates and rng.random() < _GATED:
             found = found._gated(rng)
         even = found.even()
-        if even[2] > 0:
-            scale = even[:2].sum() / even[2] * np.exp(rng.uniform(*np.log(_LINKS)))
-            found = replace(found, links=found.links * scale, fixed_links=found.fixed_links * scale)
+        if even[2:].sum() > 0:
+            scale = even[:2].sum() / even[2:].sum() * np.exp(rng.uniform(*np.log(_LINKS)))
+            ids = np.array([1.0, np.exp(_IDS * rng.standard_normal()), 1.0])
+            found = replace(found, links=found.links * scale * ids, fixed_links=found.fixed_links * scale)
         return found
 
     def _gated(self, rng: np.random.Generator) -> PricedTask:
@@ -172,4 +181,5 @@ class PricedTask:
 
 _UNITS, _PHASES = 0.3, 0.3  # standard deviations of the logarithms of the factors on units and on the two kernel phases
 _LINKS = 0.03, 2.0  # least and most time of links, in even shares of kernels
+_IDS = 0.7  # standard deviation of the logarithm of the factor on the bytes of ids
 _GATED, _GATE_SHARES = 0.5, (0.02, 0.6)  # how often gates are added, and what they add to an even share

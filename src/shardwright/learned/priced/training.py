@@ -1,6 +1,6 @@
 """Training of the policy on placements of priced tasks, several copies of each.
 
-Each round draws tasks, cost models and synthetic devices (`PricedTask.perturbed`), and samples placements by the policy's numpy code. The
+Each round draws tasks, cost models and synthetic devices (`PricedTask.perturbed`), and samples placements as a plan is made. The
 two strategies differ in their use of these placements:
 
 - DreamShard: REINFORCE. A decision is credited with the step time that it adds and, discounted, with the time that later ones add;
@@ -28,7 +28,17 @@ from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.autoshard.losses import v_trace
 from shardwright.learned.options import PricedOptions
 from shardwright.learned.policy_files import SavedPolicy
-from shardwright.learned.priced.policy import FACTS, FEATURES, FIRST_GAIN, HIDDEN, LOG_SCALE, RISE, Floor, PricedPolicy
+from shardwright.learned.priced.policy import (
+    FACTS,
+    FEATURES,
+    FIRST_GAIN,
+    HIDDEN,
+    LOG_SCALE,
+    RISE,
+    PricedPolicy,
+    longest_first,
+    place,
+)
 from shardwright.learned.priced.task import PricedTask
 from shardwright.learned.trainer import Trainer
 from shardwright.learned.worlds import SimulatedWorld, World
@@ -92,32 +102,20 @@ class Play:
 
 def play(policy: PricedPolicy, priced: PricedTask, copies: int, rng: np.random.Generator) -> Play:
     """Sample placements."""
-    floor = Floor(priced, copies)
-    n, devices, rows = len(priced), priced.arrays.devices, np.arange(copies)
-    seen = np.empty((n, copies, devices, len(FEATURES)), dtype=np.float32)
-    facts = np.empty((n, copies, len(FACTS)), dtype=np.float32)
-    able = np.empty((n, copies, devices), dtype=bool)
-    device, log_prob = np.empty((n, copies), dtype=np.int64), np.zeros((n, copies), dtype=np.float32)
-    lost = np.zeros(copies)
-    slowest = [np.maximum(floor.slowest.T, 1.0) @ floor.parts]
-    for step, unit in enumerate(floor.order().tolist()):
-        look, able[step] = floor.look(unit), floor.able(unit)
-        now = floor.seen(look)
-        seen[step], facts[step] = np.moveaxis(now[0], 0, 2), now[1]
-        logits = np.where(able[step], policy.logits(*now), -np.inf)
-        device[step] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-        possible = able[step].any(axis=1)
-        with np.errstate(invalid="ignore"):
-            top = logits.max(axis=1, keepdims=True)
-            chosen = logits[rows, device[step]] - top[:, 0] - np.log(np.exp(logits - top).sum(axis=1))
-        log_prob[step] = np.where(possible, chosen, 0.0)
-        floor.place(look, device[step], able[step])
-        lost += _UNPLACED * ~possible
-        slowest.append(np.maximum(floor.slowest.T, 1.0) @ floor.parts + lost)
-    slowest[-1] = floor.step + lost
-    gain = -np.diff(slowest, axis=0).astype(np.float32)
-    final = slowest[-1].astype(np.float32)
-    return Play(*(torch.from_numpy(each) for each in (seen, facts, able, device, log_prob, gain, final, lost == 0)))
+    found = place(policy, priced, rng, copies, record=True)
+    order = longest_first(priced)
+    able = np.isfinite(found.logits)
+    possible, device = able.any(axis=2), found.assignment.T[order]
+    with np.errstate(invalid="ignore"):
+        below = found.logits - found.logits.max(axis=2, keepdims=True)
+        chosen = np.take_along_axis(below, np.maximum(device, 0)[..., None], axis=2)[..., 0]
+        log_prob = np.where(possible, chosen - np.log(np.exp(below).sum(axis=2)), 0.0).astype(np.float32)
+    lost = np.cumsum(np.vstack([np.zeros(copies), _UNPLACED * ~possible]), axis=0)
+    slowest = np.maximum(found.slowest, 1.0) @ found.parts + lost
+    slowest[-1] = found.step + lost[-1]
+    gain, final = -np.diff(slowest, axis=0).astype(np.float32), slowest[-1].astype(np.float32)
+    arrays = (found.seen, found.facts, able, np.maximum(device, 0), log_prob, gain, final, lost[-1] == 0)
+    return Play(*(torch.from_numpy(each) for each in arrays))
 
 
 class NoBuffer:

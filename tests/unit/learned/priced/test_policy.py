@@ -5,30 +5,55 @@ import torch
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.learned.policy_files import SavedPolicy
 from shardwright.learned.priced.placing import copies_for, placements
-from shardwright.learned.priced.policy import Floor, PricedPolicy, place
-from shardwright.learned.priced.task import PricedTask
+from shardwright.learned.priced.policy import FEATURES, PricedPolicy, longest_first, place
+from shardwright.learned.priced.task import PHASES, PricedTask
 from shardwright.task import TableConstraint
 from shardwright.testing.tasks import impossible_task
 from tests.unit.learned.priced.made import mixed_task, models, policy_of, priced, random_network
 
 
 @pytest.mark.parametrize("name", ["h200", "cpu", "h100"])
-def test_numpy_and_torch_agree(name):
+def test_engine_and_torch_agree(name):
     network, task = random_network(), priced(mixed_task(), models()[name])
-    policy, floor = PricedPolicy(policy_of(network)), Floor(task, 3)
-    rng = np.random.default_rng(0)
-    for unit in floor.order():
-        look = floor.look(unit)
-        seen, facts = floor.seen(look)
-        assert np.isfinite(seen).all()
-        assert np.isfinite(facts).all()
-        ours = policy.logits(seen, facts)
-        with torch.no_grad():
-            theirs = network.logits(
-                torch.tensor(np.moveaxis(seen, 0, 2), dtype=torch.float32), torch.tensor(facts, dtype=torch.float32)
-            ).numpy()
-        np.testing.assert_allclose(ours - ours[:, :1], theirs - theirs[:, :1], rtol=1e-3, atol=1e-3)
-        floor.place(look, rng.integers(4, size=3), floor.able(unit))
+    found = place(PricedPolicy(policy_of(network)), task, np.random.default_rng(0), 3, record=True)
+    assert np.isfinite(found.seen).all()
+    assert np.isfinite(found.facts).all()
+    with torch.no_grad():
+        theirs = network.logits(torch.tensor(found.seen), torch.tensor(found.facts)).numpy()
+    ours = found.logits
+    np.testing.assert_allclose(ours - ours[..., :1], theirs - theirs[..., :1], rtol=1e-3, atol=1e-3)
+
+
+def test_inputs_are_what_they_are_called():
+    """Worked out again from the placement, by the task's own prices."""
+    task = priced(mixed_task(colocate=(("t0", "t1", "t2"),)), models()["h100"])
+    found = place(PricedPolicy(policy_of(random_network())), task, np.random.default_rng(0), 2, record=True)
+    order, devices, over, parts = longest_first(task), task.arrays.devices, 1 / task.references(), found.parts
+    sums, held = np.zeros((devices, *task.vectors.shape[1:])), np.zeros((devices, task.calls.shape[1]), dtype=bool)
+    links, slowest = np.zeros((devices, 3)), np.zeros(4)
+    for step, unit in enumerate(order):
+        before = np.hstack([task.kernels(sums, held), task.on_links(links)]) * over
+        slowest = np.maximum(slowest, before.max(axis=0))
+        with_unit = [
+            task.kernels(sums + task.vectors[unit], held | task.calls[unit]),
+            task.on_links(links + task.links[unit]),
+        ]
+        after = np.hstack(with_unit) * over
+        seen = dict(zip(FEATURES, found.seen[step, 1].T, strict=True))
+        for number, phase in enumerate(PHASES):
+            np.testing.assert_allclose(seen[f"{phase} with the unit"], np.minimum(after[:, number], 4), rtol=1e-5)
+            np.testing.assert_allclose(seen[f"{phase} before"], np.minimum(before[:, number], 4), rtol=1e-5, atol=1e-9)
+        rise = ((after**8 - before**8) @ parts).clip(1e-9)
+        np.testing.assert_allclose(seen["rise of the 8th powers"], np.log(rise) / 8, rtol=1e-3, atol=1e-3)
+        over_mean = after @ parts - (before @ parts).mean()
+        np.testing.assert_allclose(seen["time over the mean device"], over_mean, rtol=1e-4, atol=1e-5)
+        step_after = np.maximum(after, slowest) @ parts
+        np.testing.assert_allclose(seen["rise of the step"], step_after - step_after.min(), rtol=1e-4, atol=1e-5)
+        device = found.assignment[1, unit]
+        sums[device] += task.vectors[unit]
+        held[device] |= task.calls[unit]
+        links[device] += task.links[unit]
+    np.testing.assert_allclose(found.step[1], found.slowest[-1, 1] @ parts)
 
 
 def test_what_is_seen_does_not_depend_on_a_devices_own_scale():
