@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,9 +85,14 @@ def run(
         shardwright review torchrec_plan.json --task task.yaml --measure -o better.json
         shardwright review train.log --topology h100-8
     """
+    from shardwright.cost.for_task import for_task
+    from shardwright.cost.score import scored
     from shardwright.questions.review import review
     from shardwright.report.changes import marginals
+    from shardwright.search.solve import check_time_limit
 
+    begin = time.monotonic()
+    check_time_limit(time_limit)
     check_target(output, inputs=[plan, task, model])
     check_target(save_task, inputs=[plan, task, model, output])
     if measure:
@@ -99,12 +105,15 @@ def run(
         log.plan.task.save(save_task)
     cost_model = cost_model_for(model, given.task, task or plan)
     print_model_notes(cost_model, given.task, task or plan)
+    given.check()
+    priced = scored(given, for_task(cost_model, given.task))
+    savings = marginals(priced, cost_model)
     with progress("searching"):
         found = review(
             given,
             cost_model=cost_model,
             seed=seed,
-            time_limit=time_limit,
+            time_limit=None if time_limit is None else max(0.0, begin + time_limit - time.monotonic()),
             runs_on="auto" if document is None else "torchrec",
             move_cost=move_cost,
         )
@@ -113,7 +122,7 @@ def run(
     measured = _measured(found, rounds, device) if measure else []
     if measure:
         print_hardware_note(cost_model, device)
-    rows = _tables(found, marginals(found.plan, cost_model))
+    rows = _tables(found, savings)
     unlike = other_device(given.task.topology.device, device) if measure else None
     assumed = log.assumed if log else ()
     emit(

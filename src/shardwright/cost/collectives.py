@@ -73,10 +73,7 @@ class CollectivePrices:
 def prices_of(task: Task) -> CollectivePrices:
     """The prices of a task's collectives."""
     exchange = task.exchange
-    weighted = tuple(
-        any(table.weighted and table.pooled is pooled for table in task.tables) for pooled in (True, False)
-    )
-    return _prices(task.topology, VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values], weighted)
+    return _prices(task.topology, VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values], task.weighted)
 
 
 @lru_cache(maxsize=64)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from shardwright.cost.choice import resolve_cost_model
@@ -21,7 +23,9 @@ from shardwright.sharding.runtimes import RunsOn, other_runtime, preferred_runti
 
 _LEAST_GAIN = 1e-6  # of a step: less is rounding
 _HERE = 0.6  # share of the time limit for the plan's own runtime; the rest is the other one's
-_WORTH = 0.3  # least share of the time limit for the other runtime: on large tasks a search that starts later ends long after the limit
+_COMPARISON = 10  # times a difference of two plans: ranks renumbered, both priced, and the difference
+_WORTH = 0.3  # least share of the time limit for the other runtime
+_START = 6  # times a comparison: what a search of a large task takes to its first plan, and thus the least time for the other runtime
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Review:
         """Share of the step under review that the best plan saves."""
         return 1 - self.better_ms / self.step_ms if self.step_ms else 0.0
 
-    @property
+    @cached_property
     def diff(self) -> PlanDiff:
         """The bytes that devices must fetch to go from the plan to the better one."""
         return self.plan.diff(self.better)
@@ -90,7 +94,7 @@ def review(
         strategy: finds the better plan.
         cost_model: prices both plans; by default as for `plan`.
         seed: of the search.
-        time_limit: of the searches for both runtimes together, in seconds.
+        time_limit: of the searches for both runtimes and of comparing the plans, together, in seconds.
         runs_on: the runtime of the better plan; "auto" for that of the given one.
         move_cost: ms of step time that moving a GB counts for; the better plan then starts from the given one. None to plan anew.
 
@@ -103,21 +107,32 @@ def review(
     check_time_limit(time_limit)
     given.check()
     model = for_task(resolve_cost_model(cost_model, given.task), given.task)
+    after = _comparison_s(given) if time_limit is not None else 0.0
+    deadline = math.inf if time_limit is None else begin + time_limit - after
+    searching = max(0.0, deadline - time.monotonic())
+    both = searching * (1 - _HERE) >= after * _START
     found = find_plan(
         given.task,
         strategy=strategy,
         cost_model=model,
         seed=seed,
-        time_limit=None if time_limit is None else time_limit * _HERE,
+        time_limit=None if time_limit is None else searching * (_HERE if both else 1.0),
         runs_on=preferred_runtimes(given.task, runs_on, given)[0],
         start=None if move_cost is None else given,
         move_cost=move_cost or 0.0,
     )
-    left = None if time_limit is None else max(0.0, begin + time_limit - time.monotonic())
-    if left is not None and time_limit is not None and left < time_limit * _WORTH:
+    left = None if time_limit is None else max(0.0, deadline - time.monotonic())
+    if left is not None and (not both or left < searching * _WORTH):
         return replace(compared(given, found, model), looked_elsewhere=False)
     elsewhere = plan_elsewhere(found, strategy=strategy, cost_model=model, seed=seed, time_limit=left)
     return replace(compared(given, found, model), elsewhere=elsewhere)
+
+
+def _comparison_s(given: Plan) -> float:
+    """Seconds that it takes to compare a plan with another one: several times those of one difference of plans."""
+    begin = time.monotonic()
+    given.diff(given)
+    return _COMPARISON * (time.monotonic() - begin)
 
 
 def plan_elsewhere(

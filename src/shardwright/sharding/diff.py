@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardwright.errors import InvalidPlan
@@ -224,7 +224,8 @@ def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
 
 def moved_bytes(task: Task, carried: Carried, shards: Mapping[str, Sequence[Shard]]) -> int:
     """Bytes that devices must fetch to hold `shards` (by table) when they hold `carried`."""
-    return sum(move.bytes for name in carried.shards for move in _moves_of(task, name, carried, shards[name]))
+    tables = ((element_bytes(task, task.table_by_name[name]), old, shards[name]) for name, old in carried.shards.items())
+    return sum(round(elements * size) for size, old, new in tables for _, elements in _fetched(old, new))
 
 
 def element_bytes(task: Task, table: Table) -> float:
@@ -233,15 +234,21 @@ def element_bytes(task: Task, table: Table) -> float:
 
 
 def _moves_of(task: Task, name: str, carried: Carried, shards: Sequence[Shard]) -> list[Move]:
-    before, after = by_holder(carried.shards[name]), by_holder(shards)
-    moves = []
+    size = element_bytes(task, task.table_by_name[name])
+    fetched = _fetched(carried.shards[name], shards)
+    return [Move(name, rank, elements, round(elements * size)) for rank, elements in fetched]
+
+
+def _fetched(older: Iterable[Shard], newer: Iterable[Shard]) -> Iterator[tuple[int, int]]:
+    """Each device that must fetch elements of a table, by rank, and how many."""
+    before, after = by_holder(older), by_holder(newer)
     for rank in sorted(after):
-        # Blocks of one plan are disjoint, so the sum of pairwise overlaps counts what stays.
-        kept = sum(new.common(old) for new in after[rank] for old in before.get(rank, []))
-        elements = sum(shard.area for shard in after[rank]) - kept
+        elements = sum(shard.area for shard in after[rank])
+        if rank in before:
+            # Blocks of one plan are disjoint, so the sum of pairwise overlaps counts what stays.
+            elements -= sum(new.common(old) for new in after[rank] for old in before[rank])
         if elements:
-            moves.append(Move(name, rank, elements, _bytes(task, name, elements)))
-    return moves
+            yield rank, elements
 
 
 def _held_bytes(plan: Plan, name: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.errors import InvalidPlan
 from shardwright.linear_programs import Program
-from shardwright.sharding.diff import by_holder, carry, diff_plans, element_bytes
+from shardwright.sharding.diff import Carried, by_holder, carry, element_bytes, moved_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
@@ -31,7 +31,8 @@ def relabelled(plan: Plan, older: Plan) -> Plan:
     fixed = any(task.constraints.of(table.name).devices is not None for table in task.tables)
     if fixed or len(set(task.topology.memory_bytes)) > 1 or plan.shards == older.shards:
         return plan
-    rank_of = _best_ranks(_kept(plan, older), task.topology.devices_per_host)
+    carried = carry(older, task)
+    rank_of = _best_ranks(_kept(plan, carried), task.topology.devices_per_host)
     if (rank_of == np.arange(rank_of.size)).all():
         return plan
     found = replace(plan, shards=tuple(_renumbered(task, plan.shards, rank_of)), cost=None)
@@ -39,12 +40,12 @@ def relabelled(plan: Plan, older: Plan) -> Plan:
         found.check()
     except InvalidPlan:
         return plan
-    return found if diff_plans(older, found).moved_bytes < diff_plans(older, plan).moved_bytes else plan
+    return found if moved_bytes(task, carried, found.by_table) < moved_bytes(task, carried, plan.by_table) else plan
 
 
-def _kept(plan: Plan, older: Plan) -> Floats:
-    """`(devices, devices)` bytes of what each device of the plan holds that each device of the older one has."""
-    task, carried = plan.task, carry(older, plan.task)
+def _kept(plan: Plan, carried: Carried) -> Floats:
+    """`(devices, devices)` bytes of what each device of the plan holds that each device has already."""
+    task = plan.task
     kept = np.zeros((task.topology.devices, task.topology.devices))
     for name, before in carried.shards.items():
         size, held = element_bytes(task, task.table_by_name[name]), by_holder(before)

@@ -78,6 +78,14 @@ class Task:
         return {table.name: table for table in self.tables}
 
     @cached_property
+    def weighted(self) -> tuple[bool, bool]:
+        """Whether a pooled table, and whether a sequence table, has weighted lookups."""
+        pooled, sequences = (
+            any(table.weighted and table.pooled is kind for table in self.tables) for kind in (True, False)
+        )
+        return pooled, sequences
+
+    @cached_property
     def table_number(self) -> dict[str, int]:
         """The place of each table in `tables`, by name."""
         return {table.name: index for index, table in enumerate(self.tables)}
