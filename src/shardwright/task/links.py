@@ -23,7 +23,7 @@ class LinkSpeed:
     Attributes:
         latency_ms: fixed cost of the collective.
         bandwidth: bytes per second that a device sends; see `cost.collectives` for the bytes that count.
-        following_ms: fixed cost of a collective that follows another one at once; that of any other one if it is not known.
+        following_ms: fixed cost of a collective that follows another one at once; `latency_ms` if it is unknown.
     """
 
     latency_ms: float
