@@ -27,7 +27,7 @@ from shardwright.task.table import Table
 FORMAT = 1
 ENDING = ".ranks.safetensors"
 
-# Of a dealt segment, the hottest ranks that matter for an even share of lookups, by block.
+# hottest ranks kept for each block of a dealt segment: enough to spread lookups evenly
 _DEALT_ROUNDS = 64
 _ROUNDING = 1e-9  # relative; a bound may equal the step, summed in another order
 
@@ -70,7 +70,7 @@ def check_rows(found: RankMap, table: Table) -> None:
 
 
 def _told_apart(shards: Sequence[Shard]) -> int:
-    """How many of the hottest ranks of one table matter: all before its coldest segment, and 64 to a block if that is dealt out."""
+    """Number of a table's hottest ranks that the plan tells apart: all before the coldest segment, and 64 a block if that is dealt out."""
     layout = RowLayout.of(shards)
     start, parts = int(layout.starts[-1]), int(layout.parts[-1])
     return start + (_DEALT_ROUNDS * parts if parts > 1 else 0)
