@@ -72,7 +72,7 @@ class UserModel:
             return float("inf")
 
     def learned_on(self, machine: Fingerprint) -> bool:
-        """Whether the model was learned on this hardware with these libraries."""
+        """Whether the model was learned on hardware and libraries with this fingerprint."""
         return f"{self.metadata.get('hardware', '')}, ".startswith(f"{_decisive(machine)}, ")
 
 
@@ -319,7 +319,7 @@ def model_behind(plan: Plan) -> CostModel:
     """The model that priced a plan: the calibrated or published one, or the plug-in, that the plan names, else the default of its devices.
 
     Raises:
-        InvalidInput: there is none, or the plug-in cannot be loaded.
+        InvalidInput: no such model exists, or the plug-in cannot be loaded.
     """
     device, optimizer = plan.task.topology.device, plan.task.optimizer
     named = named_model(plan.cost_model, optimizer)
