@@ -82,7 +82,7 @@ class Way:
         table: the table.
         kind: what is cut.
         pieces: blocks it offers.
-        rules: which numbers of them make the table.
+        rules: the numbers of pieces that make the table.
         outputs: how the outputs of its pieces reach the devices.
     """
 
@@ -349,7 +349,7 @@ def _equal_columns(table: Table, limits: TableConstraint, ranks: Sequence[int], 
 
 
 _STEPS = 1e6  # a device's memory in the unit of its row: one byte too many is then far above the solver's tolerance
-_ORDERED = 6  # tables that tell equal devices apart
+_ORDERED = 6  # tables by which equal devices are ordered
 
 
 @dataclass(frozen=True, eq=False)
