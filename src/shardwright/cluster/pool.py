@@ -1,6 +1,6 @@
-"""A cluster and its pools of workers: each job goes to a free worker, and is done again if that worker dies.
+"""A cluster and its pools of workers: each job goes to a free worker, and another worker repeats it if that worker dies.
 
-    with open_cluster(address) as cluster, cluster.pool(factory) as pool:  # each worker makes a state by `factory()`, and keeps it
+    with open_cluster(address) as cluster, cluster.pool(factory) as pool:  # each worker makes a state with `factory()` and keeps it
         for job, result in pool.map(method, jobs):                         # method(state, job), in order of completion
             ...
 
@@ -29,7 +29,7 @@ State = TypeVar("State")
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-_LONGEST = 400  # most characters of the message that says how a worker died; its end says most
+_LONGEST = 400  # most characters of the message on a worker's death; the end of the message is kept
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Pool(Generic[State]):
             starting = {worker.__ray_ready__.remote(): worker for worker in self._workers}
             started, late = ray.wait([*starting], num_returns=len(starting), timeout=self.start_s)
             for ref in late:
-                why = f"did not start within {self.start_s:g} s; it needs a core that nothing else holds"
+                why = f"did not start within {self.start_s:g} s; it needs a core that is free of other work"
                 self._give_up(starting[ref], why)
             for ref in started:
                 try:
@@ -242,7 +242,7 @@ def _answers(worker: Any) -> bool:
 
 
 def _kill(worker: Any, job: Any = None) -> None:
-    """End a worker; with a job, that job alone: Ray starts the worker anew."""
+    """End a worker, or only its job if one is given: Ray then starts the worker anew."""
     import ray
 
     with suppress(Exception):  # the worker is already dead, or the cluster is gone
