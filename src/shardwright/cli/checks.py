@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STORE_FILES = (".sqlite", ".json")
 _DOCUMENTS = (".json", ".yaml", ".yml")
 _MOST_NAMED = 1000  # files; this also ends the search in a document that names itself
-_COMPARED_APART = ("tables", "topology", "constraints")  # fields of a task with a comparison of their own
+_COMPARED_APART = ("tables", "topology", "constraints")  # fields of a task that have a comparison of their own
 
 
 def measured_device(kind: str) -> str:

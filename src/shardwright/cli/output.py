@@ -1,4 +1,4 @@
-"""What commands print: a JSON document or tables on stdout, notes and a progress line on stderr."""
+"""The output of commands: a JSON document or tables on stdout, notes and a progress line on stderr."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class SearchProgress:
 def progress(title: str, total: float | None = None, detail: str = "") -> Iterator[Report]:
     """Show a line with a bar, a clock and a detail if stderr is a terminal; the line disappears when the work is done.
 
-    The clock ticks whatever the work does.
+    The clock ticks even if the work reports nothing.
 
     Args:
         title: name of the work.

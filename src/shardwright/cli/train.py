@@ -258,7 +258,7 @@ class Stores:
 def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hardware: bool) -> Stores:
     """Read sample stores and Parquet files; each store holds kernel samples, collectives, or both.
 
-    If several stores hold the same set, it is taken from the first: a set must not be both in the training and in the held-out samples.
+    A set that several stores hold is taken from the first, since a set must not be both in the training and in the held-out samples.
 
     Args:
         paths: folders and files.
