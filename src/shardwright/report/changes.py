@@ -258,7 +258,7 @@ def _replaced(plan: Plan, cost_model: CostModel, base: float, way: tuple[str, li
 
 
 def _lacking(plan: Plan, cost: PlanCost) -> int:
-    """Bytes that the most overfull device lacks; 0 if every device has room."""
+    """Bytes that the device most over its memory lacks; 0 if every device has room."""
     limits = plan.task.topology.memory_bytes
     return max(0, *(one.memory_bytes - limit for one, limit in zip(cost.devices, limits, strict=True)))
 
