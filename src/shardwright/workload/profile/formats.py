@@ -1,4 +1,4 @@
-"""What a reader of logs is, which columns hold embedding ids, and the reader of Parquet files.
+"""The interface of log readers, the columns that hold embedding ids, and the reader of Parquet files.
 
 Parquet files are read by row groups, and their footers are checked before they are trusted.
 """
@@ -30,7 +30,7 @@ _READ_AHEAD = 1 << 20
 
 @dataclass(frozen=True)
 class Reading:
-    """What a log does not say of itself.
+    """Properties that a log does not state.
 
     Attributes:
         list_separator: separator of the ids of a list in a CSV field; lists of integers are recognised without it.
@@ -142,7 +142,7 @@ class LogReader(ABC):
     pieces = 1
 
     def lookups(self, columns: Sequence[str]) -> int | None:
-        """Number of lookups in the columns; None if only reading the file would tell."""
+        """Number of lookups in the columns; None if only reading the whole file would show it."""
         return None
 
     @abstractmethod
@@ -232,7 +232,7 @@ class ParquetLog(LogReader):
         rows = 0
         batch_rows = self._batch_rows(columns, claimed, sum(int(chunk.num_values) for chunk in chunks))
         for batch in file.iter_batches(batch_rows, row_groups=[group], columns=list(columns)):
-            batch.validate(full=True)  # damage can leave indices without entries in their dictionary
+            batch.validate(full=True)  # a damaged file can have indices without entries in their dictionary
             rows += batch.num_rows
             yield batch
         if rows != claimed:

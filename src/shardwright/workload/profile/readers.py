@@ -1,6 +1,6 @@
 """Open logs, and cut them into the parts in which they are counted.
 
-Each part is counted by itself, in one process or in many, and parts are merged in the order of the log. The parts depend on the files
+Each part is counted separately, in one process or in many, and parts are merged in the order of the log. The parts depend on the files
 alone, not on the processes that count, so a log has exactly one profile.
 """
 
