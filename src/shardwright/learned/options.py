@@ -50,7 +50,7 @@ class LearningOptions(Options):
 
 @dataclass(frozen=True)
 class AutoShardOptions(LearningOptions):
-    """How AutoShard learns. Unless noted, the defaults are those of the paper and its public code.
+    """Options of AutoShard. Unless noted, the defaults are those of the paper and its public code.
 
     Attributes:
         steps: environment steps of the whole training. The paper makes 100,000. The default suits a simulated
@@ -164,13 +164,13 @@ class DreamShardOptions(LearningOptions):
 
 @dataclass(frozen=True)
 class PricedOptions(LearningOptions):
-    """How the policy that reads prices learns; see `priced.training`.
+    """Options of the policy that reads prices; see `priced.training`.
 
     Attributes:
         rounds: number of rounds.
         tasks: tasks per update.
         episodes: copies of each task's placement, which are compared; fewer for tasks of many tables and devices.
-        lag: updates per round, each with its own placements; the last update uses placements of a policy that many updates old.
+        lag: updates per round, each with its own placements; the last update uses placements of a policy `lag` - 1 updates older.
         perturbed: share of tasks that are priced as on a synthetic device.
         learning_rate: learning rate of Adam; falls linearly to 2%.
         entropy_weight: weight of the policy's entropy in the loss.
