@@ -18,14 +18,14 @@ from shardwright.arrays import Floats
 from shardwright.task.table import Table
 from shardwright.task.topology import Topology
 
-_TOO_FULL = 100.0  # how much worse a host is that has too little room
+_TOO_FULL = 100.0  # penalty of a host that has too little room
 
 
 def chosen_hosts(tables: Sequence[Table], towers: Mapping[str, tuple[str, str]], topology: Topology) -> dict[str, int]:
     """A host for each table of some towers, one for all tables of a tower.
 
     The load of a host is the share of its memory that its towers fill, and their share of the values that all towers look up, as a multiple
-    of the mean. The sum of squares over the hosts is least for each module, those with the largest weights first.
+    of the mean. For each module, those with the largest weights first, the hosts with the least sum of squared loads are chosen.
 
     Args:
         tables: all tables, those of a module's first tower first.

@@ -91,8 +91,8 @@ def possible_kernels(
 ) -> dict[str, tuple[str, ...]]:
     """The kernels of each sharding type that this topology and the table's buckets allow.
 
-    `key_value` needs an SSD. Virtual tables find their buckets by rank and world size, so they are row-wise if they may be. They are
-    chosen only if a table may have no other kernel. Row blocks on one host must be whole buckets.
+    `key_value` needs an SSD. Virtual tables find their buckets by rank and world size, so they are row-wise if their types allow it. They
+    are chosen only if the table may have no other kernel. Row blocks on one host must be whole buckets.
 
     Raises:
         PlannerError: no kernel is left, or there are fewer buckets than ranks.

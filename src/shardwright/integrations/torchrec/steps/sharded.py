@@ -82,7 +82,7 @@ class ShardedModel:
         """Shard the model of a task; every rank of the group must call this.
 
         Args:
-            task: the task; TorchRec sees its hosts, whatever machines the ranks run on.
+            task: the task; TorchRec sees its hosts, even if the ranks run on other machines.
             sharding_plan: how to shard it.
             member: this rank.
             module: tables with the initial weights; random weights by default.
