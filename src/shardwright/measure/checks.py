@@ -1,6 +1,7 @@
-"""Check a machine before collecting samples: whether its software fits together and its kernels are correct, and how fast it copies.
+"""Check a machine before collecting samples: matching versions of its software, correct kernels, and the speed of copies.
 
-`python -m shardwright.measure.checks -o FOLDER --device cuda` runs them. Exit code 1 means that something is wrong: collect nothing then.
+`python -m shardwright.measure.checks -o FOLDER --device cuda` runs them. Exit code 1 means that a check failed: do not collect samples
+then.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def environment(device: str, backend: str) -> dict[str, str]:
 
 
 def problems(facts: Mapping[str, str]) -> list[str]:
-    """The facts that do not fit together, each with its remedy."""
+    """The facts that contradict each other, each with its remedy."""
     found = []
     if facts["backend"] == "fbgemm":
         wanted = MATCHING_TORCH.get(".".join(facts["fbgemm"].split(".")[:2]))

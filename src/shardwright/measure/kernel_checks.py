@@ -120,7 +120,7 @@ def _outcome(
         return replace(nothing, fault=f"build: {said(error)}")
     try:
         return _checked(call, group, optimizer, arena.device, seed, nothing)
-    except Exception as error:  # record it, so that the other calls are still checked
+    except Exception as error:  # record the error, so that the other calls are still checked
         return replace(nothing, fault=said(error))
 
 

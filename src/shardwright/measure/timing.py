@@ -269,8 +269,8 @@ def time_parts(
 ) -> Timing:
     """Time the parts of a step on one batch after another, pass after pass.
 
-    The first warm-up run is not timed: it allocates, loads code and may wait for the device, so its host time says nothing about later
-    runs.
+    The first warm-up run is not timed: it allocates, loads code and may wait for the device, so its host time does not predict that of
+    later runs.
 
     Args:
         parts: functions of the number of the batch, called one after another in each run.
@@ -322,7 +322,7 @@ _SENTINEL_BAG = 16
 _READINGS_KEPT = 5_000  # some minutes of measuring: longer than the bursts of other tenants
 _FIRST_READINGS = 20  # number of readings before anything is measured
 _SENTINEL_RUNS = 2
-_ASSUMED_RUNS = 0.5  # sum of squares of the log states behind the assumption: that of the runs of a few visits
+_ASSUMED_RUNS = 0.5  # weight of the assumption: the sum of squares of the log states over the runs of a few visits
 _MOST_ELASTICITY = 1.5
 
 

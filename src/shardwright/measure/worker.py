@@ -1,7 +1,7 @@
 """The measuring process and its client: a `Worker` starts the process and requests visits.
 
-Measuring has its own process for two reasons: it runs on one pinned core with huge pages and one thread, whatever its user does; and a
-kernel that crashes harms nothing else.
+Measuring has its own process for two reasons: it runs on one pinned core with huge pages and one thread, independently of its user; and a
+kernel that crashes harms no other process.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def collect_collectives(
     Sample i depends only on the seed and i. Every 20th sample is measured a second time, ten samples later.
 
     Args:
-        collection: what to measure, and the store.
+        collection: the collectives to measure, and the store.
         timeout_s: longest time of a sample.
         progress: called after each measurement.
         group: options of the group; by default from the collection and the timeout.
