@@ -1,7 +1,7 @@
 """Child processes that serve requests: JSON documents, one per line, on standard input and output.
 
 A process ends when its standard input closes, so it does not outlive its user. Everything else that it or its libraries print goes to a
-log, whose last lines have the reason of its end.
+log, whose last lines usually show why it ended.
 """
 
 from __future__ import annotations
