@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tables.append((f"{hardware['processor']}: {first.num_rows} sets, {file.name}", COLUMNS, rows))
     command = command_of("cost_transfer", arguments)
     page = "cost_transfer_gpu" if options.gpu else "cost_transfer"
-    write_results(page, "Costs on a machine that no model knows", tables, command)
+    write_results(page, "Costs on a machine unknown to all models", tables, command)
 
 
 def _rows_of_gpu(table: pa.Table, device: str, sizes: Sequence[int], seeds: int) -> Iterator[list[object]]:

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     caption = f"Predicted for batches of {BATCH:,} samples, {SECONDS:.0f} s a search at most. Below 1, the cut by hand is better."
     results_table.write_results(
         "cut_by_hand",
-        "Tables cut by hand beside the search",
+        "Tables cut by hand against the search",
         [(caption, heads, rows)],
         results_table.command_of("cut_by_hand", arguments),
     )

@@ -185,17 +185,17 @@ def write(rows: list[dict[str, Any]], wanted: int, command: str) -> None:
         "median gap",
     )
     caption = (
-        f"{len(rows)} of {wanted} tasks. The default (`auto`, no time limit) beside the best plan of all other strategies "
+        f"{len(rows)} of {wanted} tasks. The default (`auto`, no time limit) against the best plan of all other strategies "
         f"({SECONDS:g} s each): {', '.join(RIVALS)}; on every tenth task {' and '.join(SLOW)} too. Above: the default's step "
-        "against the best of theirs; below zero where it is shorter than all."
+        "against the best of theirs; below zero if it is shorter than all."
     )
     of_beaten = ("task", "kind", "strategy", "default above it")
     tables = [
         (caption, heads, table),
-        ("Tasks on which another plan is better by more than that.", of_beaten, beaten or [["none", "", "", ""]]),
-        ("Whose plan the default returned.", ("strategy", "tasks"), [[str(name), count] for name, count in winners.most_common()]),
+        ("Tasks on which another plan is better by more than 0.2%.", of_beaten, beaten or [["none", "", "", ""]]),
+        ("Strategies whose plan was returned.", ("strategy", "tasks"), [[str(name), count] for name, count in winners.most_common()]),
     ]  # fmt: skip
-    results_table.write_results("default_plan", "Is the default the best there is?", tables, command)
+    results_table.write_results("default_plan", "Is the default the best strategy?", tables, command)
 
 
 if __name__ == "__main__":

@@ -138,8 +138,8 @@ _ABOUT = (
     "128 – 64 – 1), trained by TorchRec's DistributedModelParallel over gloo: tables by SGD, dense layers by DistributedDataParallel and "
     "Adam. Hosts are network namespaces of one machine; links are limited to their rate in each direction, and four ranks share two cores. "
     f"A rank has {SAMPLES} samples in a step, drawn before. Plans take turns, round by round, from the same weights and on the same "
-    "batches. Throughput is that of a round's batches at full speed, until the last rank has ended. The embedding step is the tables' "
-    "alone, predicted over links that were measured on the bed before, by a kernel model that knows another optimizer."
+    "batches. Throughput is that of a round's batches at full speed, until the last rank has ended. The embedding step is that of the "
+    "tables alone, predicted with links measured on the bed beforehand and a kernel model for another optimizer."
 )
 
 
@@ -183,8 +183,8 @@ def _throughput(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
             bed, rate, _ = one.case
             rows.append((bed, rate, ", ".join(one.names), f"{median(_rates(one)):,.0f}", f"{_spread(one):.1%}", *told))
     return ResultTable(
-        "Training throughput by bed (hosts × devices): the median over the rounds, how far the rounds lie apart (largest less smallest), "
-        "and how many times that of each planner's plan it is (median of the rounds' ratios).",
+        "Training throughput by bed (hosts × devices): the median over the rounds, the spread of the rounds (largest less smallest), "
+        "and the ratio to each planner's plan (median of the rounds' ratios).",
         ("bed", "links", "plan", "samples/s", "apart", *(f"over {name}" for name in PLANNERS)),
         rows,
     )
@@ -200,7 +200,7 @@ def _steps(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
             (bed, rate, ", ".join(one.names), f"{one.predicted:.2f}", f"{one.steps.step_ms:.2f}", f"{whole:.2f}", share)
         )
     return ResultTable(
-        "The embedding step beside the whole one, ms.",
+        "The embedding step and the whole step, ms.",
         ("bed", "links", "plan", "embedding step, predicted", "measured", "whole step", "embeddings' share"),
         rows,
     )

@@ -301,7 +301,7 @@ def device_table(found: Sequence[Measurement]) -> tuple[str, tuple[str, ...], li
     """Return the errors of single devices, for forward and backward."""
     import numpy as np
 
-    caption = "Single devices that hold something: predicted / measured − 1."
+    caption = "Single devices that hold shards: predicted / measured − 1."
     rows: list[tuple[str, ...]] = []
     held = [row for row in device_rows(found) if row["shards"]]
     for phase in ("forward", "backward"):

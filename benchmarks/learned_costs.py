@@ -46,7 +46,7 @@ class Case:
 
     Attributes:
         balanced: whether a heuristic made the placement.
-        occupied: `(d,)` devices that hold something.
+        occupied: `(d,)` devices that hold shards.
         true: true costs of the placement.
         said: predicted costs, by the name of the predictor.
     """
@@ -122,7 +122,7 @@ def write_page(cases: list[Case], options: argparse.Namespace, world: str, comma
     )
     caption = (
         f"World: {world}. {len(cases)} placements of unseen tables ({', '.join(setting.name for setting in options.settings)}), devices "
-        f"that hold something. Error: |predicted − true| / true. {noise} Kernels are measured, communication is computed from the topology."
+        f"that hold shards. Error: |predicted − true| / true. {noise} Kernels are measured, communication is computed from the topology."
     )
     rows = {
         "all": cases,
@@ -164,7 +164,7 @@ def error_rows(kind: str, cases: list[Case]) -> Rows:
 
 
 def values_of(case: Case, name: str, output: str) -> tuple[Floats, Floats]:
-    """Return true and predicted values of the devices that hold something, or of the whole placement."""
+    """Return true and predicted values of the devices that hold shards, or of the whole placement."""
     true, said = case.true[output], case.said[name][output]
     chosen = case.occupied if true.size > 1 or case.occupied.size == 1 else np.ones(1, dtype=bool)
     counted = chosen & (true > 0)

@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     learned = load_policy(bundled_policy("dreamshard"), "dreamshard").metadata
     versions = ", ".join(f"{name} {digest(bundled_policy(name))}" for name in ("autoshard", "dreamshard"))
     caption = (
-        f"Part of the way closed, by world; {options.tasks} tasks each of {SIZES[0][0]} to {SIZES[-1][0]} tables of the unseen half on "
+        f"Part of the gap to `certified` closed, by world; {options.tasks} tasks each of {SIZES[0][0]} to {SIZES[-1][0]} tables of the "
+        f"unseen half on "
         f"{SIZES[0][1]} to {SIZES[-1][1]} devices, whole tables. 100% is `certified` with {options.time_limit:g} s; {RULE} is a policy "
         f"before training. Policies {versions}, which learned from {learned['world'].removeprefix('simulated: ')}."
     )
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = [(caption, heads, rows), speed]
     if large:
         tables.append((
-            f"Large tasks, {options.large} each: part of the way closed, and milliseconds of a call in brackets.",
+            f"Large tasks, {options.large} each: part of the gap closed, and milliseconds of a call in brackets.",
             ("task", "heuristic / certified", *ASKED[:-1], "certified"),
             [(what, *large_cells(several)) for what, several in large.items()],
         ))  # fmt: skip

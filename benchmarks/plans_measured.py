@@ -107,7 +107,7 @@ def write_page(found: list[Measurement], model: CostModel, options: argparse.Nam
             f"Measured time on {devices} devices divided by another strategy's on the same task: under 1 is faster. Faster: share of "
             "the tasks. Interval: 95% of the median, by resampling tasks. Gain kept: measured over predicted gain, medians."
         )
-        totals = "Total work of all devices over that of `greedy` on the same task: what cuts and replicas add or save. Medians."
+        totals = "Total work of all devices over that of `greedy` on the same task: the work that cuts and replicas add or save. Medians."
         tables += [
             (caption, *main_table(of_size, getattr(model, "metadata", {}))),
             (gains, *gain_table(of_size)),

@@ -108,7 +108,7 @@ def outcome(task: sw.Task) -> dict[str, Any]:
 
 
 def write(rows: list[dict[str, Any]], command: str, made_up: int) -> None:
-    """Write the page of the finished ones of so many made-up tasks."""
+    """Write the page of the finished ones of so many synthetic tasks."""
     names = [name for name in RIVALS if any(name in row["steps"] for row in rows)]
     made = [row for row in rows if row["task"].startswith(MADE_UP) and row["steps"][OURS]]
     public = [row for row in rows if not row["task"].startswith(MADE_UP)]
@@ -120,7 +120,8 @@ def write(rows: list[dict[str, Any]], command: str, made_up: int) -> None:
         "Every planner on the same tasks",
         [
             (
-                f"{len(made)} of {made_up} made-up tasks. Step of `{OURS}` over the other planner's, geometric mean where both plan; "
+                f"{len(made)} of {made_up} synthetic tasks. Step of `{OURS}` over the other planner's, geometric mean over tasks that "
+                f"both planned; "
                 f"below 1 ours is shorter. All times are predicted by the bundled model of H100s and preset links. Time limits: {limits}.",
                 ("devices", "tasks", *names),
                 [[label, len(some), *(_mean(some, name) for name in names)] for label, some in groups],

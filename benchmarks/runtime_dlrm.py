@@ -121,8 +121,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> ResultTable:
             rate = samples / median(seconds)
             found.append((row["bed"], row["rate"], title, f"{rate:,.0f}", f"{apart:.0%}", f"{_ratio(row, title):.2f}"))
     return ResultTable(
-        "Training throughput by bed (hosts × devices): the median over the rounds, how far the rounds lie apart (largest less smallest), "
-        "and how many times that of the first entry it is (median of the rounds' ratios).",
+        "Training throughput by bed (hosts × devices): the median over the rounds, the spread of the rounds (largest less smallest), "
+        "and the ratio to the first entry (median of the rounds' ratios).",
         ("bed", "links", "entry", "samples/s", "apart", "over the first"),
         found,
     )

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found["shardwright", size] = [measured("shardwright", size, 0, options)]
     write_results(
         "torchrec_planning_speed",
-        "Planning for TorchRec: its planner and ours",
+        "Planning for TorchRec: TorchRec's planner and ours",
         [(caption(options), HEADS, [row_of(size, found, options) for size in (*options.both, *options.ours)])],
         command_of("torchrec_planning_speed", arguments),
     )

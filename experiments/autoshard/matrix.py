@@ -181,7 +181,7 @@ def balance_table(rows: Sequence[Row], parts: Iterable[Part]) -> ResultTable:
         "certified",
     )
     caption = (
-        "AutoShard's own measure, the degree of balance: kernel time of the device with the least over that of the device with the most, "
+        "AutoShard's own measure, the degree of balance: kernel time of the fastest over that of the slowest device, "
         "mean over tasks with its 95% interval (1 is even). Best sorted heuristic: the one with the highest mean of its column."
     )
     return ResultTable(caption, heads, [line for part in parts for line in _lines(rows, part)])
