@@ -212,13 +212,14 @@ def _preset(count: int, device: str, memory: float, *links: float) -> Topology:
 # of two hosts; all-reduces elsewhere. All other values are the vendors'. Memory is 85% of the card's: the rest is left to the dense layers,
 # activations and the allocator (TorchRec's default reservation is 15% too).
 #
-# Sources of the newer devices, as far as they differ from the above: - GB200, GB300: the domain of 72 is a host. GB300s: an all-to-all of
-# 64 (oracle-quickstart in that table) 667 GB/s, between two racks 24; GB200s have the same NVLink, and one 400 Gb NIC each, as H100s.
-# Memory: 13.4 and 20 TB a rack (NVIDIA). Latency: as B200s. - MI300X: 48 GB/s reach a peer over the one link of a pair (ROCm/rccl issue
-# 1210), so 7 peers take 336. MI350X: 56 GB/s a pair as measured (meta-pytorch/torchrec PR 4570), so 392; published all-to-alls of MI355Xs
-# reach 361. NICs of 400 Gb and latencies as H100s. - L40S, A10G: all traffic crosses the host's PCIe 4.0. All-to-alls of four RTX 4090s,
-# which have such links, reach 18 GB/s through host memory (NVIDIA/nccl issue 1603). G5 hosts have 40 Gb for four A10Gs, 100 Gb for eight
-# (AWS); two L40Ss share 200 Gb (naddod.com). Latencies: as RTX 2080 Tis.
+# Sources of the newer devices, as far as they differ from the above:
+# - GB200, GB300: the domain of 72 is a host. GB300s: an all-to-all of 64 (oracle-quickstart in that table) 667 GB/s, between two racks 24;
+#   GB200s have the same NVLink, and one 400 Gb NIC each, as H100s. Memory: 13.4 and 20 TB a rack (NVIDIA). Latency: as B200s.
+# - MI300X: 48 GB/s reach a peer over the one link of a pair (ROCm/rccl issue 1210), so 7 peers take 336. MI350X: 56 GB/s a pair as measured
+#   (meta-pytorch/torchrec PR 4570), so 392; published all-to-alls of MI355Xs reach 361. NICs of 400 Gb and latencies as H100s.
+# - L40S, A10G: all traffic crosses the host's PCIe 4.0. All-to-alls of four RTX 4090s, which have such links, reach 18 GB/s through host
+#   memory (NVIDIA/nccl issue 1603). G5 hosts have 40 Gb for four A10Gs, 100 Gb for eight (AWS); two L40Ss share 200 Gb (naddod.com).
+#   Latencies: as RTX 2080 Tis.
 PRESETS: dict[str, Topology] = {
     **{f"rtx2080ti-{count}": _preset(count, "rtx2080ti", 11e9, 12e9, 12e9, 0.03, 0.05) for count in (4, 8)},
     "v100-8": _preset(8, "v100", 32e9, 150e9, 12.5e9, 0.05, 0.035),
