@@ -123,7 +123,7 @@ def write_page(rows: Sequence[dict[str, Any]], model: CostModel | None, command:
     days = sorted({row["at"][:10] for row in rows})
     text = markdown(
         "Throughput of training a DLRM over slow links",
-        [_summary(by_case), _ABOUT, f"The losses of the plans differ by at most {largest:.1g} of a loss."],
+        [_summary(by_case), _ABOUT, f"The losses of the plans differ by at most a share of {largest:.1g}."],
         [_throughput(by_case), _steps(by_case)],
         command,
         f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · priced at commit {commit()} · {hardware()}",

@@ -118,7 +118,7 @@ def write_page(cases: list[Case], options: argparse.Namespace, world: str, comma
     noise = (
         "The second measurement is the same placements measured again: no prediction can be closer than that."
         if options.measured
-        else "The pre-trained model is the world here, so that its error is 0; --measured compares both with kernels."
+        else "The pre-trained model is the world here, so its error is 0; --measured compares both with kernels."
     )
     caption = (
         f"World: {world}. {len(cases)} placements of unseen tables ({', '.join(setting.name for setting in options.settings)}), devices "

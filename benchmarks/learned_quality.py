@@ -104,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     every = [each for several in found.values() for each in several]
     rows += [("unseen worlds", "no", *cells(unseen)), ("all worlds", "", *cells(every))]
     speed = (
-        "The same tasks: geometric mean of the step over `certified`'s, and milliseconds of a call, median and largest; one process.",
+        "The same tasks: geometric mean of the step over `certified`'s, and planning time of a task in ms, median and largest; one "
+        "process.",
         ("strategy", "step / certified", "median, ms", "largest, ms"),
         [speed_row(name, every) for name in ASKED],
     )

@@ -89,9 +89,10 @@ def write_page(rows: Sequence[dict[str, Any]], command: str) -> Path:
 
 
 _ABOUT = (
-    "The DLRM, its batches and the beds are those of `dlrm_throughput.md`; dense layers are averaged by DistributedDataParallel beside "
-    "TorchRec, and in one all-reduce beside the runtime. Entries take turns, round by round, from the same weights and on the same "
-    "batches; their losses differ by at most {apart:.1g} of a loss. The machine did other work at the time, so single figures are noisy."
+    "The DLRM, its batches and the beds are those of `dlrm_throughput.md`; gradients of dense layers are averaged by "
+    "DistributedDataParallel with TorchRec, and in one all-reduce with the runtime. Entries take turns, round by round, from the same "
+    "weights and on the same "
+    "batches; their losses differ by at most a share of {apart:.1g}. The machine did other work at the time, so single figures are noisy."
 )
 
 

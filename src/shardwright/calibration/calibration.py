@@ -392,7 +392,7 @@ class Calibrating(Interruptible):
 
     @property
     def _usual_s(self) -> float:
-        """Seconds that a set took on average."""
+        """Mean seconds that a set took."""
         return (monotonic() - self._ready) / max(1, len(self.observed.sets))
 
     def _enough(self, lacking: int, each: float) -> str:

@@ -28,7 +28,7 @@ _FOLDS = 4
 
 
 def with_cut_price(base: CostModel, task: Task, price: float) -> CorrectedModel:
-    """A model in which every shard costs a fixed price more, so that plans have fewer cuts.
+    """The model with a fixed price added to every shard, so that plans have fewer cuts.
 
     Args:
         base: the model.

@@ -107,7 +107,7 @@ class Certified:
     def search_from(
         self, task: Task, cost_model: CostModel, *, start: Plan, move_cost: float, seed: int, deadline: float | None
     ) -> Plan:
-        """Search from a plan; another plan counts as better only if it gains more than the price of its moves."""
+        """Search from a plan; another plan counts as better only if its gain exceeds the price of its moves."""
         return self._search(task, cost_model, WarmStart(task, cost_model, start, move_cost), seed, deadline)
 
     def _search(

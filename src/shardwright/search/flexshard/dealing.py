@@ -41,7 +41,7 @@ class Level:
 def cold_levels(room: Floats, need: float, most: int = 4) -> list[Level]:
     """Deal out cold rows of `need` bytes to devices with `(devices,)` bytes of room: as evenly as they fit, in few levels.
 
-    If the room does not suffice, all devices get more than their room, in proportion to it.
+    If the room is too small for all rows, each device gets more than its room, in proportion to it.
     """
     devices = room.size
     if most == 1 or need <= 0 or room.min() >= need / devices:

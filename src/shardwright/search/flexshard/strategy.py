@@ -55,7 +55,7 @@ class TierPlan:
 
     @cached_property
     def communication_ms(self) -> float:
-        """Slowest device's forward plus slowest device's backward communication."""
+        """Forward communication of the slowest device plus backward communication of the slowest device, in ms."""
         forward, backward = communication_ms(self.task, self.shards)
         return float(forward.max() + backward.max())
 

@@ -263,8 +263,8 @@ def _some(groups: Sequence[Group], most: int = 5) -> str:
 def prove_infeasible(task: Task) -> str | None:
     """The proof that no plan of the task exists; None if no proof was found.
 
-    A proof holds for every plan that the checker accepts, whatever strategy made it, so that no search is needed. None proves nothing:
-    packing is hard, and only bounds are checked.
+    A proof holds for every plan that the checker accepts, from any strategy, so no search is needed. If the result is None, a plan may or
+    may not exist: packing is hard, and only bounds are checked.
 
     1. Some table's smallest allowed block fits no device that the table may use, or no allowed way to shard it exists.
     2. Colocated tables need more devices than one of them may be spread over, or more memory than one device has.

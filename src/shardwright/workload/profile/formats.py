@@ -250,8 +250,8 @@ class ParquetLog(LogReader):
     def _short_texts(self, columns: Sequence[str], chunks: Sequence[Any]) -> list[str]:
         """Return the paths of text columns to read as dictionaries: those with a small chunk.
 
-        A dictionary is much faster for few distinct texts. A long text that is repeated a million times then does not take a
-        million times its size. But a dictionary grows with its row group, so columns with large chunks do not use one.
+        If few texts are distinct, a dictionary is much faster, and it stores a long text that occurs a million times only once. But a
+        dictionary grows with its row group, so columns with large chunks do not use one.
         """
         return [
             str(self._metadata.schema.column(position).path)
