@@ -89,7 +89,7 @@ class Visits:
         return self.pace.expected(wanted, [self._expected_ms(work) for work in wanted])
 
     def fits(self, works: Iterable[DeviceWork], until: float = math.inf) -> bool:
-        """Whether visits to all these works would end by `until`, and by the end of the time."""
+        """Whether visits to all these works would end by `until` and within the time limit."""
         return bool(monotonic() + self.expected_s(works).sum() <= min(until, self.until))
 
     def _expected_ms(self, work: DeviceWork) -> float:

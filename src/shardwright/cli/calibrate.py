@@ -142,7 +142,7 @@ def _document(found: Calibration) -> dict[str, Any]:
 
 
 def _views(found: Calibration) -> list[rich.table.Table | str]:
-    """The model's errors, what it covers, and its file."""
+    """The model's errors, its coverage, and its file."""
     if found.model is None or found.accuracy is None:
         off = f"the default model is {percent(found.before)} off on them (mean)" if found.before is not None else ""
         return [off] if off else []

@@ -156,7 +156,7 @@ def make_folder(path: Path, names: Iterable[str] = (), inputs: Iterable[Path | N
 
 
 def given_parameters(context: typer.Context) -> list[Any]:
-    """The parameters that the command line names, whatever their values, in the order of their declaration."""
+    """The parameters that the command line names, with any values, in the order of their declaration."""
     sources = [(one, context.get_parameter_source(str(one.name))) for one in context.command.params]
     return [one for one, source in sources if source is not None and source.name == "COMMANDLINE"]
 

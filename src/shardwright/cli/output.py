@@ -79,7 +79,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note on stderr, whatever characters it holds. A command prints a note once, however often it is called with it.
+    """Print a note on stderr, with any characters. A command prints each note once.
 
     All notes but errors also become `notes` of a JSON document.
     """

@@ -126,7 +126,7 @@ def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Ou
 def _caches(machines: Sequence[Fingerprint]) -> tuple[int, int]:
     """Cache sizes of a GPU as published, or of this machine if it measured all samples.
 
-    Otherwise they are common ones: a model must not depend on where it is trained.
+    Otherwise they are common sizes: a model must not depend on the machine that trains it.
     """
     from shardwright.cost.published import GPUS
     from shardwright.hardware import COMMON_CACHES, cache_bytes, cpu_model, gpu_model

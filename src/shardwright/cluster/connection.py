@@ -188,7 +188,7 @@ def _session(address: str, options: dict[str, Any]) -> Iterator[None]:
     local = options["address"] == "local"
     what = "Ray does not start here" if local else "cannot connect"
     remedy = "leave --ray out, or use a cluster that runs" if local else "is the cluster up?"
-    # Ray prints on stdout that a worker died, whatever its settings; stdout is for results.
+    # Ray prints on stdout that a worker died, with any settings; stdout is for results.
     silent = _changed(vars(worker), {"_worker_logs_enabled": False})
     # Makes a cluster of one node listen on the loopback interface; outside Linux, Ray does so by itself.
     loopback = _changed(vars(ray_constants), {"ENABLE_RAY_CLUSTER": False} if local else {})

@@ -7,8 +7,8 @@
 - Functions, jobs and results travel between processes. Define functions at the top level of a module that is installed on every node
   (`functools.partial` of one is fine); jobs and results must be plain data.
 - A job is taken from `jobs` only when a worker is free for it, so `jobs` may be endless.
-- If a worker dies, Ray restarts it on its node and does the job again (`max_restarts`, `max_task_retries`). If the node is gone, another
-  worker does the job. So a job must give the same result wherever and however often it runs, and must leave writing to the caller.
+- If a worker dies, Ray restarts it on its node and repeats the job (`max_restarts`, `max_task_retries`). If the node is lost, another
+  worker does the job. So a job must give the same result on every worker and every time, and must leave writing to the caller.
 - An exception that a job raises reaches the caller unchanged; the job is not tried again.
 - Leaving the loop or the `with` block, also by Ctrl-C, kills the jobs that still run.
 """
@@ -100,7 +100,7 @@ class Pool(Generic[State]):
         gpus: GPUs that each worker holds.
         retries: how often a job is started again after its worker died.
         start_s: seconds in which the workers must start; they wait while the cluster is busy with other work.
-        given_up: one line for each worker that did not start, or whose node is gone.
+        given_up: one line for each worker that did not start, or whose node was lost.
     """
 
     address: str
@@ -231,7 +231,7 @@ class Pool(Generic[State]):
 
 
 def _answers(worker: Any) -> bool:
-    """Whether a worker runs; waits until Ray has started it anew, or has found that its node is gone."""
+    """Whether a worker runs; waits until Ray has started it anew, or has found that its node is lost."""
     import ray
 
     try:
@@ -245,7 +245,7 @@ def _kill(worker: Any, job: Any = None) -> None:
     """End a worker, or only its job if one is given: Ray then starts the worker anew."""
     import ray
 
-    with suppress(Exception):  # the worker is already dead, or the cluster is gone
+    with suppress(Exception):  # the worker is already dead, or the cluster has ended
         if job is not None:
             ray.cancel(job)  # else Ray would do the job again
         ray.kill(worker, no_restart=job is None)

@@ -293,7 +293,7 @@ def given_cost_model(given: CostModel | str | Path, optimizer: Optimizer = "roww
 
 
 def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> CostModel:
-    """The cost model for a task, from what a caller may pass: a model, a file, a name, or None.
+    """The cost model for a task, from a caller's argument: a model, a file, a name, or None.
 
     None means the model calibrated on this machine, if this machine has the task's device type and the bundled model does not cover more
     of the task; otherwise it means the bundled model.

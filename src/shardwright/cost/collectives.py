@@ -9,7 +9,7 @@ features; a value takes v bytes on the wire, and V = B F C v.
     a replica on every device     all-reduce of the block's gradient
 
 Before the lookups, ids and lengths go to the holders by all-to-alls. A collective takes `latency + bytes / bandwidth` of its slower link
-class, where a device sends
+class. A device sends
 
     reduce-scatter, all-gather    inside its host V (n - 1) / n among n devices, and between hosts V (D - 1) / D / P: the P rings of a host
                                   share the crossing

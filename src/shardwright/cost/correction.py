@@ -109,7 +109,7 @@ class CorrectedModel(AddedModel):
 
     @property
     def cut_price(self) -> float:
-        """Forward plus backward ms that the correction adds for each further shard, whatever its size."""
+        """Forward plus backward ms that the correction adds for each further shard of any size."""
         return float((self.weights[:, -OWN_TERMS] * self.terms.units[:, 0]).sum())
 
     def drawn(self, rng: np.random.Generator) -> CorrectedModel:

@@ -233,7 +233,7 @@ def parts(works: WorkArrays, cache: float) -> Floats:
     Forward, one group of threads makes each bag, table by table, so every table has the caches to itself. Backward sorts the lookups of a
     call by row. A group of threads updates each row; a whole block of threads updates a row with a *long run* of 32 lookups or more, even
     if rows are short. Gradients are read from the cache as far as a table's gradients fit into it. Sequences of up to 32 columns have a
-    kernel of their own.
+    separate kernel.
 
     Args:
         works: n shards.

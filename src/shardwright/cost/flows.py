@@ -72,7 +72,7 @@ KINDS: tuple[tuple[Phase, Kind], ...] = (
 """The traffic of a step: ids to the holders, values back by all-to-alls or sums by reduce-scatters, their gradients, and gradients that
 replicas all-reduce."""
 SHARED: frozenset[Kind] = frozenset({"ids", "values", "gradients"})
-"""Kinds of the all-to-alls, which share the links of a pass; the others are collectives of their own."""
+"""Kinds of traffic by all-to-alls, which share the links of a pass; the other kinds use separate collectives."""
 
 
 @dataclass

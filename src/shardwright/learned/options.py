@@ -107,7 +107,7 @@ class AutoShardOptions(LearningOptions):
 
 @dataclass(frozen=True)
 class DreamShardOptions(LearningOptions):
-    """How DreamShard learns.
+    """Options of DreamShard.
 
     The defaults are not the paper's values, which `preset=published` takes; `benchmarks/learned_published.py` compares both.
 
@@ -193,7 +193,7 @@ class PricedOptions(LearningOptions):
 
 @dataclass(frozen=True)
 class PricedDreamShard(PricedOptions):
-    """How DreamShard learns to place by prices."""
+    """Options of DreamShard that learns to place by prices."""
 
     prefix: ClassVar[str] = "dreamshard: "
     strategy: ClassVar[str] = "dreamshard"
@@ -201,7 +201,7 @@ class PricedDreamShard(PricedOptions):
 
 @dataclass(frozen=True)
 class PricedAutoShard(PricedOptions):
-    """How AutoShard learns to place by prices."""
+    """Options of AutoShard that learns to place by prices."""
 
     prefix: ClassVar[str] = "autoshard: "
     strategy: ClassVar[str] = "autoshard"
@@ -211,12 +211,12 @@ class PricedAutoShard(PricedOptions):
 
 
 PolicyOptions: TypeAlias = AutoShardOptions | DreamShardOptions | PricedOptions
-"""Options of a policy's training, whatever the policy reads."""
+"""Options of a policy's training, for policies of both kinds."""
 
 
 @dataclass(frozen=True)
 class RnnOptions(Options):
-    """How the network of a task is trained, and for how long.
+    """Options of the training of a task's network.
 
     Attributes:
         updates: gradient steps.

@@ -138,7 +138,7 @@ def _encode(arrays: PlacementArrays, cost_model: CostModel) -> _Encoded:
 class MeasuredWorld:
     """A world that measures kernels on this machine, or on a cluster's, and derives communication from the topology.
 
-    The costs and the name are the same with and without a cluster of such machines, so a training may go on with or without one.
+    The costs and the name are the same with and without a cluster of such machines, so a training may continue with or without one.
 
     Attributes:
         device: "cpu" or "cuda".

@@ -64,12 +64,12 @@ def check_machine(
 ) -> list[str]:
     """Check environment and kernels, and measure copies; the results go to `checks.json` in the folder of the samples.
 
-    Does nothing if that file says that the same machine has passed.
+    Does nothing if that file shows that the same machine has passed.
 
     Args:
         folder: folder of the samples; made if it does not exist.
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag" or one's own as "package.module:ClassName"; by default fbgemm if it is installed.
+        backend: "fbgemm", "embedding_bag" or your own as "package.module:ClassName"; by default fbgemm if it is installed.
         seed: seed of the kernels' inputs; by default a new one.
         say: called with each line of the results.
 

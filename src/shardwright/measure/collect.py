@@ -63,7 +63,7 @@ def collect(
 
     Args:
         folder: the store; made if it does not exist.
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which is checked before samples are measured with
+        backend: "fbgemm", "embedding_bag", or your own as "package.module:ClassName", which is checked before samples are measured with
             it (`shardwright.measure.checks`); by default fbgemm if it is installed.
         seconds: stop after this time; by default when all samples are measured.
         policy: how often to repeat each measurement; by default the policy of the device.
@@ -73,7 +73,7 @@ def collect(
 
     Raises:
         InvalidInput: an option is out of range, or the store cannot be used.
-        MeasurementFailed: a kernel could not run (earlier measurements are kept), or one's own backend did not pass its checks.
+        MeasurementFailed: a kernel could not run (earlier measurements are kept), or your own backend did not pass its checks.
         ClusterFailed: no worker of the cluster is left.
     """
     collection = Collection(**options)

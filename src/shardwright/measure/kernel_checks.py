@@ -58,7 +58,7 @@ class Check:
         state: relative error of the updated optimizer state; 0 without state.
         untouched: whether rows that no lookup reached kept every bit.
         tolerance: largest relative error that passes.
-        forward_tolerance: largest error of the looked-up values that passes; these are usually fp32 whatever the type of the weights.
+        forward_tolerance: largest error of the looked-up values that passes; these are usually fp32 for all types of weights.
         fault: the error that prevented the comparison, else empty.
         refused: why a user's own backend does not build this call, else empty. Such calls cannot be measured.
     """

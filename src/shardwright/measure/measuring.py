@@ -169,7 +169,7 @@ class Measurer:
 
     Args:
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm if it is installed.
+        backend: "fbgemm", "embedding_bag", or your own as "package.module:ClassName"; by default fbgemm if it is installed.
         arena_bytes: room for the weights and optimizer state of one device.
         policy: how often batches are run; by default the policy of the device.
 

@@ -257,7 +257,7 @@ def work_of(drawn: TableSet) -> DeviceWork:
 
 @dataclass(frozen=True)
 class CollectSummary:
-    """What a store holds after collecting.
+    """The content of a store after collecting.
 
     Attributes:
         folder: the store.

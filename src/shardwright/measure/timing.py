@@ -44,7 +44,7 @@ _STATE_LASTS_S = 0.025
 
 @dataclass(frozen=True)
 class TimingPolicy:
-    """How often the batches of a measurement are run.
+    """Numbers of runs of a measurement's batches.
 
     Attributes:
         statistic: the pass over a batch that counts: "minimum" or "median".
@@ -227,7 +227,7 @@ class Timing:
 
 
 class Elasticity:
-    """How strongly each part of a run follows the machine's state; learned from runs of the same batch in different states.
+    """Response of each part of a run to the machine's state; learned from runs of the same batch in different states.
 
     Kernels that wait for memory follow it more closely than kernels that compute, and processors differ. So the exponents of forward and
     backward are learned apart, on the machine itself; each visit in a sample store keeps the two that it was converted with.
@@ -336,7 +336,7 @@ class Sentinel:
     """A small fixed kernel that measures the machine's state: a pooled lookup of all rows of a window in random order, twice.
 
     On a CPU each run uses the next window, of 8 MiB, of a large buffer. The window has long been untouched, so the first pass reads main
-    memory and the second pass the last-level cache, whatever a sample left in the caches.
+    memory and the second pass the last-level cache, independently of the data that a sample left in the caches.
     """
 
     def __init__(self, arena: Arena, clock: Clock) -> None:

@@ -36,7 +36,7 @@ class WorkerOptions:
 
     Attributes:
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which the process imports.
+        backend: "fbgemm", "embedding_bag", or your own as "package.module:ClassName", which the process imports.
         arena_bytes: room for the weights and optimizer state of one device.
         policy: how often batches are run; None for the policy of the device.
     """

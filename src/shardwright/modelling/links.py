@@ -1,9 +1,9 @@
 """Fit latency and bandwidth to measured collectives, and find the links of a cluster that were measured earlier.
 
-A collective takes max over {inside the host, between hosts} of latency + bytes / bandwidth, where a link class counts only if bytes travel
-over it. Inside hosts it is fitted to collectives of the devices of one host. Between hosts it is fitted to collectives of all devices, as
-far as they take longer than the bytes inside the hosts explain. All figures are non-negative. The loss is the relative error, and errors
-above 10% count less, so that a few disturbed runs do not dominate.
+A collective takes max over {inside the host, between hosts} of latency + bytes / bandwidth; a link class counts only if bytes travel over
+it. Inside hosts it is fitted to collectives of the devices of one host. Between hosts it is fitted to collectives of all devices, as far as
+they take longer than the bytes inside the hosts explain. All figures are non-negative. The loss is the relative error, and errors above 10%
+count less, so that a few disturbed runs do not dominate.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ Loss: TypeAlias = Literal["relative", "mse"]
 
 @dataclass(frozen=True)
 class NeuroShardOptions(Options):
-    """How to train.
+    """Options of the training.
 
     Attributes:
         epochs: passes over the training samples.

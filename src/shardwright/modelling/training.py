@@ -140,7 +140,7 @@ def width_of(device_kind: str) -> Width:
 
 @dataclass(frozen=True)
 class TrainingOptions(Options):
-    """How to train.
+    """Options of the training.
 
     Attributes:
         head: "convex" or "mlp".

@@ -36,7 +36,7 @@ _AT_ONCE = 16_384  # cells priced together: so few that their hidden units stay 
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """What each table adds to the times of a plan. A *cell* is a pair of a table and a device that holds a block of it.
+    """The times that each table adds to a plan. A *cell* is a pair of a table and a device that holds a block of it.
 
     Attributes:
         times: `(devices, 4)` ms of the phases, by the cost model that also priced the savings below.

@@ -39,7 +39,7 @@ class ShardedEmbeddings(torch.nn.Module):
     Sums have a fixed order. Tables that are whole, or cut by columns, give the same bits on any number of ranks. So do row blocks of
     sequence tables, and with `exact` those of pooled tables; else the sums of a bag's row blocks are added, which rounds differently.
     Gradients of a row are added lookup by lookup, rank after rank; those of replicas, and of repeated rows that travel once, are summed on
-    each rank first. A block of columns has a row-wise Adagrad state of its own, as in TorchRec.
+    each rank first. Each block of columns has a separate row-wise Adagrad state, as in TorchRec.
 
     Attributes:
         plan: the plan.
@@ -145,7 +145,7 @@ class ShardedEmbeddings(torch.nn.Module):
 
         Raises:
             InvalidInput: ids or lengths are wrong on some rank; raised on all ranks.
-            ShardwrightError: a rank is gone, or did not arrive within the timeout.
+            ShardwrightError: a rank has ended, or did not arrive within the timeout.
         """
         self._lookup.expect()
         batch = RankBatch.of(features, self.features, self.placement, self.ranks.device)

@@ -82,7 +82,7 @@ class Lookup:
         self._hops[0].expect()
 
     def ask(self, ranking: Ranking, batch: RankBatch) -> Journey:
-        """Tell the holders which rows are looked up.
+        """Send the looked-up rows' numbers to their holders.
 
         Args:
             ranking: the rank maps.

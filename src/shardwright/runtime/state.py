@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 
 class TableBlocks(torch.Tensor):
-    """A table's tensor as one rank holds it; it is a tensor to torch.distributed.checkpoint only, and cannot be computed with.
+    """A table's tensor as one rank holds it; torch.distributed.checkpoint takes it as a tensor, but it does not support computation.
 
     Attributes:
         table: name of the table.

@@ -97,7 +97,7 @@ class Sizes:
         """Divide questions from answers.
 
         Args:
-            groups: number of groups; the sizes go on with the answers of the groups of sums.
+            groups: number of groups; after them the sizes hold the answers of the groups of sums.
             rows: number of groups of rows, which come first and have one answer a question.
         """
         chosen = [*range(rows), *range(groups, len(self.sent))]

@@ -160,7 +160,7 @@ class FusedGreedy:
 
 
 KINDS = ("row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel")
-_BLOCKS_A_DEVICE = 2  # column blocks for each device, where tables are few
+_BLOCKS_A_DEVICE = 2  # column blocks for each device if tables are few
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ over its calls. A hidden unit of f costs m · max(0, a) = max over λ in [0, 1] 
     f(z_k)  ≥  c_k + s_k · z_k,    c_k = Σ_h λ_kh m_h b_h + bias of the head,    device  ≥  C + Σ_k s_k · z_k,
 
 where C is the least Σ c_k over the calls that a device may make: a call that is not made has neither c_k nor z_k. A call that holds only
-replicas on all devices is made by all devices or by none. Let U be the devices that make another call as well. If everything is
-replicated, that is one plan, and it is priced exactly. Otherwise the slowest device takes at least the mean of U, and each device of U
-pays for the replicas' calls and for at least one more. (Tables of different kinds need other calls of their own. Their number over D
-counts in C where it is more than one.) The step time is a sum over phases of maxima over devices, and a maximum is at least a mean. Of two
-link classes the slower counts. So for every mix of the link classes, and D devices all in U,
+replicas on all devices is made by all devices or by none. Let U be the devices that make another call as well. If everything is replicated,
+that is one plan, and it is priced exactly. Otherwise the slowest device takes at least the mean of U, and each device of U pays for the
+replicas' calls and for at least one more. (Tables of different kinds need separate calls. Their number over D counts in C if it exceeds
+one.) The step time is a sum over phases of maxima over devices, and a maximum is at least a mean. Of two link classes the slower counts. So
+for every mix of the link classes, and D devices all in U,
 
     step  ≥  C + latency + (1 / D) Σ over tables of price_λ(the way in which the plan makes the table)
 
@@ -38,7 +38,7 @@ largest over its pieces, and the smallest over the table's ways is a bound too. 
 
 Ranges. Let E be the kernel time of a plan: its slowest forward kernels plus its slowest backward kernels. If E is in [a, b], no piece of
 the plan keeps its device's kernels busy for more than b. And E is at least a and at least the mean device's kernels, so at least any mean
-of the two. Each range has a bound of its own over the pieces that are left, and the least of them holds for all plans.
+of the two. Each range has a separate bound over the remaining pieces, and the least of these holds for all plans.
 
 Holders. The bound so far considers the mean device, which has a share of every table. But a table that takes most of a device's time fits
 on few devices only as far as these have time left in every phase, and spreading it over many devices costs more. The mean device shows
@@ -113,7 +113,7 @@ _STALLED = 2
 _PROBES = 8
 _KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # weights of the mean device's kernels against the low end of a range
 _HOT = 0.25  # share of one device's step from which a table's holders are counted
-_CASES_MATTER = 0.05  # share of a step by which the latencies of cases must differ for each to get a proof of its own
+_CASES_MATTER = 0.05  # share of a step by which the latencies of cases must differ for each to get a separate proof
 _PARTS = 3  # of the proof of a case of sets of collectives: prices, kernels, holders
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 

@@ -268,7 +268,10 @@ class Certified:
 
 @dataclass(frozen=True)
 class _Restated:
-    """A search of the same tables under another statement of the task; its bound and its progress speak of that task, and are dropped."""
+    """A search of the same tables under another statement of the task.
+
+    Its bound and its progress belong to that statement, and are dropped.
+    """
 
     search_with: Certified
     name: str = "certified"

@@ -363,7 +363,7 @@ def _piece_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Load
 
 
 def _spread_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
-    """Loads of the smaller parts, or of the larger ones where these are less."""
+    """Loads of the smaller parts, or of the larger ones if these are less."""
     other = relaxation.other
     kernels = np.stack([relaxation.other_prices(slope).min(axis=0) for slope in slopes])
     return _loads(other.table, other.parts, other.holders, kernels, other.part_links.min(axis=0), relaxation, prices)

@@ -46,7 +46,7 @@ class HugeCTR:
     Attributes:
         hierarchical: whether hosts are filled (`hier_auto`), rather than devices (`auto`).
         columns: whether tables may be cut by columns too (`--use_column_wise_shard`).
-        bandwidth_ratio: bandwidth of a device's memory over that of its link to other hosts; HugeCTR's benchmarks say 60 for H100s.
+        bandwidth_ratio: bandwidth of a device's memory over that of its link to other hosts; HugeCTR's benchmarks use 60 for H100s.
         work_ratio: bytes that the memory moves for a lookup, over those that travel.
         rounds: cuts that are tried.
         name: name of the strategy.

@@ -12,7 +12,7 @@ cost is of the device before the piece comes, as in the public code. The placeme
 
 By default, the score of a placement (option `score`) is the published embedding cost: the largest, over devices, of kernels + forward
 all-to-all + backward all-to-all. A cost model with NeuroShard's communication networks prices the all-to-alls as in the paper, where a
-device starts the forward one late by what its kernels + backward all-to-all take longer than the fastest device's. Other cost models leave
+device starts the forward one late by the time that its kernels + backward all-to-all exceed the fastest device's. Other cost models leave
 communication to the link model, which has no start delays. The score "step" is `step_ms` instead: the sum over the four phases of the
 maximum over devices, for a step in which all devices wait for each other at every exchange.
 
@@ -121,7 +121,7 @@ class Pieces:
         dims: `(r,)` columns; of a colocated group, of its tables together.
         served: `(r, 2)` bytes of values and of ids.
         unit: `(r,)` the unit that the piece is of.
-        forbidden: `(u, d)` where no piece of a unit may lie.
+        forbidden: `(u, d)` devices that may hold no piece of a unit.
         rivals: `(u, u)` which units may not share a device; `(0, 0)` if all may.
         mix: `(2, h)` see `cost.model`.
         gates: `(1,)` number of gates, see there.
@@ -547,7 +547,7 @@ def _with_joined(pieces: Pieces, state: Ints, groups: list[list[int]]) -> tuple[
     dims = [int(pieces.dims[state[group]].sum()) for group in groups]
     joins = [[_columns(pieces.units.free[owner], 0, dim)] for owner, dim in zip(owners, dims, strict=True)]
     (joined, _), (devices, before) = pieces.encoder.encode(joins), pieces.counts.shape
-    # Sequences of a width that no piece had are in calls of their own.
+    # Sequences of a width that no piece had are in separate calls.
     new = devices, len(pieces.encoder.calls) - before
     own = PieceCosts(Added(pieces.part, pieces.call, pieces.vectors), pieces.bytes, pieces.served)
     added, memory, served = own.then(joined)

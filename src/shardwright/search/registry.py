@@ -34,7 +34,7 @@ _APART: tuple[Strategy, ...] = (Exact(), _MIP, RecShard(), *UNIFORM, *_OF_HUGECT
 _UNLISTED: dict[str, Strategy] = {strategy.name: strategy for strategy in _APART}
 """Known by name, but not listed: `exact` is for small tasks, the others are for comparisons."""
 _RIVALS = ("torchrec",)
-"""Names of this package's own plug-ins that run third-party planners. They take seconds to minutes, and need packages of their own."""
+"""Names of this package's own plug-ins that run third-party planners. They take seconds to minutes, and need further packages."""
 
 
 def register(strategy: Strategy) -> Strategy:

@@ -62,7 +62,7 @@ class Relaxation:
         catalog: the ways of every table.
         legal: `(pieces,)` whether each piece may be used.
         other_legal: `(others,)` whether each of the other ways may be used.
-        low_rows: pieces that may be a row shorter than the catalog says.
+        low_rows: pieces that may be a row shorter than the catalog states.
         low: the costs of these pieces if they are a row shorter.
         other: the ways that use several devices at once.
         case: the case of sets of collectives whose ways alone are left; None for all.
@@ -92,18 +92,18 @@ class Relaxation:
 
     @property
     def tables(self) -> int:
-        """How many tables there are."""
+        """Number of tables."""
         return len(self.catalog.task.tables)
 
     @property
     def calls(self) -> int:
-        """How many kinds of fused calls serve the ways."""
+        """Number of kinds of fused calls that serve the ways."""
         return self.catalog.tables.calls
 
     def _least_made(self) -> float:
         """1 or more, or 0 if there are no calls outside `everywhere`.
 
-        Tables whose ways have no call in common, directly or through other tables, each need a call of their own on some device.
+        Tables whose ways have no call in common, directly or through other tables, each need a separate call on some device.
         """
         if self.everywhere.size == self.calls:
             return 0.0
@@ -454,7 +454,7 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
 
 
 def row_ways(topology: Topology, count: int, pooled: bool) -> tuple[Way, ...]:
-    """How the outputs of `count` equal row blocks may reach the devices; see `cost.collectives`."""
+    """The ways in which the outputs of `count` equal row blocks may reach the devices; see `cost.collectives`."""
     if not pooled:
         return ("all_to_all",)
     if count == topology.devices:

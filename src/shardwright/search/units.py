@@ -189,7 +189,7 @@ def _on_many(task: Task, table: Table, kind: str) -> Units | None:
 
 
 def _units(task: Task, shards: list[Shard], allowed: Bools, largest: int) -> Units | None:
-    """The shards as units of their own; None if one of them does not fit the largest device."""
+    """The shards as separate units; None if one of them does not fit the largest device."""
     units = [Unit((shard,), allowed, shard_bytes(task, shard)) for shard in shards]
     return Units(tuple(units), ()) if all(unit.bytes <= largest for unit in units) else None
 

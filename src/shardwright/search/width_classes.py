@@ -17,7 +17,7 @@ from shardwright.linear_programs import INFINITE, quiet_solver
 from shardwright.search.holders import Holders, Loads
 
 _MOST = 250  # vectors of devices by class: all of 8 devices
-_GROUPS = 40  # of tables, each with cutting planes of its own
+_GROUPS = 40  # groups of tables, each with separate cutting planes
 _CLOSE = 5e-4  # share of the bound: distance of the planes from the best weights at which the search ends
 _CUTS = 24  # most cutting planes a group for a vector
 

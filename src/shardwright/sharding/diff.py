@@ -133,7 +133,7 @@ class Move:
 
 @dataclass(frozen=True)
 class TableChange:
-    """How one table that both plans have changes.
+    """The change of a table that both plans have.
 
     Attributes:
         table: its name.

@@ -229,9 +229,7 @@ def _cost(content: _PlanFile, devices: int) -> PlanCost | None:
 
 def _check_bound(bound_ms: float | None, cost: PlanCost | None) -> None:
     if bound_ms is not None and cost is not None and bound_ms > cost.step_ms * (1 + _ROUNDING):
-        raise InvalidPlan(
-            f"bound_ms is {bound_ms}, above the step of {cost.step_ms} ms that its devices say; plan again"
-        )
+        raise InvalidPlan(f"bound_ms is {bound_ms}, above the step of {cost.step_ms} ms of its devices; plan again")
 
 
 def _check_text(content: _PlanFile) -> None:

@@ -33,7 +33,7 @@ _LEAST_WIRE_BYTES = 2  # of a value or gradient that shardwright.runtime sends
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a table is sharded, in TorchRec's terms.
+    """The sharding of a table in TorchRec's terms.
 
     Attributes:
         kind: TorchRec's sharding type.

@@ -31,7 +31,7 @@ class Shard:
 
     Attributes:
         table: name of the table.
-        rows: half-open range of rows, counted as `row_order` says.
+        rows: half-open range of rows, counted in `row_order`.
         columns: half-open range of columns.
         devices: ranks that hold the block, ascending; more than one means replicas.
         row_order: whether row ranges count ids ("id") or rows sorted hottest first ("hotness").
@@ -151,7 +151,7 @@ def even_cuts(length: int, parts: int) -> list[int]:
 
 
 def equal_sizes(rows: int, count: int, *, as_torchrec: bool = True) -> list[tuple[int, int, int, int]]:
-    """How to cut rows into `count` equal blocks: rows and number of the larger blocks, then of the smaller ones.
+    """The cut of rows into `count` equal blocks: rows and number of the larger blocks, then of the smaller ones.
 
     Blocks differ by one row at most. If `count` does not divide the rows, TorchRec's cut differs: blocks of ceil(rows / count) rows, one
     with the rest, and empty ones.
@@ -196,7 +196,7 @@ class RowLayout:
         return cls(starts, parts, np.cumsum(parts) - parts, tuple(sorted(segment_of)))
 
     def locate(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Find the place of `(n,)` rows, given as ids or as ranks by hotness, as the shards' row order says.
+        """Find the place of `(n,)` rows, given as ids or as ranks by hotness, depending on the shards' row order.
 
         Returns:
             `(n,)` number of the row range in `ranges`, and `(n,)` row within that range.

@@ -61,7 +61,7 @@ class LoggedTable:
         weighted: whether lookups have weights.
         kernel: the compute kernel.
         storage: bytes of device memory by TorchRec's estimate; None if the release does not print it.
-        line: where the row begins in the log, from 1.
+        line: line of the log in which the row begins, from 1.
     """
 
     name: str
@@ -83,7 +83,7 @@ class StatsTable:
     """The content of one table of statistics.
 
     Attributes:
-        line: where it begins in the log, from 1.
+        line: line of the log in which the table begins, from 1.
         tables: the embedding tables, in the order of the log.
         ranks: number of devices.
         batch_size: samples of each device in a step.
@@ -325,7 +325,7 @@ def _checked(rows: list[LoggedTable], ranks: int, where: str) -> list[LoggedTabl
 
 
 def _in_batch(table: LoggedTable, batches: list[int], batch_size: int) -> LoggedTable:
-    """The table, with lookups counted in samples of the step's batch if its features have batches of their own."""
+    """The table, with lookups counted in samples of the step's batch if its features have separate batches."""
     if len(batches) != len(table.lookups) or set(batches) == {batch_size}:
         return table
     return replace(

@@ -45,7 +45,7 @@ class LoggedPlan:
     Attributes:
         plan: the plan of its task; not scored.
         document: the plan as `save_sharding_plan` writes it.
-        assumed: assumptions about what the log lacks, each in a few words.
+        assumed: assumptions that replace information missing from the log, each in a few words.
     """
 
     plan: Plan

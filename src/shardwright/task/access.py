@@ -1,4 +1,4 @@
-"""How the accesses of a table spread over its rows, sorted hottest first.
+"""The distribution of a table's accesses over its rows, sorted hottest first.
 
 An `AccessProfile` is the cumulative share of accesses in about 100 points; between two points the density is constant. For any batch and
 any range of rows it yields the expected distinct rows and the 17 reuse bins of the papers (see `REUSE_EDGES`).

@@ -165,7 +165,7 @@ def _count_in(value: object) -> Decimal | None:
 
 
 def known_name(value: object, known: Collection[str], also: Mapping[str, str] | None = None) -> str | None:
-    """Return the known name that a text spells, whatever its case and whether words are joined by "-", "_" or a blank.
+    """Return the known name that a text spells, in any case and with "-", "_" or a blank between words.
 
     Args:
         value: value from a caller.

@@ -68,8 +68,8 @@ def variable_batches(constraints: Iterable[ParameterConstraints | None], batch_s
 def searched_types(table: ShardableTable, given: ParameterConstraints | None, types: Sequence[str]) -> tuple[str, ...]:
     """The sharding types that a search may choose for a table, among those that it may take.
 
-    TorchRec trains replicas by the model's dense optimizer, whatever optimizer the table names. A table that names one has replicas only if
-    its constraints name data_parallel, or no other type is left.
+    TorchRec trains replicas with the model's dense optimizer, even if the table names another one. A table that names one has replicas only
+    if its constraints name data_parallel, or no other type is left.
     """
     asked = given is not None and _REPLICAS in (given.sharding_types or ())
     others = tuple(kind for kind in types if kind != _REPLICAS)

@@ -1,8 +1,8 @@
 """Choose a host for each tower, and for each table that may only have column blocks inside one host.
 
 A sharded tower exchanges embeddings inside one host, so all of its tables lie there. TorchRec's planner places them together by
-`ShardingOption.dependency`. Outputs of a sharded `EmbeddingTowerCollection` come host by host, whatever the order of its towers: the
-hosts of its towers therefore ascend, so that outputs have the same order with and without sharding.
+`ShardingOption.dependency`. Outputs of a sharded `EmbeddingTowerCollection` come host by host, for any order of its towers: the hosts of
+its towers therefore ascend, so that outputs have the same order with and without sharding.
 
 Hosts are chosen before the search, and its bound holds for this choice.
 """
@@ -66,7 +66,7 @@ def _looked_up(tables: Sequence[Table]) -> float:
 
 
 def _load(filled: Floats, busy: Floats, room: Floats | float) -> Floats:
-    """Loads of hosts; high where there is too little room."""
+    """Loads of hosts; high for a host with too little room."""
     full = filled / room
     loads: Floats = (busy + full) * np.where(full > 1, _TOO_FULL, 1.0)
     return loads

@@ -61,7 +61,7 @@ def bandwidth_of(kernel: str, topology: TorchRecTopology) -> float:
 
 
 def store_cache_bytes(place: TablePlace) -> int:
-    """Bytes of device memory that each shard of a table takes as cache of a key-value store, however large the shard is."""
+    """Bytes of device memory that each shard of a table takes as cache of a key-value store; the same for shards of any size."""
     params, fused = place.given.key_value_params if place.given else None, place.found.fused
     megabytes = (params.max_l1_cache_size if params else None) or fused.get("max_l1_cache_size") or 0
     share, tensor = float(fused.get("cache_load_factor", KV_CACHING_RATIO)), place.found.tensor

@@ -27,7 +27,7 @@ from shardwright.task.topology import Topology
 
 PROGRAM = "shardwright.integrations.torchrec.strategy"
 _START_S = 30.0  # to import torch and TorchRec on a busy machine
-_INSTALL = "install it as the README says ('Installing': TorchRec goes without its own dependencies)"
+_INSTALL = "install it as described in the README ('Installing': TorchRec without its own dependencies)"
 
 SHARDING_TYPES = {
     "data_parallel": "data_parallel",

@@ -297,7 +297,10 @@ def _room(problem: TorchRecProblem) -> dict[str, int]:
 
 
 def _needs(problem: TorchRecProblem) -> dict[str, int]:
-    """Fewest bytes that the tables need where they must lie, and of those that may lie on devices or hosts; virtual tables need none."""
+    """Fewest bytes of the tables that must lie on devices, hosts or SSDs, and of those that may lie on devices or hosts.
+
+    Virtual tables need none.
+    """
     task, forced, needs = problem.task, demanded(problem), {"device": 0, "ddr": 0, "ssd": 0, "either": 0}
     for table in task.tables:
         place, kernel = problem.places[table.name], forced[table.name].kernel if table.name in forced else None

@@ -219,7 +219,7 @@ def learn_from(
 
 
 def choices(network: PricedNetwork, each: Play) -> tuple[Tensor, Tensor]:
-    """`(t, k)` log probability of the chosen devices, and `(t, k)` entropy; 0 where there was no choice."""
+    """`(t, k)` log probability of the chosen devices, and `(t, k)` entropy; 0 without a choice."""
     possible = each.able.any(dim=2)
     able = each.able | ~possible[..., None]
     logs = (

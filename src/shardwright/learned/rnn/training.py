@@ -240,7 +240,7 @@ def train_placement(
 ) -> Ints | None:
     """Train on one task, and return the best plan that training saw. The last plan considered is the trained network's own.
 
-    Training draws at least one batch of plans, whatever the deadline.
+    Training draws at least one batch of plans, even after the deadline.
 
     Args:
         arrays: the task, with at least one unit.

@@ -37,7 +37,7 @@ _GRACE_S = 10.0  # after the timeout; by then the parent process should have end
 
 @dataclass(frozen=True)
 class RunPolicy:
-    """How often a collective is run; the defaults are NeuroShard's.
+    """Numbers of runs of a collective; the defaults are NeuroShard's.
 
     Attributes:
         warm_up: runs that are not counted.

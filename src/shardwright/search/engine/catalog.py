@@ -232,7 +232,7 @@ def _spreads(task: Task, tables: Tables) -> Spreads:
 
 
 def _outputs(task: Task, table: int, way: Dealt) -> Way:
-    """How the outputs of a spread reach the devices; see `cost.collectives.way_of`."""
+    """The way in which the outputs of each spread reach the devices; see `cost.collectives.way_of`."""
     if way.copies:
         return "data_parallel"
     if not task.tables[table].pooled:
@@ -481,7 +481,7 @@ class Assembly:
         return found
 
     def units(self, form: int) -> int:
-        """How many units a form cuts its item into."""
+        """Number of units into which a form cuts its item."""
         return int(self.arrays.first[form + 1] - self.arrays.first[form])
 
     def forms_of(self, item: int) -> list[int]:

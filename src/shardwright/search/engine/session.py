@@ -153,7 +153,7 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
 
 
 def _prices(assembly: Assembly, prices: Prices) -> tuple[Floats, Floats]:
-    """Ms times devices of pieces, infinite where they may not be, and of spreads."""
+    """Ms times devices of pieces, infinite if they are not allowed, and of spreads."""
     arrays, served = assembly.arrays, served_price(assembly.task, prices)
     pieces = Added(arrays.part, arrays.call, arrays.vectors).priced(prices.vector)
     pieces += arrays.served @ [served[:2].sum(), served[2]]
@@ -211,7 +211,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Start:
-    """How to make a first solution.
+    """Rules for a first solution.
 
     Attributes:
         limit: largest peak share of a piece or a spread; an item that cannot meet it takes its way with the least.
@@ -285,7 +285,7 @@ def _largest(values: Floats) -> float:
 def filled(assembly: Assembly) -> tuple[Solution, int]:
     """Make a first solution for tight memory: fill devices up.
 
-    Items that cannot be cut come first, then the others, large ones first. Each lies whole where there is room, else in the widest pieces
+    Items that cannot be cut come first, then the others, large ones first. Each lies whole if a device has room, else in the widest pieces
     that fit. Even cuts would waste room: every block has buffers, and optimizer state for each of its rows, so that many narrow blocks take
     more memory than a few wide ones.
 

@@ -294,7 +294,7 @@ _SMALLEST = 1e-6
 
 @dataclass(frozen=True)
 class Effort:
-    """How long the solver may take.
+    """Limits of the solver.
 
     Attributes:
         deadline: `time.monotonic()` at which it has to end; None for no limit.

@@ -79,7 +79,7 @@ class Deal:
 
     @property
     def parts(self) -> int:
-        """How many blocks the tier has."""
+        """Number of blocks of the tier."""
         return min(len(self.holders), self.rows[1] - self.rows[0])
 
     @property

@@ -178,7 +178,7 @@ def _placed_pooled(
 
 
 def _pooled_task(task: Task) -> Task | None:
-    """The pooled tables as a task of their own; None if there are none."""
+    """The pooled tables as a separate task; None if there are none."""
     tables = [table for table in task.tables if table.pooled]
     if not tables:
         return None

@@ -43,7 +43,7 @@ class Where:
 
     @property
     def count(self) -> int:
-        """How many devices are in the set."""
+        """Number of devices in the set."""
         return len(self.memory)
 
     @cached_property

@@ -5,8 +5,8 @@ largest memory. A greedy finds sets in which no two groups can share a device. E
 must be a matching of groups to devices.
 
 *Crowds.* A set of devices has less memory than is confined to it. By Hall's theorem for divisible goods (Gale, "A theorem on flows in
-networks", 1957) it is enough to look at one set: the source side of a minimum cut between tables, with what they need, and devices, with
-what they have. The same cut tells how many groups of a clique find devices (König).
+networks", 1957) it is enough to look at one set: the source side of a minimum cut between tables, with their needs, and devices, with their
+memory. The same cut gives the number of groups of a clique that find devices (König).
 
 *Packing.* Groups that must each stay on one device may be too many for the devices. Two bounds of bin packing decide:
 
@@ -81,7 +81,7 @@ def _extended(start: Sequence[int], rivals: dict[int, set[int]]) -> frozenset[in
 
 
 def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: Ints) -> None:
-    """Check that the groups of a clique can each lie on as many devices of its own as it needs."""
+    """Check that each group of a clique finds as many separate devices as it needs."""
     members = [groups[index] for index in clique]
     needed = sum(group.fewest for group in members)
     options = [group.where.mask & (memory >= (group.bytes if group.single else 0)) for group in members]

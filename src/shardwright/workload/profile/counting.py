@@ -1,6 +1,6 @@
 """The profile of one column of ids, and the counting of a log's parts, in this process or on the workers of a cluster.
 
-Both give the same profile bit by bit. Sketches are merged in the order of the parts, whatever order the workers finish in. While all ids
+Both give the same profile bit by bit. Sketches are merged in the order of the parts, even if workers finish in another order. While all ids
 are counted exactly, any order gives the same result; beyond that, the order decides which heavy hitters are forgotten.
 """
 
@@ -258,7 +258,7 @@ def count_part(
         counted: called with the lookups of each batch.
 
     Raises:
-        InvalidInput: a file of the part is gone, damaged or has changed.
+        InvalidInput: a file of the part is missing, damaged or has changed.
     """
     first, *_ = names = list(job.columns)
     counters = {name: ColumnCounter(column, job.pending) for name, column in job.columns.items()}

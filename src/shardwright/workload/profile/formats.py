@@ -129,7 +129,7 @@ class LogReader(ABC):
         path: the file.
         schema: names and Arrow types of its columns.
         is_events: whether a line is one event of a user instead of one sample.
-        has_all_columns: whether a column that the schema lacks is missing; False if a sample just leaves out what it has no value of.
+        has_all_columns: whether a column that the schema lacks is missing; False if a sample may leave out columns without a value.
         may_be_text: whether ids that look like integers can be read as text; False if the file's types are fixed.
         pieces: number of pieces that can be read separately; 1 if the file is only read as a whole, 0 if it is empty.
     """

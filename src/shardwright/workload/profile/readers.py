@@ -83,7 +83,7 @@ class LogFile:
         """Record the present size and pieces of an open log.
 
         Raises:
-            InvalidInput: the file is gone.
+            InvalidInput: the file no longer exists.
         """
         try:
             return cls(log.path, log.path.stat().st_size, log.pieces)

@@ -67,7 +67,7 @@ class Doubt:
 
     Attributes:
         column: name of the column.
-        reason: what the column looks like, and which of its values show it.
+        reason: the likely meaning of the column, and values that show it.
         table: the table made from the column.
     """
 

@@ -42,7 +42,7 @@ def profiled_phases(
 
 
 def start_together(member: Member) -> None:
-    """Wait until all ranks are here. On one machine they go on at the same instant: from a barrier, they would leave one by one."""
+    """Wait until all ranks are here. On one machine they continue at the same instant; from a barrier they would leave one by one."""
     member._wait_until(member._common_start())
 
 

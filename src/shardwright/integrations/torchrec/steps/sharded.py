@@ -47,7 +47,7 @@ def running_problem(task: Task, kind: str) -> TorchRecProblem:
 
     Args:
         task: the task.
-        kind: "cpu" or "cuda", whatever device the task was planned for.
+        kind: "cpu" or "cuda"; need not be the device that the task was planned for.
     """
     every = {
         table.name: ParameterConstraints(sharding_types=[*SHARDING_TYPES.values(), "table_column_wise"])

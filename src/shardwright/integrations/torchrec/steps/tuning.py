@@ -34,7 +34,7 @@ from shardwright.task.constraints import SHARDING_TYPES
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 
-LEAST_ROUNDS = 3  # before any plan is dropped or taken, whatever the time limit
+LEAST_ROUNDS = 3  # before any plan is dropped or taken, with any time limit
 _SURE = (
     0.99  # confidence at which a plan counts as faster; high, because several plans are compared after several rounds
 )
@@ -140,7 +140,7 @@ class TunedSteps:
         return next(iter(self.candidates.values()))
 
     def against_first(self, name: str) -> Difference:
-        """How much longer a candidate's step is than the first plan's."""
+        """The relative difference between a candidate's step and the first plan's."""
         return Difference.between(self.candidates[name].rounds(STEP), self.first.rounds(STEP))
 
 
