@@ -207,11 +207,11 @@ def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
 
 
 def kernels_and_links(plan: Plan, *, modules: bool = False) -> Plan:
-    """The plan with the predicted cost of only its kernels and links, as one group alone can measure them without codecs.
+    """The plan with the predicted cost of only its kernels and links, as a measurement of one group without codecs has them.
 
     Args:
         plan: the plan.
-        modules: whether the time of modules stays in, as in whole steps.
+        modules: whether to include the time of modules, as in whole steps.
     """
     task = without_modules(plan.task) if modules else plan.task
     if plan.cost is None or isinstance(for_task(NoKernels(), task), NoKernels):
