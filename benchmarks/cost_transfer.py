@@ -42,7 +42,7 @@ COLUMNS = ("sets", "model", "mean error", "median error", "Spearman", "random", 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", action="store_true", help="the files of GPUs, on a page of their own")
+    parser.add_argument("--gpu", action="store_true", help="the files of GPUs, on a separate page")
     parser.add_argument("--seeds", type=int, default=2, help="splits of each processor's sets, and trainings")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sets that a calibration measured")
     options = parser.parse_args(arguments)

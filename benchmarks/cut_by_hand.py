@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def task_of(model: str, hosts: int) -> Task:
-    """A public model, or one hot table beside nothing else, on hosts of 8 H100s."""
+    """A public model, or a single hot table, on hosts of 8 H100s."""
     topology = Topology.preset("h100-8", hosts=hosts)
     if model == "one table":
         rows = 10_000_000

@@ -36,7 +36,7 @@ RIVALS = (
     "flexshard", "recshard", "row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel", "exact",
 )  # fmt: skip
 SLOW = ("rnn", "torchrec")
-"""Run on every tenth task only: they exceed the time limit, or need a process of their own."""
+"""Run on every tenth task only: they exceed the time limit, or need a separate process."""
 JOURNAL = Path("default_plan.jsonl")
 
 
@@ -151,7 +151,7 @@ def odd_limits(rng: np.random.Generator, devices: int) -> sw.TableConstraint | N
 
 
 def worst(row: dict[str, Any]) -> tuple[float, str]:
-    """How far the default is above the best other plan, and that plan's strategy; infinite if only another strategy has a plan."""
+    """The excess of the default over the best other plan, and that plan's strategy; infinite if only another strategy has a plan."""
     others = {name: step for name, step in row["steps"].items() if name != "auto" and step is not None}
     if not others:
         return -math.inf, "none"

@@ -6,8 +6,8 @@ Hosts are network namespaces (`benchmarks/hosts`), which need root. The plans of
 next-largest table to the emptiest device, train in turns by `DistributedModelParallel`: tables as planned, dense layers by
 `DistributedDataParallel`, all from the same weights and on the same batches, so that the losses must agree.
 
-Each plan on a bed appends one row to the file of --rows. A stopped run goes on where it was; --page makes the page from the rows alone.
---quick takes some minutes.
+Each plan on a bed appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes
+some minutes.
 """
 
 from __future__ import annotations

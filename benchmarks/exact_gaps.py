@@ -1,4 +1,4 @@
-"""How much of the gap to the bound comes from the bound and how much from the plan, on tasks small enough for `exact`.
+"""Shares of the gap to the bound that come from the bound and from the plan, on tasks small enough for `exact`.
 
 python -m benchmarks.exact_gaps
 """

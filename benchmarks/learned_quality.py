@@ -47,7 +47,7 @@ class World:
     """A device and the cost model that prices it.
 
     Attributes:
-        name: what the page calls it.
+        name: its name on the page.
         device: device type, whose usual links the tasks have.
         model: the cost model.
         learned: whether the policies learned from it.
@@ -61,7 +61,7 @@ class World:
 
 @dataclass(frozen=True)
 class Placed:
-    """What a strategy made of a task: predicted ms of the step, and seconds of the call."""
+    """The result of a strategy on a task: predicted ms of the step, and seconds of the call."""
 
     step_ms: float
     seconds: float

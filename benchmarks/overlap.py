@@ -1,4 +1,4 @@
-"""What dense layers that hide traffic change on the public models: predicted steps, plans and bounds.
+"""The effect of dense layers that hide traffic on the public models: predicted steps, plans and bounds.
 
     python -m benchmarks.overlap                     # results/overlap.md
     python -m benchmarks.overlap --models FOLDER     # with task files of further models, NAME.task.yaml

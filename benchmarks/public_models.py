@@ -3,8 +3,8 @@
     python -m benchmarks.public_models                     # results/public_models.md
     python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml
 
-Published steps hold dense layers too, and were trained by plans of their own. A predicted embedding part above them would be wrong; the
-share that it has of them should grow with the tables.
+Published steps include dense layers, and used other plans. A predicted embedding part above them would be wrong; the share that it has of
+them should grow with the tables.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ BYTES = ("cache", "memory", "outputs", "gradients", "updates")
 WAYS = ("forward", "backward")
 NAMES = tuple(f"{way} {name}" for way, names in zip(WAYS, PARTS, strict=True) for name in ("call", *names))
 EXPECTED = np.array([10.0, 4.0, 16.0, 1.2, 1.2, 1.2, 60.0, 20.0, 1.2, 1.2])
-"""Expected figures; `PULL` draws the fit to them where the rows say little.
+"""Expected figures; `PULL` draws the fit to them if rows determine a figure poorly.
 
 A kernel takes 5 us; forward runs two, backward a dozen. A lookup takes some 16 instructions and a bag 64; a multiprocessor starts
 4 instructions a cycle. Sorting takes 20 cycles a pair. Bytes take a fifth more than stated.

@@ -5,8 +5,8 @@
 The DLRM, its batches and the beds are those of `dlrm_throughput.py`, the entries those of `runtime_steps.py`: they train in turns, from the
 same weights and on the same batches, so that the losses must agree. Hosts need root.
 
-Each case appends one row to the file of --rows. A stopped run goes on where it was; --page makes the page from the rows alone. --quick
-takes some minutes.
+Each case appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes some
+minutes.
 """
 
 from __future__ import annotations

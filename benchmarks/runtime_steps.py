@@ -6,8 +6,8 @@ Hosts are network namespaces (`benchmarks/hosts`), which need root. Five entries
 plan of TorchRec's planner and our plan for TorchRec, each by `DistributedModelParallel` and by `ShardedEmbeddings`, and our plan for
 `shardwright.runtime`, which may cut tables in any way, by the latter.
 
-Each case appends one row to the file of --rows. A stopped run goes on where it was; --page makes the page from the rows alone. --quick
-takes some minutes.
+Each case appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes some
+minutes.
 """
 
 from __future__ import annotations

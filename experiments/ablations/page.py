@@ -127,7 +127,7 @@ def page_of(rows: Sequence[Row]) -> Page:
         strategies(rows),
     ]
     return Page(
-        "What each part is worth (ablations)",
+        "The gain of each part (ablations)",
         paragraphs(rows),
         [table for table in tables if table.rows],
         {"": draw(rows)} if rows else {},

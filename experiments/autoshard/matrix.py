@@ -24,7 +24,7 @@ _DRAWS = 2000
 
 @dataclass(frozen=True)
 class Loss:
-    """How far one mean cost lies above another over the same tasks, as a share of the other.
+    """The excess of one mean cost over another on the same tasks, as a share of the other.
 
     Attributes:
         share: mean over mean, minus 1; NaN without common tasks.

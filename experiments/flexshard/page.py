@@ -390,7 +390,7 @@ def spans(found: Sequence[Compared]) -> tuple[str, str]:
 
 
 def median_cell(found: Found, rows: Sequence[Row]) -> str:
-    """Medians over these models; if one model's plan does not fit the memory, the cell says so."""
+    """Medians over these models; if one model's plan does not fit the memory, the cell shows it."""
     if any(row["communication_ms"] is None for row in rows):
         return _NO_FIT
     compared = some(found.against(row) for row in rows)
