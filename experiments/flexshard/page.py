@@ -88,7 +88,7 @@ def where_tiers_pay(found: Found) -> str:
         return ""
     return (
         "**Where tiers still pay**, by the sweep of links, accesses and batch (second picture): slow links hardly matter, many lookups "
-        "of a row do, and only if every lookup travels. {'. '.join(said)}."
+        f"of a row do, and only if every lookup travels. {'. '.join(said)}."
     )
 
 

@@ -227,7 +227,7 @@ class PlanLedger:
             ms = step_ms(phases)
             if not np.isfinite(ms):
                 raise ShardwrightError(
-                    f"rnn: world '{self._world.name}' returned for a plan {ms} ms; it must return finite times"
+                    f"rnn: world '{self._world.name}' returned {ms} ms for a plan; it must return finite times"
                 )
             self._known[key] = ms
             self.worst_ms = max(self.worst_ms, ms)
