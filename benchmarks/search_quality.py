@@ -108,7 +108,7 @@ def write_paper(found: list[Outcome], options: argparse.Namespace, command: str)
     )
     tables = [
         (caption, *paper_table(found)),
-        ("Step of `certified` divided by that of others, and how far each lies above `certified`'s bound.", *above_bound_table(found)),
+        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
         ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
         (PROOFS, *proof_table(found)),
         ("The ten widest gaps.", *worst_table(found)),
@@ -127,7 +127,7 @@ def write_large(found: list[Outcome], options: argparse.Namespace, command: str)
     )
     tables = [
         (caption, *large_table(found)),
-        ("Step of `certified` divided by that of others, and how far each lies above `certified`'s bound.", *above_bound_table(found)),
+        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
         ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
         (PROOFS, *proof_table(found)),
         ("The ten widest gaps.", *worst_table(found)),

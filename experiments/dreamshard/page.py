@@ -104,7 +104,7 @@ def mean_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
             body.append((what, setting.name, tried, len(tasks), *means, bound))
     caption = (
         f"Mean step, and mean of the kernels of the slowest device, ms; {half} tables. (of n): a mean over n of these tasks only, not "
-        "comparable with those beside it."
+        f"comparable with the others."
     )
     return ResultTable(caption, ("cost", "setting", "tasks", "of them in the means", *names, "bound"), body)
 

@@ -50,8 +50,9 @@ def _text() -> list[str]:
         "devices, of kernels and both "
         f"exchanges together. `{BY_STEP}` is the same search by the step: the sum over the phases of the slowest device of each.",
         "The paper's three networks predict the kernels of a device, the forward and the backward all-to-all. They were trained on this "
-        "machine: the kernels are those of `data/costs`, the collectives were measured for this page among processes of one machine while "
-        f"other programs ran, with {EPOCHS} epochs. So repeats of a collective differ much: compare each network's error with that of its "
+        f"machine with {EPOCHS} epochs. The kernels are those of `data/costs`; the collectives were measured for this page among "
+        "processes of one machine while other programs ran. So repeats of a collective differ much: compare each network's error with "
+        "that of its "
         "repeats. "
         "Everything else is predicted by the bundled CPU model and stated bandwidths.",
     ]

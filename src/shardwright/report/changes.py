@@ -1,4 +1,4 @@
-"""Price changes of a plan or its task, as a basis for advice, and compute how much shorter a step would be without each table.
+"""Price changes of a plan or its task, as a basis for advice, and compute by how much a step would be shorter without each table.
 
 A table has no share of its device's time: a fused kernel does not cost the sum of its tables, and a collective waits for the busiest
 link. But the device's time without the table can be computed, and so can the saving. These savings do not add up to the

@@ -146,7 +146,7 @@ def _gap(best: Plan, most_ms: float) -> float | None:
 
 
 def _limited(task: Task, limit: int) -> Task:
-    """The task, on devices with at most so many bytes."""
+    """The task on devices with at most this many bytes."""
     memory = [min(each, max(1, limit)) for each in task.topology.memory_bytes]
     return replace(task, topology=replace(task.topology, memory=memory))
 
