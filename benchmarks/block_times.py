@@ -6,8 +6,8 @@ multiples of 4; 2, 4, 8, … row blocks, up to the number of devices (at least 1
 of the roomiest device limit the ways; replicas must fit the smallest device too. Two facts about a task follow:
 
 - A table *binds* if the block of its finest way takes at least half (`HALF`) of the step. A device then holds at most one such block,
-  whatever a search does.
-- A table *must be cut dearly* if the block of its cheapest way, by the sum over its blocks, takes at least half of the step. The bound
+  whatever the search does.
+- A table *is costly to cut* if the block of its cheapest way, by the sum over its blocks, takes at least half of the step. The bound
   charges about that sum, but most balanced plans must cut the table further, and pay for it.
 """
 

@@ -57,8 +57,8 @@ def main() -> None:
     noise = repeat_noise(samples) or float("nan")
     caption = f"{len(measured)} samples; relative errors on held-out tenths. Measuring a set twice differs by {noise:.2%} (mean)."
     kind_caption = (
-        "By what a held-out set holds (convex, seed 0). Shards that see other parts of the batch, or are not pooled, run in a call of "
-        "their own; bias: median of predicted / measured - 1."
+        "By content of the held-out set (convex, seed 0). Shards that see other parts of the batch, or are not pooled, run in a "
+        "separate call; bias: median of predicted / measured - 1."
     )
     stores = " ".join(["STORE"] * len(options.samples)) if len(options.samples) > 1 else "samples/cpu"
     tables = [

@@ -42,7 +42,7 @@ COLUMNS = ("sets", "model", "mean error", "median error", "Spearman", "random", 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", action="store_true", help="the files of GPUs, on a page of their own")
+    parser.add_argument("--gpu", action="store_true", help="the files of GPUs, on a separate page")
     parser.add_argument("--seeds", type=int, default=2, help="splits of each processor's sets, and trainings")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sets that a calibration measured")
     options = parser.parse_args(arguments)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tables.append((f"{hardware['processor']}: {first.num_rows} sets, {file.name}", COLUMNS, rows))
     command = command_of("cost_transfer", arguments)
     page = "cost_transfer_gpu" if options.gpu else "cost_transfer"
-    write_results(page, "Costs on a machine that no model knows", tables, command)
+    write_results(page, "Costs on a machine unknown to all models", tables, command)
 
 
 def _rows_of_gpu(table: pa.Table, device: str, sizes: Sequence[int], seeds: int) -> Iterator[list[object]]:

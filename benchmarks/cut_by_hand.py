@@ -86,14 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     caption = f"Predicted for batches of {BATCH:,} samples, {SECONDS:.0f} s a search at most. Below 1, the cut by hand is better."
     results_table.write_results(
         "cut_by_hand",
-        "Tables cut by hand beside the search",
+        "Tables cut by hand against the search",
         [(caption, heads, rows)],
         results_table.command_of("cut_by_hand", arguments),
     )
 
 
 def task_of(model: str, hosts: int) -> Task:
-    """A public model, or one hot table beside nothing else, on hosts of 8 H100s."""
+    """A public model, or a single hot table, on hosts of 8 H100s."""
     topology = Topology.preset("h100-8", hosts=hosts)
     if model == "one table":
         rows = 10_000_000

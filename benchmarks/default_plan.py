@@ -36,7 +36,7 @@ RIVALS = (
     "flexshard", "recshard", "row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel", "exact",
 )  # fmt: skip
 SLOW = ("rnn", "torchrec")
-"""Run on every tenth task only: they exceed the time limit, or need a process of their own."""
+"""Run on every tenth task only: they exceed the time limit, or need a separate process."""
 JOURNAL = Path("default_plan.jsonl")
 
 
@@ -151,7 +151,7 @@ def odd_limits(rng: np.random.Generator, devices: int) -> sw.TableConstraint | N
 
 
 def worst(row: dict[str, Any]) -> tuple[float, str]:
-    """How far the default is above the best other plan, and that plan's strategy; infinite if only another strategy has a plan."""
+    """The excess of the default over the best other plan, and that plan's strategy; infinite if only another strategy has a plan."""
     others = {name: step for name, step in row["steps"].items() if name != "auto" and step is not None}
     if not others:
         return -math.inf, "none"
@@ -185,17 +185,17 @@ def write(rows: list[dict[str, Any]], wanted: int, command: str) -> None:
         "median gap",
     )
     caption = (
-        f"{len(rows)} of {wanted} tasks. The default (`auto`, no time limit) beside the best plan of all other strategies "
+        f"{len(rows)} of {wanted} tasks. The default (`auto`, no time limit) against the best plan of all other strategies "
         f"({SECONDS:g} s each): {', '.join(RIVALS)}; on every tenth task {' and '.join(SLOW)} too. Above: the default's step "
-        "against the best of theirs; below zero where it is shorter than all."
+        "against the best of theirs; below zero if it is shorter than all."
     )
     of_beaten = ("task", "kind", "strategy", "default above it")
     tables = [
         (caption, heads, table),
-        ("Tasks on which another plan is better by more than that.", of_beaten, beaten or [["none", "", "", ""]]),
-        ("Whose plan the default returned.", ("strategy", "tasks"), [[str(name), count] for name, count in winners.most_common()]),
+        ("Tasks on which another plan is better by more than 0.2%.", of_beaten, beaten or [["none", "", "", ""]]),
+        ("Strategies whose plan was returned.", ("strategy", "tasks"), [[str(name), count] for name, count in winners.most_common()]),
     ]  # fmt: skip
-    results_table.write_results("default_plan", "Is the default the best there is?", tables, command)
+    results_table.write_results("default_plan", "Is the default the best strategy?", tables, command)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ Hosts are network namespaces (`benchmarks/hosts`), which need root. The plans of
 next-largest table to the emptiest device, train in turns by `DistributedModelParallel`: tables as planned, dense layers by
 `DistributedDataParallel`, all from the same weights and on the same batches, so that the losses must agree.
 
-Each plan on a bed appends one row to the file of --rows. A stopped run goes on where it was; --page makes the page from the rows alone.
---quick takes some minutes.
+Each plan on a bed appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes
+some minutes.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def write_page(rows: Sequence[dict[str, Any]], model: CostModel | None, command:
     days = sorted({row["at"][:10] for row in rows})
     text = markdown(
         "Throughput of training a DLRM over slow links",
-        [_summary(by_case), _ABOUT, f"The losses of the plans differ by at most {largest:.1g} of a loss."],
+        [_summary(by_case), _ABOUT, f"The losses of the plans differ by at most a share of {largest:.1g}."],
         [_throughput(by_case), _steps(by_case)],
         command,
         f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · priced at commit {commit()} · {hardware()}",
@@ -138,8 +138,8 @@ _ABOUT = (
     "128 – 64 – 1), trained by TorchRec's DistributedModelParallel over gloo: tables by SGD, dense layers by DistributedDataParallel and "
     "Adam. Hosts are network namespaces of one machine; links are limited to their rate in each direction, and four ranks share two cores. "
     f"A rank has {SAMPLES} samples in a step, drawn before. Plans take turns, round by round, from the same weights and on the same "
-    "batches. Throughput is that of a round's batches at full speed, until the last rank has ended. The embedding step is the tables' "
-    "alone, predicted over links that were measured on the bed before, by a kernel model that knows another optimizer."
+    "batches. Throughput is that of a round's batches at full speed, until the last rank has ended. The embedding step is that of the "
+    "tables alone, predicted with links measured on the bed beforehand and a kernel model for another optimizer."
 )
 
 
@@ -183,8 +183,8 @@ def _throughput(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
             bed, rate, _ = one.case
             rows.append((bed, rate, ", ".join(one.names), f"{median(_rates(one)):,.0f}", f"{_spread(one):.1%}", *told))
     return ResultTable(
-        "Training throughput by bed (hosts × devices): the median over the rounds, how far the rounds lie apart (largest less smallest), "
-        "and how many times that of each planner's plan it is (median of the rounds' ratios).",
+        "Training throughput by bed (hosts × devices): the median over the rounds, the spread of the rounds (largest less smallest), "
+        "and the ratio to each planner's plan (median of the rounds' ratios).",
         ("bed", "links", "plan", "samples/s", "apart", *(f"over {name}" for name in PLANNERS)),
         rows,
     )
@@ -200,7 +200,7 @@ def _steps(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
             (bed, rate, ", ".join(one.names), f"{one.predicted:.2f}", f"{one.steps.step_ms:.2f}", f"{whole:.2f}", share)
         )
     return ResultTable(
-        "The embedding step beside the whole one, ms.",
+        "The embedding step and the whole step, ms.",
         ("bed", "links", "plan", "embedding step, predicted", "measured", "whole step", "embeddings' share"),
         rows,
     )

@@ -1,4 +1,4 @@
-"""How much of the gap to the bound comes from the bound and how much from the plan, on tasks small enough for `exact`.
+"""Shares of the gap to the bound that come from the bound and from the plan, on tasks small enough for `exact`.
 
 python -m benchmarks.exact_gaps
 """
@@ -59,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rows = [_row(size, model, options.tasks, options.limit) for model in options.models for size in options.sizes]
     caption = (
-        "Tables of the papers' pool, dims 4 to 128. Optimum: the plan of `exact`, proven to be the best of the kinds that the bound speaks "
-        f"of, where its gap is at most {PROVEN:.2%}; tasks that it did not prove within {options.limit:g} s are left out, and counted. The "
+        "Tables of the papers' pool, dims 4 to 128. Optimum: the plan of `exact`, proven to be the best plan that the bound covers, "
+        f"with a gap of at most {PROVEN:.2%}; tasks that it did not prove within {options.limit:g} s are left out, and counted. The "
         "bound is the one that `certified` gives with its plan; it stops at a gap of 1%."
     )
     command = command_of("exact_gaps", arguments)
@@ -70,11 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _losses(size, model, options.losses, options.limit) for model in options.models for size in options.sizes
         ]
         why = (
-            "Where the gap lies: the best value of four objectives, each closer to the step than the one before, as medians of how much it "
-            "exceeds the one before; the first, the bound. What a column gains is the most that a bound can gain by seeing it."
+            "Sources of the gap: the best values of four objectives, each closer to the step than the one before. A figure is the "
+            "median excess over the column before, in the first column over the bound: the most that a bound can gain by including it."
         )
         tables.append((why, LOSSES, losses))
-    write_results("exact_gaps", "The bound beside the best plan", tables, command)
+    write_results("exact_gaps", "The bound and the best plan", tables, command)
 
 
 def _row(size: str, model: str, count: int, limit: float) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""How long a newcomer takes from a log to a plan: time every block of docs/tutorials/first-plan.md.
+"""Time from a log to a plan for a new user: time every block of docs/tutorials/first-plan.md.
 
     python -m benchmarks.first_plan
 

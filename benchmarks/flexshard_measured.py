@@ -2,10 +2,10 @@
 
     python -m benchmarks.flexshard_measured --log amazon_video_sequences.txt
 
-Hosts are network namespaces (`benchmarks/hosts`), which need root. All strategies get equal memory: 1.0, 1.1, 1.25 and 1.5 times the
-tables without replicas, plus equal room for buffers. The default is two hosts of two devices; --hosts 4 writes a page of its own.
-A journal (--journal) keeps all measurements, so a stopped run goes on, with the
-calibration it began with. --quick takes some minutes, the whole page about an hour.
+Hosts are network namespaces (`benchmarks/hosts`), which need root. All strategies get equal memory: 1.0, 1.1, 1.25 and 1.5 times the tables
+without replicas, plus equal room for buffers. The default is two hosts of two devices; --hosts 4 writes a separate page. A journal
+(--journal) keeps all measurements, so a stopped run goes on, with the calibration it began with. --quick takes some minutes, the whole page
+about an hour.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def row_bytes(table: Table) -> int:
 
 
 def predicted(task: Task, plan: sw.Plan) -> dict[str, Any]:
-    """Return what the cost model predicts for a plan."""
+    """Return the cost model's prediction for a plan."""
     flows = traffic_by_kind(task, plan.shards).values()
     sent = np.sum([flow.sent[INTER] for flow in flows], axis=0).reshape(task.topology.hosts, -1).sum(axis=1)
     forward, backward = communication_ms(task, plan.shards)

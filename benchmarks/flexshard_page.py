@@ -95,10 +95,10 @@ def _caption(case: Case, rows: Sequence[Mapping[str, Any]]) -> str:
     curve = rows[0]["reference"] if rows else [float("nan")]
     return (
         f"{case.name}: dim {case.dim}, {case.batch} samples a device. Exchange: de-duplication / gradients of replicas. Rows held: "
-        "weights and optimizer state of all devices together, in times of those held once. Bytes are those that the busiest host sends in "
+        "weights and optimizer state of all devices together, over those of a single copy. Bytes are those that the busiest host sends in "
         "a step: by the kernel's counter of its link, by the runtime's meter, by the model. Communication: all exchanges of a step, each "
-        "until the last rank has its part, medians. Predicted: the model, and the latency of every exchange beyond the one a pass that it "
-        "counts. Step: whole steps without barriers, medians. Loss: without sharding it goes from "
+        "until the last rank has its part, medians. Predicted: the model, plus the latencies of exchanges beyond the one that it counts "
+        "in each pass. Step: whole steps without barriers, medians. Loss: without sharding it goes from "
         f"{curve[0]:.6g} to {curve[-1]:.6g}; the largest relative difference of any step."
     )
 
@@ -146,7 +146,7 @@ def _links(calibration: Mapping[str, Any]) -> tuple[str, tuple[str, ...], Rows]:
     caption = (
         f"The bed: {hosts} hosts × {devices} devices on one machine, every host's link limited to {rate} each way. Fitted: between hosts "
         f"{topology['inter_latency_ms']:.2f} ms + bytes / {topology['inter_bandwidth'] / _MB:.2f} MB/s a device, inside "
-        f"{topology['intra_latency_ms']:.2f} ms + bytes / {topology['intra_bandwidth'] / _MB:.0f} MB/s. The all-to-alls it was fitted to, "
+        f"{topology['intra_latency_ms']:.2f} ms + bytes / {topology['intra_bandwidth'] / _MB:.0f} MB/s. The all-to-alls of the fit, "
         f"medians; the fit differs by {np.median(errors):.1%} (median)."
     )
     rows: Rows = [

@@ -1,4 +1,4 @@
-"""How long planning tiers of 500 sequence tables takes, and how far the plans are from the bound.
+"""Planning time of tiers for 500 sequence tables, and the plans' distance from the bound.
 
     python -m benchmarks.flexshard_planning [--tables 500] [--repeats 3]
 

@@ -1,9 +1,9 @@
-"""How true the H100's model is on the devices of plans that it did not learn from, and what each of its parts brings.
+"""Errors of the H100's model on the devices of plans that it did not learn from, and the gain of each of its parts.
 
     python -m benchmarks.gpu_model        # results/gpu_model.md, in seconds: nothing is measured or trained
 
-The devices are those of `data/costs/h100/plans.parquet`. `gpu_plans.parquet` says which plans they belong to, and holds the predictions of
-the model that made the plans. All other models learned from `data/costs/h100/rowwise_adagrad.parquet`, whose tasks are others.
+The devices are those of `data/costs/h100/plans.parquet`. `gpu_plans.parquet` names their plans, and holds the predictions of the model that
+made the plans. All other models learned from `data/costs/h100/rowwise_adagrad.parquet`, whose tasks are others.
 """
 
 from __future__ import annotations

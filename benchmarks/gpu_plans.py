@@ -4,7 +4,7 @@
     python -m benchmarks.gpu_plans measure out/gpu_plans --device cuda --seconds 500                 # on the machine with the GPU
     python -m benchmarks.gpu_plans page out/gpu_plans --model model.safetensors                      # here
 
-`measure` needs only torch, FBGEMM and numpy, and goes on where it stopped. It reads requests.json.gz and writes results.jsonl. `page` uses
+`measure` needs only torch, FBGEMM and numpy, and resumes where it stopped. It reads requests.json.gz and writes results.jsonl. `page` uses
 the given model, else the one that made the plans. Tasks are NeuroShard's (T in [10, 60) on 4 devices), batch 65,536. flexshard and the
 strategies it is compared to get as many tasks again, in which a third of the tables are sequence tables.
 """
@@ -58,7 +58,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.set_defaults(given=" ".join(sys.argv[1:] if arguments is None else map(str, arguments)))
     steps = parser.add_subparsers(required=True)
-    first = steps.add_parser("prepare", help="plan, and write what is to be measured")
+    first = steps.add_parser("prepare", help="plan, and write the requests to measure")
     first.set_defaults(run=prepare)
     first.add_argument("folder", type=Path)
     first.add_argument(
@@ -81,7 +81,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         help=f"another cost model: '{BESIDE}' are certified's plans with it, for the pooled tables",
     )
-    second = steps.add_parser("measure", help="measure what was prepared; needs the measuring packages only")
+    second = steps.add_parser("measure", help="measure the prepared requests; needs the measuring packages only")
     second.set_defaults(run=measure)
     second.add_argument("folder", type=Path)
     second.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
@@ -301,7 +301,7 @@ def device_table(found: Sequence[Measurement]) -> tuple[str, tuple[str, ...], li
     """Return the errors of single devices, for forward and backward."""
     import numpy as np
 
-    caption = "Single devices that hold something: predicted / measured − 1."
+    caption = "Single devices that hold shards: predicted / measured − 1."
     rows: list[tuple[str, ...]] = []
     held = [row for row in device_rows(found) if row["shards"]]
     for phase in ("forward", "backward"):

@@ -175,8 +175,8 @@ def size_table(found: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, .
     caption = (
         f"{len(found.tables)} sets; a copy reads and writes {found.ceiling / 1e9:,.0f} GB/s (the ceiling). A fused call with next to no "
         f"work takes {launch} (median of the {_SMALLEST} smallest). Bytes: each id and looked-up value once, each distinct row and its "
-        f"optimizer state in whole sectors of {_SECTOR} bytes. Share of the ceiling above 1 would mean that more was moved than counted, "
-        "or caches that hold from one run to the next."
+        f"optimizer state in whole sectors of {_SECTOR} bytes. A share above 1 would mean more moved bytes than counted, or caches that "
+        f"keep data from one run to the next."
     )
     rows = []
     for phase, name in enumerate(PHASES):
@@ -205,7 +205,7 @@ def batch_table(found: Roofline, phase: int) -> tuple[str, tuple[str, ...], list
     """Share of latency-bound sets by batch size and number of tables."""
     caption = (
         f"{PHASES[phase].capitalize()}: share of sets that are latency-bound (their bytes at the ceiling would take less time than the "
-        "launches of their calls), by batch size and number of tables; and from how many tables on fewer than half are."
+        "launches of their calls), by batch size and number of tables; and the number of tables from which on fewer than half are."
     )
     names = [str(low) if low == high else f"{low}–{high}" for low, high in TABLES]
     rows = []

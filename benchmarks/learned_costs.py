@@ -1,7 +1,7 @@
 """Errors of cost networks on devices they never saw, against the pre-trained cost model and repeat noise.
 
-    python -m benchmarks.learned_costs                     # against the bundled cost model: what the policies learned from
-    python -m benchmarks.learned_costs --measured 40       # against kernels measured on this machine, twice
+    python -m benchmarks.learned_costs                     # against the bundled cost model, from which the policies learned python -m
+    benchmarks.learned_costs --measured 40       # against kernels measured on this machine, twice
 
 Tables come from the test half of the pool. Each task has one placement by `size_lookup` and others at random with unequal devices.
 In a simulated world the pre-trained model is the world itself, so its error is 0 by definition.
@@ -46,7 +46,7 @@ class Case:
 
     Attributes:
         balanced: whether a heuristic made the placement.
-        occupied: `(d,)` devices that hold something.
+        occupied: `(d,)` devices that hold shards.
         true: true costs of the placement.
         said: predicted costs, by the name of the predictor.
     """
@@ -118,11 +118,11 @@ def write_page(cases: list[Case], options: argparse.Namespace, world: str, comma
     noise = (
         "The second measurement is the same placements measured again: no prediction can be closer than that."
         if options.measured
-        else "The pre-trained model is the world here, so that its error is 0; --measured compares both with kernels."
+        else "The pre-trained model is the world here, so its error is 0; --measured compares both with kernels."
     )
     caption = (
         f"World: {world}. {len(cases)} placements of unseen tables ({', '.join(setting.name for setting in options.settings)}), devices "
-        f"that hold something. Error: |predicted − true| / true. {noise} Kernels are measured, communication is computed from the topology."
+        f"that hold shards. Error: |predicted − true| / true. {noise} Kernels are measured, communication is computed from the topology."
     )
     rows = {
         "all": cases,
@@ -164,7 +164,7 @@ def error_rows(kind: str, cases: list[Case]) -> Rows:
 
 
 def values_of(case: Case, name: str, output: str) -> tuple[Floats, Floats]:
-    """Return true and predicted values of the devices that hold something, or of the whole placement."""
+    """Return true and predicted values of the devices that hold shards, or of the whole placement."""
     true, said = case.true[output], case.said[name][output]
     chosen = case.occupied if true.size > 1 or case.occupied.size == 1 else np.ones(1, dtype=bool)
     counted = chosen & (true > 0)

@@ -2,9 +2,8 @@
 
     python -m benchmarks.learned_curves --seeds 3
 
-Policies with cost networks of their own train on the tasks of `published_policies.yaml`, with the bundled CPU model as the world.
-Validation tasks come from the other half of the pool. Every round adds some rows to `results/learned_curves.csv`; finished trainings are
-not repeated.
+Policies with separate cost networks train on the tasks of `published_policies.yaml`, with the bundled CPU model as the world. Validation
+tasks come from the other half of the pool. Every round adds some rows to `results/learned_curves.csv`; finished trainings are not repeated.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def version(training: TrainingTasks, strategy: str, options: argparse.Namespace) -> str:
-    """Return what a training's rows depend on besides the seed."""
+    """Return the version of a training: everything besides the seed that its rows depend on."""
     return " ".join(
         [
             training.digest,

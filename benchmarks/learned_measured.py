@@ -3,7 +3,7 @@
     python -m benchmarks.learned_measured --settings 40x4 80x8 --tasks 5 --rounds 5
 
 The tasks are the first ones of `python -m experiments dreamshard-tables` with unseen tables. Links are not measured. Every device of every
-plan takes one visit a round, at about two visits a second; --estimate says how many visits there are.
+plan takes one visit a round, at about two visits a second; --estimate prints the number of visits.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--tasks", type=int, default=5, help="tasks of each setting")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--estimate", action="store_true", help="only plan, and say how long measuring would take")
+    parser.add_argument("--estimate", action="store_true", help="only plan, and print how long measuring would take")
     learned_strategies.add_options(parser)
     return parser.parse_args(arguments)
 

@@ -47,7 +47,7 @@ class World:
     """A device and the cost model that prices it.
 
     Attributes:
-        name: what the page calls it.
+        name: its name on the page.
         device: device type, whose usual links the tasks have.
         model: the cost model.
         learned: whether the policies learned from it.
@@ -61,7 +61,7 @@ class World:
 
 @dataclass(frozen=True)
 class Placed:
-    """What a strategy made of a task: predicted ms of the step, and seconds of the call."""
+    """The result of a strategy on a task: predicted ms of the step, and seconds of the call."""
 
     step_ms: float
     seconds: float
@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     learned = load_policy(bundled_policy("dreamshard"), "dreamshard").metadata
     versions = ", ".join(f"{name} {digest(bundled_policy(name))}" for name in ("autoshard", "dreamshard"))
     caption = (
-        f"Part of the way closed, by world; {options.tasks} tasks each of {SIZES[0][0]} to {SIZES[-1][0]} tables of the unseen half on "
+        f"Part of the gap to `certified` closed, by world; {options.tasks} tasks each of {SIZES[0][0]} to {SIZES[-1][0]} tables of the "
+        f"unseen half on "
         f"{SIZES[0][1]} to {SIZES[-1][1]} devices, whole tables. 100% is `certified` with {options.time_limit:g} s; {RULE} is a policy "
         f"before training. Policies {versions}, which learned from {learned['world'].removeprefix('simulated: ')}."
     )
@@ -103,14 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     every = [each for several in found.values() for each in several]
     rows += [("unseen worlds", "no", *cells(unseen)), ("all worlds", "", *cells(every))]
     speed = (
-        "The same tasks: geometric mean of the step over `certified`'s, and milliseconds of a call, median and largest; one process.",
+        "The same tasks: geometric mean of the step over `certified`'s, and planning time of a task in ms, median and largest; one "
+        "process.",
         ("strategy", "step / certified", "median, ms", "largest, ms"),
         [speed_row(name, every) for name in ASKED],
     )
     tables = [(caption, heads, rows), speed]
     if large:
         tables.append((
-            f"Large tasks, {options.large} each: part of the way closed, and milliseconds of a call in brackets.",
+            f"Large tasks, {options.large} each: part of the gap closed, and milliseconds of a call in brackets.",
             ("task", "heuristic / certified", *ASKED[:-1], "certified"),
             [(what, *large_cells(several)) for what, several in large.items()],
         ))  # fmt: skip

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         entrant.strategy.search(drawn(Setting(10, 2), 0), model, seed=0, deadline=None)
         rows += [row(entrant, setting, options.repeats, model) for setting in options.sizes]
     caption = (
-        f"Medians over {options.repeats} tasks, one process. CPU time is free of what else the machine does; prices: the part from the "
+        f"Medians over {options.repeats} tasks, one process. CPU time excludes other programs; prices: the part from the "
         "task to its units at the prices of the cost model, which every policy needs."
     )
     heads = ("strategy", "made with", "tables × devices", "call, ms", "CPU ms", "prices, ms")

@@ -32,7 +32,7 @@ def model_and_state(model: CostModel, controls: Controls) -> str:
     )
     slower = controls.slower_than(facts)
     state = "not known" if slower is None else f"{slower - 1:+.1%}"
-    return f"Cost model {model.name}{learned}; the control sets, against when it was learned: {state}."
+    return f"Cost model {model.name}{learned}; the control sets, against their time when it was learned: {state}."
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def main() -> None:
         "2 threads ms",
         "encoding, share of CPU",
     )
-    caption = f"Medians over {repeats} tasks, N=10, K=3, L=10, M=11, max dim 128. CPU time is free of what else the machine does."
+    caption = f"Medians over {repeats} tasks, N=10, K=3, L=10, M=11, max dim 128. CPU time excludes other programs."
     write_results(
         "neuroshard_speed", "Search time of NeuroShard", [(caption, heads, rows)],
         f"python -m benchmarks.neuroshard_speed --repeats {repeats}",

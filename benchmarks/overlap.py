@@ -1,4 +1,4 @@
-"""What dense layers that hide traffic change on the public models: predicted steps, plans and bounds.
+"""The effect of dense layers that hide traffic on the public models: predicted steps, plans and bounds.
 
     python -m benchmarks.overlap                     # results/overlap.md
     python -m benchmarks.overlap --models FOLDER     # with task files of further models, NAME.task.yaml
@@ -73,12 +73,12 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
     """Write the page."""
     results_table.write_results(
         "overlap",
-        "Public models beside dense layers: what hidden traffic changes",
+        "Public models with dense layers: the effect of hidden traffic",
         [
             (
                 f"Predicted embedding parts in ms, of plans for TorchRec, `auto` with {SECONDS:g} s, `pipeline: sparse_dist`. The dense "
                 "layers' time is assumed: the published step less the embedding part, or as long as the embedding part if no step is "
-                "published (*). *Same plan* is the plan that knows of no dense layers, with the dense layers; *new plan* is searched with "
+                "published (*). *Same plan* is the plan made without dense layers, priced with them; *new plan* is searched with "
                 "them. The last column counts tables of another sharding type. " + what,
                 ("model, GPUs, batch", "dense layers", "without", "gap", "same plan", "new plan", "gain", "bound", "gap with", "kernels",
                  "other types"),

@@ -1,7 +1,7 @@
 """Requests to measure plans on another machine: one compressed JSON file of their devices' work, and the times that come back.
 
-The measuring machine needs only torch, FBGEMM and numpy, and knows nothing of plans. Times come back as JSON lines, each written as
-soon as it is measured, so a run that is cut short goes on where it stopped.
+The measuring machine needs only torch, FBGEMM and numpy, and knows nothing of plans. Times come back as JSON lines, each written as soon as
+it is measured, so an interrupted run resumes.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m benchmarks.plans_measured --tasks 20 --devices 4 8
 
 The tasks are NeuroShard's (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128), with batch 1,024. The cost model is this machine's
-default, so run 'shardwright calibrate' first. Every device of every plan takes one visit a round, at about two visits a second;
---estimate says how many visits there are. Links are not measured.
+default, so run 'shardwright calibrate' first. Every device of every plan takes one visit a round, at about two visits a second; --estimate
+prints the number of visits. Links are not measured.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--strategies", nargs="+", default=list(sw.strategy_names()))
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
     parser.add_argument("--page", default="plans_measured", help="name of the page among the results")
-    parser.add_argument("--estimate", action="store_true", help="only plan, and say how long measuring would take")
+    parser.add_argument("--estimate", action="store_true", help="only plan, and print how long measuring would take")
     return parser.parse_args(arguments)
 
 
@@ -107,7 +107,7 @@ def write_page(found: list[Measurement], model: CostModel, options: argparse.Nam
             f"Measured time on {devices} devices divided by another strategy's on the same task: under 1 is faster. Faster: share of "
             "the tasks. Interval: 95% of the median, by resampling tasks. Gain kept: measured over predicted gain, medians."
         )
-        totals = "Total work of all devices over that of `greedy` on the same task: what cuts and replicas add or save. Medians."
+        totals = "Total work of all devices over that of `greedy` on the same task: the work that cuts and replicas add or save. Medians."
         tables += [
             (caption, *main_table(of_size, getattr(model, "metadata", {}))),
             (gains, *gain_table(of_size)),

@@ -147,7 +147,7 @@ def main() -> None:
         "Profiling logs",
         [
             (
-                "One Parquet log each, profiled in a process of its own.",
+                "One Parquet log each, profiled in a separate process.",
                 ("log", "events", "tables", "file MB", "seconds", "million events/s", "peak memory MB"),
                 measured_rows(options.events, options.folder),
             )

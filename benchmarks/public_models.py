@@ -3,8 +3,8 @@
     python -m benchmarks.public_models                     # results/public_models.md
     python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml
 
-Published steps hold dense layers too, and were trained by plans of their own. A predicted embedding part above them would be wrong; the
-share that it has of them should grow with the tables.
+Published steps include dense layers, and used other plans. A predicted embedding part above them would be wrong; the share that it has of
+them should grow with the tables.
 """
 
 from __future__ import annotations
@@ -156,14 +156,14 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
         [
             (
                 f"Plans for TorchRec, `auto` with {SECONDS:g} s. The embedding part is a predicted step: lookups, exchange, gradients and "
-                "optimizer of all tables, by the bundled model of the device and preset links; nothing was measured by us. A name says "
-                "GPUs and samples a step.",
+                "optimizer of all tables, by the bundled model of the device and preset links; we measured nothing. A name gives GPUs "
+                "and samples a step.",
                 ("model, GPUs, batch", "tables", "weights, GB", "embedding part, ms", "kernels of it", "bound", "gap", "fullest of, GB",
                  "published, ms", "part of it"),
                 [_cells(row) for row in rows],
             ),
             (
-                "What was published.",
+                "Published figures.",
                 ("model, GPUs, batch", "step, ms", "of what"),
                 [[row["case"], f"{row['published']:g}", row["what"]] for row in rows if row["published"]],
             ),

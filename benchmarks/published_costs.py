@@ -43,7 +43,7 @@ BYTES = ("cache", "memory", "outputs", "gradients", "updates")
 WAYS = ("forward", "backward")
 NAMES = tuple(f"{way} {name}" for way, names in zip(WAYS, PARTS, strict=True) for name in ("call", *names))
 EXPECTED = np.array([10.0, 4.0, 16.0, 1.2, 1.2, 1.2, 60.0, 20.0, 1.2, 1.2])
-"""Expected figures; `PULL` draws the fit to them where the rows say little.
+"""Expected figures; `PULL` draws the fit to them if rows determine a figure poorly.
 
 A kernel takes 5 us; forward runs two, backward a dozen. A lookup takes some 16 instructions and a bag 64; a multiprocessor starts
 4 instructions a cycle. Sorting takes 20 cycles a pair. Bytes take a fifth more than stated.
@@ -303,7 +303,7 @@ def _total(
     return sum(device_ms(model, [work] * tables))
 
 
-_FINDING = "Rows in host memory, a cache on the device, forward: what a lookup takes beyond the model of device memory, to find its row."
+_FINDING = "Rows in host memory, a cache on the device, forward: time of a lookup beyond the model of device memory, to find its row."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -316,9 +316,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bare = ("bytes: median", "bytes: worst", "TorchRec: median", "TorchRec: worst")
     unnamed = ", ".join(f"{source} {factor:.2f}" for source, factor in factors.items())
     free = errors(left_out(rows, "source", pull=0.0)[0])
-    fit = f"How many times off the model is on the {len(rows)} rows it is fitted to. Sources that name no GPU, over an A100: {unnamed}."
+    fit = f"Factor by which the model is off on the {len(rows)} rows it is fitted to. Sources that name no GPU, over an A100: {unnamed}."
     source = (
-        "A source left out: how many times off on its rows. Rows of sources that name no GPU are scaled by their median ratio. Bytes: over "
+        "Leave one source out: factor by which the model is off on its rows. Rows of sources that name no GPU are scaled by their "
+        "median ratio. Bytes: over "
         "60% of the stated bandwidth, and 20 us a call. TorchRec: its planner's formula. Without the pull to round figures, all rows: "
         f"median {free[0]}, 90th percentile {free[1]}, worst {free[2]}."
     )
@@ -326,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = [
         (fit, ("parts", "figure", *off), worth(rows, figures, factors)),
         (source, ("source", "GPU", "rows", *off, *bare), by_group(rows, "source")),
-        ("A GPU left out.", ("GPU", "rows", *off, *bare), by_group(rows, "gpu")),
+        ("Leave one GPU out.", ("GPU", "rows", *off, *bare), by_group(rows, "gpu")),
         ("By kind of row, the row's source left out.", ("rows with", "rows", *off, *bare), by_kind(rows)),
         (
             _FINDING,
@@ -335,7 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ),
         (cut, ("source", "columns of the whole", "measured", "model", "bytes", "TorchRec"), halves(rows)),
     ]
-    title = "The cost model of GPUs against what others have published"
+    title = "The cost model of GPUs against published times"
     write_results("published_costs", title, tables, "python -m benchmarks.published_costs")
     picture(rows)
 

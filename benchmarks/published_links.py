@@ -42,7 +42,7 @@ HEADS = (
 )
 
 
-_EXCHANGES = "All-to-alls, which embeddings make most: the fastest published one of large messages. Sums inside a switch do not help them."
+_EXCHANGES = "All-to-alls, most used by embeddings: the fastest published one of large messages. Sums inside a switch do not help them."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, preset in PRESETS.items()
     )
     caption = (
-        f"Runs of at least {FEWEST} sizes. Of rings between hosts the bandwidth is a rank's share of its host's. The last columns are the "
+        f"Runs of at least {FEWEST} sizes. For rings between hosts, the bandwidth is a rank's share of its host's. The last columns are "
+        f"the "
         f"error without a latency, and that of the preset's price, whose links between hosts are InfiniBand. Presets: {told}."
     )
     tables = [

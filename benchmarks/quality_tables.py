@@ -24,7 +24,7 @@ def paper_table(found: list[Outcome]) -> HeadsAndRows:
     """Wins and gaps by setting."""
     heads = (
         "setting", "tasks", "win / tie / loss", "largest certified / neuroshard", "gap, median", "gap, 90th percentile", "gap, worst",
-        "gap ≤ 1%", "tasks: a table binds", "gap, worst of the others", "tasks: a table must be cut dearly, or binds",
+        "gap ≤ 1%", "tasks: a table binds", "gap, worst of the others", "tasks: a table is costly to cut, or binds",
         "gap, worst of the others ",
     )  # fmt: skip
     rows: Rows = []
@@ -48,7 +48,7 @@ def large_table(found: list[Outcome]) -> HeadsAndRows:
     """Gaps by size, and the share of `neuroshard`'s cost above the bound that `certified` removes."""
     heads = (
         "setting", "tasks", "win / tie / loss", "gap, median", "gap, worst", "neuroshard above bound, median", "removed, median",
-        "removed, range", "removed, of all", "tasks: a table binds", "tasks: a table must be cut dearly, or binds",
+        "removed, range", "removed, of all", "tasks: a table binds", "tasks: a table is costly to cut, or binds",
     )  # fmt: skip
     rows: Rows = []
     for group, outcomes in groups_of(found).items():
@@ -109,7 +109,7 @@ def strategy_table(found: list[Outcome]) -> HeadsAndRows:
 
 
 def proof_table(found: list[Outcome]) -> HeadsAndRows:
-    """How searches ended, the gap that each part of the proof leaves, and the part that gave the bound."""
+    """Ends of the searches, the gap that each part of the proof leaves, and the part that gave the bound."""
     ends, parts = ("proven", "settled", "deadline"), ("prices", "pieces", "kernels", "holders", "classes")
     heads = (
         "setting", *ends, "gap by prices, median", "+ pieces on their own", "+ ranges of kernels and holders",

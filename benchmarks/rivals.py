@@ -3,10 +3,10 @@
     python -m benchmarks.rivals --tasks 100 --models FOLDER       # results/rivals.md
     python -m benchmarks.rivals --tasks 100 --models FOLDER --page
 
-Tasks are public models on H100s, task files in FOLDER if one is named, and made-up tasks on 4 to 128 H100s: tables of the pool "dlrm-2021",
-every other task with a heavy tail. One cost model, the bundled one of the devices, prices all plans; it was none of the others' when
-they chose. Plans are for TorchRec, but for HugeCTR's, which it cannot run and which may use any blocks. Each finished task is a line of a
-journal, so a stopped run can go on.
+Tasks are public models on H100s, task files in FOLDER if one is named, and synthetic tasks on 4 to 128 H100s: tables of the pool
+"dlrm-2021", every other task with a heavy tail. One cost model, the bundled one of the devices, prices all plans; it was none of the
+others' when they chose. Plans are for TorchRec, but for HugeCTR's, which it cannot run and which may use any blocks. Each finished task is
+a line of a journal, so a stopped run can go on.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def tasks(made_up: int, folder: Path | None) -> Iterator[tuple[str, sw.Task]]:
-    """Public models, models of a folder, and made-up tasks, each with its name."""
+    """Public models, models of a folder, and synthetic tasks, each with its name."""
     for model, hosts in HOSTS.items():
         for count in hosts:
             yield f"{model}, {8 * count} h100", public_task(model, sw.Topology.preset("h100-8", hosts=count))
@@ -108,7 +108,7 @@ def outcome(task: sw.Task) -> dict[str, Any]:
 
 
 def write(rows: list[dict[str, Any]], command: str, made_up: int) -> None:
-    """Write the page of the finished ones of so many made-up tasks."""
+    """Write the page of the finished ones of so many synthetic tasks."""
     names = [name for name in RIVALS if any(name in row["steps"] for row in rows)]
     made = [row for row in rows if row["task"].startswith(MADE_UP) and row["steps"][OURS]]
     public = [row for row in rows if not row["task"].startswith(MADE_UP)]
@@ -120,7 +120,8 @@ def write(rows: list[dict[str, Any]], command: str, made_up: int) -> None:
         "Every planner on the same tasks",
         [
             (
-                f"{len(made)} of {made_up} made-up tasks. Step of `{OURS}` over the other planner's, geometric mean where both plan; "
+                f"{len(made)} of {made_up} synthetic tasks. Step of `{OURS}` over the other planner's, geometric mean over tasks that "
+                f"both planned; "
                 f"below 1 ours is shorter. All times are predicted by the bundled model of H100s and preset links. Time limits: {limits}.",
                 ("devices", "tasks", *names),
                 [[label, len(some), *(_mean(some, name) for name in names)] for label, some in groups],

@@ -5,8 +5,8 @@
 The DLRM, its batches and the beds are those of `dlrm_throughput.py`, the entries those of `runtime_steps.py`: they train in turns, from the
 same weights and on the same batches, so that the losses must agree. Hosts need root.
 
-Each case appends one row to the file of --rows. A stopped run goes on where it was; --page makes the page from the rows alone. --quick
-takes some minutes.
+Each case appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ def write_page(rows: Sequence[dict[str, Any]], command: str) -> Path:
 
 
 _ABOUT = (
-    "The DLRM, its batches and the beds are those of `dlrm_throughput.md`; dense layers are averaged by DistributedDataParallel beside "
-    "TorchRec, and in one all-reduce beside the runtime. Entries take turns, round by round, from the same weights and on the same "
-    "batches; their losses differ by at most {apart:.1g} of a loss. The machine did other work at the time, so single figures are noisy."
+    "The DLRM, its batches and the beds are those of `dlrm_throughput.md`; gradients of dense layers are averaged by "
+    "DistributedDataParallel with TorchRec, and in one all-reduce with the runtime. Entries take turns, round by round, from the same "
+    "weights and on the same "
+    "batches; their losses differ by at most a share of {apart:.1g}. The machine did other work at the time, so single figures are noisy."
 )
 
 
@@ -121,8 +122,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> ResultTable:
             rate = samples / median(seconds)
             found.append((row["bed"], row["rate"], title, f"{rate:,.0f}", f"{apart:.0%}", f"{_ratio(row, title):.2f}"))
     return ResultTable(
-        "Training throughput by bed (hosts × devices): the median over the rounds, how far the rounds lie apart (largest less smallest), "
-        "and how many times that of the first entry it is (median of the rounds' ratios).",
+        "Training throughput by bed (hosts × devices): the median over the rounds, the spread of the rounds (largest less smallest), "
+        "and the ratio to the first entry (median of the rounds' ratios).",
         ("bed", "links", "entry", "samples/s", "apart", "over the first"),
         found,
     )

@@ -6,8 +6,8 @@ Hosts are network namespaces (`benchmarks/hosts`), which need root. Five entries
 plan of TorchRec's planner and our plan for TorchRec, each by `DistributedModelParallel` and by `ShardedEmbeddings`, and our plan for
 `shardwright.runtime`, which may cut tables in any way, by the latter.
 
-Each case appends one row to the file of --rows. A stopped run goes on where it was; --page makes the page from the rows alone. --quick
-takes some minutes.
+Each case appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ _ABOUT = (
     "one instant. A step is forward, backward and optimizer of the tables, without dense layers: the slowest rank's, the median of a "
     "round's steps, the median of the rounds. The bytes are those of all hosts' links in a step, by their counters, with the start signals "
     "of the measurement. Predictions price TorchRec's collectives over links that were measured on the bed before; the runtime's exchange "
-    "is not priced yet. The machine did other work at the time, so single figures are noisy; the rounds tell how much."
+    "is not priced yet. The machine did other work at the time, so single figures are noisy; the spread of the rounds shows how much."
 )
 
 
@@ -174,8 +174,8 @@ def _steps(rows: Sequence[dict[str, Any]]) -> ResultTable:
                  f"{median(one['link_bytes'] for one in measured) / 1e3:,.0f}")
             )  # fmt: skip
     return ResultTable(
-        f"Model `{rows[0]['model']}`: predicted and measured ms of a step, its passes, how far the rounds lie apart (largest less "
-        "smallest), and the bytes on all links.",
+        f"Model `{rows[0]['model']}`: predicted and measured ms of a step, its passes, the spread of the rounds (largest less "
+        f"smallest), and the bytes on all links.",
         ("bed", "links", "entry", "predicted", "step", "forward", "backward", "apart", "kB on links"),
         found,
     )

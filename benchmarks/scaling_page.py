@@ -52,7 +52,7 @@ def write_page(points: Points, series: Series, options: argparse.Namespace, comm
     )
     slopes = (
         "Slopes of log time and log memory (beyond the start), by least squares, over the searches that ended by themselves: 1 is linear "
-        "growth. Where tables and devices grow together, the slope against one includes the growth of the other."
+        "growth. If tables and devices grow together, the slope against one includes the growth of the other."
     )
     tables = [
         (caption, heads, [row(point) for point in points.values()]),

@@ -68,11 +68,11 @@ class Outcome:
 
     @property
     def cut_dearly(self) -> bool:
-        """Whether a table binds or must be cut dearly."""
+        """Whether a table binds or is costly to cut."""
         return self.binds or self.share(self.cheapest.ms) >= HALF
 
     def above_bound(self, strategy: str) -> float | None:
-        """How far a strategy's step lies above the bound, as a share of the bound; None if either is missing."""
+        """(step − bound) / bound of a strategy; None if either is missing."""
         step = self.step_ms[strategy]
         return None if step is None or self.bound_ms is None else step / self.bound_ms - 1
 

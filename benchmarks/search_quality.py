@@ -104,11 +104,11 @@ def write_paper(found: list[Outcome], options: argparse.Namespace, command: str)
     caption = (
         f"{options.tasks} tasks of each setting (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128; 4 GB a device). `certified` with "
         f"tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. A gap is (step − bound) / bound. "
-        f"`block_times.py` explains when a table binds or must be cut dearly; the limit in both is at least {HALF:.0%} of the step."
+        f"`block_times.py` explains when a table binds or is costly to cut; the limit in both is at least {HALF:.0%} of the step."
     )
     tables = [
         (caption, *paper_table(found)),
-        ("Step of `certified` divided by that of others, and how far each lies above `certified`'s bound.", *above_bound_table(found)),
+        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
         ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
         (PROOFS, *proof_table(found)),
         ("The ten widest gaps.", *worst_table(found)),
@@ -121,13 +121,13 @@ def write_paper(found: list[Outcome], options: argparse.Namespace, command: str)
 def write_large(found: list[Outcome], options: argparse.Namespace, command: str) -> None:
     caption = (
         f"{options.seeds} tasks of each size, tables as in the pool or with a heavy tail (`cluster_tasks.py`), hosts of 8 devices. "
-        f"`certified` with tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. Removed: what part of what "
-        "`neuroshard` costs above the bound `certified` does without, 1 − (certified − bound) / (neuroshard − bound); of all: the same "
+        f"`certified` with tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. Removed: share of `neuroshard`'s "
+        f"excess over the bound that `certified` removes, 1 − (certified − bound) / (neuroshard − bound); of all: the same "
         "of the sums over the tasks, each in units of its bound."
     )
     tables = [
         (caption, *large_table(found)),
-        ("Step of `certified` divided by that of others, and how far each lies above `certified`'s bound.", *above_bound_table(found)),
+        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
         ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
         (PROOFS, *proof_table(found)),
         ("The ten widest gaps.", *worst_table(found)),

@@ -6,8 +6,8 @@ Hosts are network namespaces (`benchmarks/hosts`), which need root: 2 and 4 host
 Mbit/s to 1 Gbit/s. Ranks train by `DistributedModelParallel` over gloo, pinned to cores by their numbers, all starting each step together.
 First of all, `shardwright calibrate --links` measures each bed: these are the links of the predictions.
 
-Each plan on a bed appends one row to the file of --rows, with all that a prediction needs. A stopped run goes on where it was;
---page makes the page anew from the rows alone, with the cost function and cost model of the day. --quick takes some minutes.
+Each plan on a bed appends one row to the file of --rows, with all that a prediction needs. A stopped run resumes; --page makes the page
+anew from the rows alone, with the cost function and cost model of the day. --quick takes some minutes.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Case:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What tells the case from others in its rows."""
+        """The key that identifies the case in its rows."""
         return {
             "bed": f"{self.hosts}x{self.per_host}",
             "rate": self.rate,

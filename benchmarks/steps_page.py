@@ -95,7 +95,7 @@ def write_page(
     tables = [_beds(usual), _phases(usual), _plans(usual), _rivals(usual), _huge_pages(every), _links(usual)]
     days = sorted({row["at"][:10] for row in rows})
     text = markdown(
-        "Steps of TorchRec over slow links, measured beside predicted",
+        "Steps of TorchRec over slow links, measured and predicted",
         [_summary(usual), *_ABOUT],
         [table for table in tables if table.rows],
         command,
@@ -137,7 +137,7 @@ def _summary(found: Sequence[Measured]) -> str:
     spreads = [one.steps.spread for one in found]
     return (
         f"**{len(found)} plans on beds: predicted steps are off by {np.mean(errors):.1%} (mean), {np.median(errors):.1%} (median)**; "
-        f"the rounds of one plan lie {np.median(spreads):.1%} apart (median)."
+        f"the rounds of one plan differ by {np.median(spreads):.1%} (median)."
     )
 
 
@@ -151,7 +151,7 @@ def _beds(found: Sequence[Measured]) -> ResultTable:
         )  # fmt: skip
     return ResultTable(
         "Steps by bed (hosts × devices). Spearman: predicted against measured steps of all plans, and the mean over the models of that "
-        "among a model's plans. Apart: the rounds of one plan, largest less smallest, median.",
+        "among a model's plans. Apart: spread of the rounds of one plan (largest less smallest), median.",
         ("bed", "links", "plans", "mean error", "predicted / measured", "Spearman", "by model", "apart"),
         rows,
     )

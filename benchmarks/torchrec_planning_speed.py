@@ -5,8 +5,8 @@
 Both plan the same models: an EmbeddingBagCollection on the meta device. Tables have 1,000 to 10 million rows (log-uniform) and dims of 16
 to 128. Devices are CUDA devices of TorchRec's default sizes, 8 to a host, with batch 512 on each. There are no constraints and no
 statistics, and the storage reservation is the same. Times are those of `plan()`, with module traversal and conversion, without imports.
-A process of ours plans several models with different seeds. Its first plan also loads libraries, so it is shown beside the median of the
-others, with its gap. TorchRec's planner gets the first of these models, in its own process, for at most --limit seconds; sizes and
+Each of our processes plans several models with different seeds. Its first plan also loads libraries, so it is shown next to the median of
+the others, with its gap. TorchRec's planner gets the first of these models, in its own process, for at most --limit seconds; sizes and
 planners take turns. Our cost model predicts how much longer a step of TorchRec's plan takes.
 """
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found["shardwright", size] = [measured("shardwright", size, 0, options)]
     write_results(
         "torchrec_planning_speed",
-        "Planning for TorchRec: its planner and ours",
+        "Planning for TorchRec: TorchRec's planner and ours",
         [(caption(options), HEADS, [row_of(size, found, options) for size in (*options.both, *options.ours)])],
         command_of("torchrec_planning_speed", arguments),
     )

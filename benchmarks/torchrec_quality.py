@@ -4,9 +4,9 @@
     python -m benchmarks.torchrec_quality --tasks 20 --devices 4 8    # then measures, on a quiet machine
 
 Tasks are NeuroShard's (T in [2.5 D, 15 D) tables, max dim 128, batch 1,024) from half of the pool, for CPUs; then the public models, scaled
-to this machine and, only predicted, in full on H100s, as are the made-up tasks of --clusters. TorchRec plans each task with pooling factors
-("torchrec") and without, as most users run it ("torchrec, no statistics"). Ours plans with the sharding types that TorchRec offers. --cache
-keeps the plans, so a stopped run goes on. Links are not measured: the embedding cost is measured kernels plus predicted links.
+to this machine and, only predicted, in full on H100s, as are the synthetic tasks of --clusters. TorchRec plans each task with pooling
+factors ("torchrec") and without, as most users run it ("torchrec, no statistics"). Ours plans with the sharding types that TorchRec offers.
+--cache keeps the plans, so a stopped run goes on. Links are not measured: the embedding cost is measured kernels plus predicted links.
 """
 
 from __future__ import annotations
@@ -94,7 +94,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--large", type=int, nargs="*", default=[16, 32, 64])
     parser.add_argument("--presets", action="store_true", help="the public models too")
     parser.add_argument(
-        "--clusters", type=int, nargs="*", default=[], metavar="HOSTS", help="made-up tasks on so many hosts of 8 H100s"
+        "--clusters",
+        type=int,
+        nargs="*",
+        default=[],
+        metavar="HOSTS",
+        help="synthetic tasks on so many hosts of 8 H100s",
     )
     parser.add_argument("--cluster-tasks", type=int, default=8, help="tasks of each size of --clusters")
     parser.add_argument("--ours", nargs="+", choices=OURS, default=list(OURS), help="strategies of ours")
@@ -105,7 +110,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--cache", type=Path, default=Path("out/torchrec_quality"))
     parser.add_argument("--page", default="torchrec_quality", help="name of the page")
-    parser.add_argument("--plan-only", action="store_true", help="plan what is not in the cache, and measure nothing")
+    parser.add_argument(
+        "--plan-only", action="store_true", help="plan the tasks that the cache lacks, and measure nothing"
+    )
     return parser.parse_args(arguments)
 
 

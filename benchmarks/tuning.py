@@ -65,9 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             promises += kept
             print(row, flush=True)
     within = f"{np.mean(np.abs(np.array(promises) - 1) <= 0.1):.0%}" if promises else "none"
-    what = "once, for tasks of any tables" if options.once else "for each task"
+    what = "once for tasks of any tables" if options.once else "for each task"
     caption = (
-        f"NeuroShard's tasks for {options.devices} devices at batch 1,024: {options.minutes:g} minutes of calibrating {what}, then "
+        f"NeuroShard's tasks for {options.devices} devices at batch 1,024: {options.minutes:g} minutes of calibration {what}, then "
         f"{options.tune_minutes:g} minutes of tuning a task. Floor: the smallest measured total of any plan, over the devices. Bound: "
         f"by the corrected model, no plan is faster. Of {len(promises)} plans promised after the first correction "
         f"{within} were measured within 10%. {_medians(rows)}"

@@ -111,7 +111,7 @@ def run(
 
 @contextmanager
 def _resumable(output: Path) -> Iterator[None]:
-    """Turn Ctrl-C into one line that says how to resume."""
+    """Turn Ctrl-C into one line that explains how to resume."""
     try:
         yield
     except KeyboardInterrupt:

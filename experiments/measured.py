@@ -180,8 +180,8 @@ def _table(part: str, rows: Sequence[Row]) -> ResultTable:
     )
     caption = (
         f"`{part}`, {len(by_task)} tasks: kernels of the slowest device, ms, {ROUNDS} interleaved rounds. Measured over predicted: median, "
-        "also as a ratio to the same of the control sets. Other ratios: means with 95% bootstrap intervals over tasks; intervals that hold "
-        f"1 tell nothing apart.{sample}"
+        "also as a ratio to the same of the control sets. Other ratios: means with 95% bootstrap intervals over tasks; intervals that "
+        f"contain 1 show no significant difference.{sample}"
     )
     heads = (
         "strategy",

@@ -15,7 +15,7 @@ REDESIGNS = (
     "`autoshard` and `dreamshard` are redesigns of the papers' methods (docs/concepts/learned.md lists the departures), so their figures "
     "are not those of the papers' methods."
 )
-"""For every page that shows learned strategies beside a paper's figures."""
+"""For every page that compares learned strategies with a paper's figures."""
 _DRAWS = 2000
 
 

@@ -75,7 +75,7 @@ def calibrate(bed: HostBed, *, memory: str | int = "4 GB", runs: int = 7, timeou
 
 
 def _sizes(bed: HostBed) -> list[int]:
-    """Return the bytes that a rank sends, from small up to what the link carries in `_LONGEST_S`."""
+    """Return the bytes that a rank sends, from small up to the bytes that the link carries in `_LONGEST_S`."""
     rate = _UNLIMITED if bed.rate is None else bits_per_second(bed.rate)
     most = min(_MOST_BYTES, rate / 8 * _LONGEST_S / bed.devices_per_host)
     return [round(size) for size in np.geomspace(most / _RANGE, most, _SIZES)]

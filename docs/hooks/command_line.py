@@ -44,7 +44,7 @@ def _command(name: str, command: Any) -> str:
     parts = [f"## shardwright {name}", f"```text\n{usage}\n```", _text(command.help or "")]
     for title, rows in (("Argument", arguments), ("Option", options)):
         if rows:
-            parts.append("\n".join([f"| {title} | What it says | Default |", "|---|---|---|", *rows]))
+            parts.append("\n".join([f"| {title} | Meaning | Default |", "|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Takes the comments that steer the tests of code blocks out of the pages; `tests/documentation.py` says what they mean."""
+"""Remove the comments that steer the tests of code blocks from the pages; `tests/documentation.py` explains them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Puts what lies elsewhere in the repository onto the site: results, costs and published figures as pages, examples as files to read."""
+"""Add files from other folders of the repository to the site: results, costs and published figures as pages, examples as files to read."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _FROM = {
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """The site's files and those."""
+    """The site's files, with those of the repository."""
     root = Path(config.config_file_path).parent
     for pattern, folder in _FROM.items():
         for path in sorted(root.glob(pattern)):
@@ -27,8 +27,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def _list(root: Path) -> str:
-    """A page that names all of the measured ones."""
-    lines = ["# All measured pages", "", "Each says the command that made it, its date, commit and hardware.", ""]
+    """A page with links to all measured pages."""
+    lines = ["# All measured pages", "", "Each page names its command, date, commit and hardware.", ""]
     for path in sorted((root / "benchmarks/results").glob("*.md")):
         title = next(
             (line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")), path.stem

@@ -27,12 +27,12 @@ _NOTABLE = 0.005  # share by which a step must become longer or shorter for a pa
 _INTRODUCTION = (
     "NeuroShard's tasks (10 to 59 tables on 4 devices, 20 to 119 on 8; max dim 32 and 128; batch 1,024), priced by the then bundled model "
     "of "
-    "CPU kernels. Each search runs as it is and without one part; every plan is judged by the same fused costs, whatever it was searched "
-    "with. Costs are `step_ms`; the paper's cost, the largest device's sum, is beside it."
+    "CPU kernels. Each search runs complete and without one part; the same fused costs judge every plan. Costs are `step_ms`; the "
+    "paper's cost, the largest device's sum, stands next to it."
 )
 _HEADS = (
-    "**The heads.** A convex head is what `certified`'s bound rests on: under the mlp head it searches just the same but proves nothing, "
-    "so that no gap is known and no search ends early. What the convex head costs in accuracy is in the tables: both heads are trained on "
+    "**The heads.** `certified`'s bound needs a convex head: under the mlp head it searches in the same way but proves nothing, so no "
+    "gap is known and no search ends early. The tables show the accuracy that the convex head costs: both heads are trained on "
     "the same samples, measured on one machine by the same program, and plans found under either are run on its kernels."
 )
 
@@ -62,7 +62,7 @@ def verdict(rows: Sequence[Row], system: str) -> str:
     sentences = [f"**`{system}`**, {tasks} tasks; change of the step without the part, geometric mean."]
     sentences += [f"These lengthen the step: {', '.join(matters)}."] if matters else []
     sentences += (
-        [f"These change it by less than {_NOTABLE:.1%}, or not for sure: {', '.join(little)}."] if little else []
+        [f"These change it by less than {_NOTABLE:.1%}, or not significantly: {', '.join(little)}."] if little else []
     )
     sentences += [f"These shorten it: {', '.join(better)}."] if better else []
     return " ".join(sentences)
@@ -75,9 +75,9 @@ def cache(rows: Sequence[Row]) -> str:
         return ""
     return (
         "**The cache.** The paper's search keeps predictions for sets of tables, since its greedy asks a network at every step. The search "
-        "here has no such cache to switch off: it encodes every width of every table once, keeps the sums of encodings of the devices, and "
-        "passes over bounds of the grid that cannot change a placement. *No cache* does without the first and the last of these, which "
-        f"changes times only: the same plan for {found.same_plans} of {len(found.pairs)} tasks, in "
+        "here has no such cache: it encodes every width of every table once, keeps the sums of encodings of the devices, and skips "
+        "bounds of the grid that cannot change a placement. *No cache* turns off the first and the last of these, which changes only "
+        f"times: the same plan for {found.same_plans} of {len(found.pairs)} tasks, in "
         f"{np.median(found.ratios('search_s')):.0f} times the time (median). Predicting anew for every device that the greedy considers, "
         "as the paper's search without a cache would, takes longer still."
     )
@@ -103,10 +103,10 @@ def heads(rows: Sequence[Row]) -> str:
         )
     for strategy, pairs in head_pairs(rows).items():
         mean, low, high = geometric(pairs.ratios("measured_ms"))
-        told = "tells them apart" if low > 1 or high < 1 else "does not tell them apart"
+        told = "a significant difference" if low > 1 or high < 1 else "no significant difference"
         sentences.append(
             f"`{strategy}`'s plans under mlp take {mean:.3f} of the measured time of those under convex ({low:.3f} to {high:.3f}, "
-            f"{len(pairs.pairs)} pairs, of which {pairs.same_plans} are the same plan), which {told}."
+            f"{len(pairs.pairs)} pairs, of which {pairs.same_plans} are the same plan), {told}."
         )
     failed = sum(row["part"] == MEASURED and row["measured_ms"] is None for row in rows)
     sentences += [f"{failed} plans were not found or not measured."] if failed else []
@@ -127,7 +127,7 @@ def page_of(rows: Sequence[Row]) -> Page:
         strategies(rows),
     ]
     return Page(
-        "What each part is worth (ablations)",
+        "The gain of each part (ablations)",
         paragraphs(rows),
         [table for table in tables if table.rows],
         {"": draw(rows)} if rows else {},
@@ -149,7 +149,7 @@ def of_system(rows: Sequence[Row], system: str) -> ResultTable:
     caption = (
         f"`{system}` without one part at a time, divided by `{system}` as it is, on the same tasks: under 1 is better without the part. "
         "Geometric means over the tasks that both placed, with 95% intervals by bootstrap; search time: median of the ratios. Gap: to the "
-        "bound of the variant's own search, which under constraints speaks of plans under these."
+        "bound of the variant's own search, which under constraints covers only plans that keep them."
     )
     return ResultTable(caption, heads, cells)
 
@@ -207,7 +207,7 @@ def errors(rows: Sequence[Row]) -> ResultTable:
         )  # fmt: skip
     caption = (
         "Both heads, trained on the same samples of one machine: relative errors on the tenth of the samples that a training has not "
-        "seen, means over seeds with least and most; repeat noise: how much measuring a set of tables twice differs (mean)."
+        "seen, means over seeds with least and most; repeat noise: mean difference between two measurements of a set."
     )
     heads = ["head", "seeds", "held-out sets", "mean error", "median error", "Spearman", "repeat noise"]
     return ResultTable(caption, heads, cells)
@@ -219,7 +219,7 @@ def measured(rows: Sequence[Row]) -> ResultTable:
     caption = (
         "Plans found under the mlp head divided by plans found under the convex head, same task, strategy and seed: slowest forward plus "
         "slowest backward kernel, geometric means with 95% intervals. Predicted: each by its own head. Difference: predicted / measured − "
-        "1 of the plans of each head, median; below 0 the head promised more than the plan held."
+        "1 of the plans of each head, median; below 0 the plan was slower than the head predicted."
     )
     heads = [
         "strategy", "pairs", "same plans", "measured, mlp / convex", "mlp faster", "predicted, mlp / convex", "difference, convex",
@@ -252,8 +252,8 @@ def strategies(rows: Sequence[Row]) -> ResultTable:
                      ratio_cell(beside_bundled(rows, strategy, head))]
                 )  # fmt: skip
     caption = (
-        "Measured plans divided by `greedy`'s under the same model: what a search is worth under a model that was learned on the machine "
-        "that measures (convex, mlp), and under the bundled one. Geometric means over tasks, each the mean of its seeds; 95% intervals."
+        "Measured plans divided by `greedy`'s under the same model: the gain of a search under a model that was learned on the "
+        "measuring machine (convex, mlp), and under the bundled one. Geometric means over tasks, each the mean of its seeds; 95% intervals."
     )
     heads = [
         "strategy",

@@ -27,7 +27,7 @@ MEASURED_SEED = 11
 
 @dataclass(frozen=True)
 class Extent:
-    """How much a run does.
+    """The extent of a run.
 
     Attributes:
         tasks: number of tasks of each setting.

@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the experiment is.
+    """The size of the experiment.
 
     Attributes:
         tables: numbers of tables, on the devices of `base`.

@@ -24,7 +24,7 @@ _DRAWS = 2000
 
 @dataclass(frozen=True)
 class Loss:
-    """How far one mean cost lies above another over the same tasks, as a share of the other.
+    """The excess of one mean cost over another on the same tasks, as a share of the other.
 
     Attributes:
         share: mean over mean, minus 1; NaN without common tasks.
@@ -181,7 +181,7 @@ def balance_table(rows: Sequence[Row], parts: Iterable[Part]) -> ResultTable:
         "certified",
     )
     caption = (
-        "AutoShard's own measure, the degree of balance: kernel time of the device with the least over that of the device with the most, "
+        "AutoShard's own measure, the degree of balance: kernel time of the fastest over that of the slowest device, "
         "mean over tasks with its 95% interval (1 is even). Best sorted heuristic: the one with the highest mean of its column."
     )
     return ResultTable(caption, heads, [line for part in parts for line in _lines(rows, part)])

@@ -57,17 +57,18 @@ def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
         f"A policy for each kind of tasks, trained on {scale.training_tasks} tasks whose tables are of one half of the pool {POOL} "
         f"(dim {DIM}, batch {BATCH:,}, every table whole), and tested without fine-tuning on {scale.tasks} tasks of each other kind, of "
         "tables of the other half. A cell is the mean cost of the row's policy over that of the policy trained on the column's kind, minus "
-        "1, over the tasks that both placed, with its 95% interval over tasks drawn anew. The cost is what a strategy makes small: "
-        "DreamShard the step, AutoShard the kernels of the slowest device. Below the matrix the same for the bundled policy, the best "
+        "1, over the tasks that both placed, with its 95% interval over tasks drawn anew. The cost is the objective of the strategy: "
+        "for DreamShard the step, for AutoShard the kernels of the slowest device. Below the matrix the same for the bundled policy, "
+        "the best "
         "sorted heuristic of the column, random placement and `certified`, and how far the target's policy itself lies above the proven "
         "bound.",
         f"**How policies are trained here.** Costs come from the CPU cost model bundled then. AutoShard: {scale.autoshard.steps:,} steps; "
         f"DreamShard: {scale.dreamshard.iterations} iterations of {scale.dreamshard.cost_updates} cost updates and "
         f"{scale.dreamshard.policy_updates} policy updates. The bundled policies learned from 130 tasks of mixed sizes, AutoShard's with "
         f"1,000,000 steps. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over tasks alone. Three seeds of the same "
-        "training differ by up to 2% in mean cost (page learned_curves), so that a loss below that says nothing.",
-        "**What differs from the papers.** They measure on GPUs, with other batch sizes and kernels, so that their losses and these "
-        "compare in kind only. Moving a policy to another number of devices is DreamShard's claim, for 2 to 8 devices; 16 are beyond it. "
+        "training differ by up to 2% in mean cost (page learned_curves), so a smaller loss is not significant.",
+        "**What differs from the papers.** They measure on GPUs, with other batch sizes and kernels, so their losses and these compare "
+        "only qualitatively. DreamShard claims transfer to other numbers of devices, from 2 to 8; 16 are beyond this claim. "
         + REDESIGNS,
     ]
 

@@ -63,12 +63,12 @@ class Costs:
         return np.array([self.of[name][task] for task in tasks])
 
     def above_bound(self, name: str) -> Floats:
-        """How far a strategy lies above the bound, as shares of it, over tasks that it placed and that have a bound."""
+        """Excess of a strategy over the bound, as shares of the bound, over tasks that it placed and that have a bound."""
         tasks = [task for task in self.of.get(name, {}) if task in self.bound]
         return self.at(name, tasks) / np.array([self.bound[task] for task in tasks]) - 1 if tasks else np.zeros(0)
 
     def from_best_heuristic(self, name: str, *, each: bool = False) -> tuple[Floats, Floats]:
-        """How far a strategy and the bound lie below the best heuristic, in ms by task; empty without common tasks.
+        """Distances of a strategy and of the bound below the best heuristic, in ms by task; empty without common tasks.
 
         Args:
             name: the strategy.

@@ -104,7 +104,7 @@ def mean_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
             body.append((what, setting.name, tried, len(tasks), *means, bound))
     caption = (
         f"Mean step, and mean of the kernels of the slowest device, ms; {half} tables. (of n): a mean over n of these tasks only, not "
-        "comparable with those beside it."
+        f"comparable with the others."
     )
     return ResultTable(caption, ("cost", "setting", "tasks", "of them in the means", *names, "bound"), body)
 
@@ -224,23 +224,22 @@ def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:
     versions = "; ".join(f"{name}: {made}" for name, made in made_with.items())
     return [
         f"Tasks of so many tables of dim {DIM} in fp32, each drawn at most once from the pool {POOL}, on 4 or 8 devices of {MEMORY}, batch "
-        f"{BATCH:,}, every table whole; seed {TEST_SEED}. Half of the pool's tables are among those that the bundled policies were "
-        "trained on "
-        "(seen), the other half no policy has met (unseen); no task was part of a training. Wanted are "
-        f"{tasks} tasks of each half and setting; {RNN} trains on every task by itself and gets the first ones only. "
+        f"{BATCH:,}, every table whole; seed {TEST_SEED}. The bundled policies were trained on half of the pool's tables (seen); no "
+        "policy has met the other half (unseen), and no task was part of a training. Planned are "
+        f"{tasks} tasks of each half and setting; {RNN} trains anew on every task and gets only the first ones. "
         f"{versions}.",
         "**What differs from the paper.** Costs are those of the CPU cost model bundled then, trained on kernels measured on a CPU, where "
         "the "
-        "paper measures on GPUs: milliseconds compare with each other here and with nothing there. The paper trains a policy for each "
+        "paper measures on GPUs: milliseconds here compare only with each other. The paper trains a policy for each "
         "setting; here one bundled policy of each strategy, which reads the prices of the cost model, places all. "
         f"{REDESIGNS} "
         "The papers compare embedding costs, the slowest device's sum over the phases; `step` adds up the slowest device of each phase, "
-        "which is what a synchronous step waits for, and what `dreamshard` and `certified` are asked to make small. "
-        "The bundled policy of `autoshard` is asked the same, where the paper's makes the kernels of the slowest device small.",
-        "**How to read it.** The bound is what `certified` proves: no plan of whole tables has a shorter step. The bound on kernels is the "
+        "the time of a synchronous step and the objective of `dreamshard` and `certified`. "
+        "It is also the objective of the bundled policy of `autoshard`; the paper's is the kernels of the slowest device.",
+        "**How to read it.** `certified` proves the bound: no plan of whole tables has a shorter step. The bound on kernels is the "
         "larger of an even share of everything and of the costliest table alone. *Closed* is the part of the distance between the best "
         "sorted heuristic and the bound that a strategy closes: (heuristic − strategy) / (heuristic − bound), of the sums over tasks; "
-        "whole tables cannot reach all of it, and `certified` shows how much can be reached by searching. Means are over tasks that all "
+        "whole tables cannot reach all of it, and `certified` shows the part that a search reaches. Means are over tasks that all "
         f"strategies but {RNN} placed." + _untimed(groups),
         _finding(groups),
     ]

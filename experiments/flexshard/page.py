@@ -30,12 +30,12 @@ _INTRODUCTION = (
     "The rows of a sequence table are not pooled, so each one that is looked up travels. `flexshard` keeps the hottest rows on every "
     "device and the next on every host, and deals out the rest; the boundaries of all tables are chosen together, within the memory of "
     "every device. Bytes and times are **predicted** here: bytes counted for each link by expectation, latency and bandwidth as "
-    "stated. The same counts are held against the kernel's counters and the clock on two hosts and on four with slow links in "
+    "stated. The same counts are compared with the kernel's counters and the clock on two hosts and on four with slow links in "
     "[flexshard_measured](flexshard_measured.md) and [flexshard_measured_4x2](flexshard_measured_4x2.md)."
 )
 _DIFFERENCES = (
-    "What differs from the paper: no code of it is public and its models are not known. The tables here are synthetic, with accesses by "
-    "Zipf's law, and the formulation is ours. For the state of the art before it stands `recshard`: rows on every device or on one, "
+    "What differs from the paper: neither its code nor its models are public. The tables here are synthetic, with accesses by "
+    "Zipf's law, and the formulation is ours. `recshard` stands for the earlier state of the art: rows on every device or on one, "
     "without regard to hosts, with boundaries chosen by the same search. It is not RecShard (ASPLOS 2022), whose "
     "program chooses device or host memory. Pooled tables, kernels and everything else in a step are left out."
 )
@@ -87,8 +87,8 @@ def where_tiers_pay(found: Found) -> str:
     if not said:
         return ""
     return (
-        "**Where tiers still pay**, by the sweep of links, accesses and batch (second picture): slow links hardly matter, many lookups of "
-        f"a row do, and only where every lookup travels. {'. '.join(said)}."
+        "**Where tiers still pay**, by the sweep of links, accesses and batch (second picture): slow links hardly matter, many lookups "
+        f"of a row do, and only if every lookup travels. {'. '.join(said)}."
     )
 
 
@@ -138,11 +138,10 @@ def main_finding(found: Found) -> str:
     if not sentences:
         return ""
     return (
-        "**The main finding: where rows are de-duplicated by host, replicas are worth next to nothing.** "
+        "**The main finding: if rows are de-duplicated by host, replicas gain next to nothing.** "
         "A host that reads a row must get its value and send its gradient once a step, whether it keeps a replica or not. "
         + _capitalised("; ".join(sentences))
-        + ". Tiers pay where "
-        "rows are not de-duplicated, as in TorchRec's exchange."
+        + ". Tiers pay if rows are not de-duplicated, as in TorchRec's exchange."
     )
 
 
@@ -195,8 +194,9 @@ def page_of(rows: Sequence[Row]) -> Page:
         paragraphs(found),
         [table for table in tables if table.rows],
         {"": draw(found), "sweep": draw_sweep(found)} if rows else {},
-        "4,096 samples a device but in the sweep, row-wise Adagrad but for the one table; weights, optimizer state and buffers fit every "
-        "device; the score is communication time. What the paper's are is not published.",
+        "4,096 samples a device except in the sweep, row-wise Adagrad except for the one table; weights, optimizer state and buffers "
+        "fit every "
+        "device; the score is communication time. The paper's settings are not published.",
     )
 
 
@@ -260,7 +260,7 @@ def one_table(found: Found) -> ResultTable:
     """A table for the part with one table, by exchange, memory and strategy."""
     rows = found.of(part=ONE_TABLE)
     skews = sorted({str(row["accesses"]).removeprefix("Zipf ") for row in rows}, key=float)
-    caption = f"The same table in other memory, exchanged otherwise. {_WHAT}."
+    caption = f"The same table with other memory and exchanges. {_WHAT}."
     columns: list[tuple[str, Row]] = [(f"Zipf {skew}", {"accesses": f"Zipf {skew}"}) for skew in skews]
     cells = [line for line in lines(found, rows, columns) if set(line[3:]) - {_NO_FIT, NOTHING}]
     return ResultTable(caption, ["exchange", "memory", "strategy", *(head for head, _ in columns)], cells)
@@ -320,7 +320,7 @@ def clusters(found: Found) -> ResultTable:
     tables = ", ".join(str(count) for count in sorted({int(row["tables"] or 0) for row in rows}))
     caption = (
         f"Communication ms a step, and in brackets speed against `row_wise`: a model of {tables} tables on hosts of 8 devices, "
-        "1.25× memory (`row_wise`: 1×). Every lookup sent and whole gradients where nothing else is said; planned for each cluster anew."
+        "1.25× memory (`row_wise`: 1×). Every lookup sent and whole gradients unless stated otherwise; planned for each cluster anew."
     )
     return ResultTable(
         caption, ["accesses", "NIC of a device", "strategy", *(f"{8 * count} GPUs" for count in hosts)], cells
@@ -365,7 +365,7 @@ def placed(found: Found) -> ResultTable:
         )
     caption = (
         "Plans that fit the memory, and the gaps between their communication and the proven bounds: over all choices of the tiers that the "
-        "strategy has, and over all plans of the task. The second is lower where memory is tight, most of all with few tables on many "
+        "strategy has, and over all plans of the task. The second is lower if memory is tight, most of all with few tables on many "
         "devices: a plan may save the buffers that every device needs for a table of which it holds rows."
     )
     heads = ["part", "strategy", "placed", "search s, median", "gap, tiers", "widest", "gap, all plans", "widest"]
@@ -390,7 +390,7 @@ def spans(found: Sequence[Compared]) -> tuple[str, str]:
 
 
 def median_cell(found: Found, rows: Sequence[Row]) -> str:
-    """Medians over these models; if one model's plan does not fit the memory, the cell says so."""
+    """Medians over these models; if one model's plan does not fit the memory, the cell shows it."""
     if any(row["communication_ms"] is None for row in rows):
         return _NO_FIT
     compared = some(found.against(row) for row in rows)

@@ -33,7 +33,7 @@ _MODEL = PublishedModel("h100")  # a search needs a model, but uses it for poole
 
 @dataclass(frozen=True)
 class Sent:
-    """What a plan sends.
+    """The traffic of a plan.
 
     Attributes:
         bytes_between: bytes between hosts, over all devices and both passes.
@@ -94,7 +94,7 @@ def with_memory(task: Task, *factors: float) -> list[Task]:
 
 
 def sent(task: Task, strategy: str) -> Sent | None:
-    """Plan by a strategy and count what the plan sends; None if no plan fits the memory."""
+    """Plan by a strategy and count the plan's traffic; None if no plan fits the memory."""
     start = time.perf_counter()
     try:
         shards, bound, plans_bound = _planned(task, strategy)

@@ -60,7 +60,7 @@ def bounds_of(rows: Sequence[Row]) -> dict[Value, float]:
 
 
 def gaps(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[float]]:
-    """How far each strategy's steps lie above the bound, as shares of it, over the cases that all placed and that have a bound."""
+    """Excess of each strategy's steps over the bound, as shares of the bound, over the cases that all placed and that have a bound."""
     bounds = bounds_of(rows)
     steps = compared(rows, "step_ms", names)
     return {

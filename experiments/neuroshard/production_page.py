@@ -157,10 +157,10 @@ def _text(whole_tables: Sequence[str]) -> list[str]:
         f"{DEVICES_PER_HOST} devices. Hash sizes are multiplied so that the weights take {FILL:.0%} of all memory ({terabytes}); pooling "
         "factors and the skew of accesses are the pool's.",
         "The paper's figures are of another model, of Meta's production, on 128 GPUs whose kernels and links were measured. Here the "
-        "tables are made up and all times are predicted. So only the ratios to `random` can be set side by side, and they need not "
-        "agree. The throughput of a training step with its dense part is not predicted here.",
-        "`autoshard`, `dreamshard` and `dreamshard+` place by policies learned for CPUs; there is none for A100s, where they are left "
-        "out. Strategies that place whole tables cut one that fits no device, as few times as possible. `neuroshard` has the "
+        "tables are synthetic and all times are predicted. So only the ratios to `random` are comparable, and they need not agree. The "
+        "throughput of a training step with its dense part is not predicted here.",
+        "`autoshard`, `dreamshard` and `dreamshard+` place by policies learned for CPUs; there are none for A100s, so `a100` leaves "
+        "them out. Strategies that place whole tables cut one that fits no device, as few times as possible. `neuroshard` has the "
         "paper's N, K, L and M, with at most 10 column splits. Tables that fit no device are cut before these and not counted, which the "
         "paper's search does not do; [neuroshard-published](neuroshard-published.md) runs it without such cuts.",
         REDESIGNS,

@@ -86,7 +86,7 @@ def _text(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     asked = {row[CASE] for row in rows if row["strategy"] == TORCHREC}
     about_torchrec = (
         f"`torchrec`, TorchRec's planner, takes seconds a task. It was asked for {len(asked)} tasks, each for at most "
-        f"{LIMITS.torchrec_seconds:g} s, and has a table of its own."
+        f"{LIMITS.torchrec_seconds:g} s, and has a separate table."
         if TORCHREC in names
         else "TorchRec's planner is not among these rows: it is not installed, or was not reached."
     )
@@ -101,7 +101,7 @@ def _text(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
         "kernels; links are counted by their bandwidth. Strategies: those that place whole tables, and `neuroshard`, cut a table that fits "
         "no device first, where the papers' versions fail; `neuroshard`'s ten splits do not count these cuts. The share placed without any "
         "cut is given in brackets. `autoshard` and `dreamshard` place "
-        "by the bundled policies, which learned from one half of the pool's tables; the tasks draw from both halves. Where memory is "
+        "by the bundled policies, which learned from one half of the pool's tables; the tasks draw from both halves. If memory is "
         "tight, both try other orders before they fail, which the papers' versions do not. " + REDESIGNS,
         about_torchrec,
         *_level(rows),
@@ -123,14 +123,14 @@ def _level(rows: Sequence[Row]) -> list[str]:
         return []
     return [
         f"**Measured**, on {len(own)} tasks: kernel time over that of `neuroshard`, mean and 95% interval: {', '.join(said)}. An "
-        "interval that holds 1 tells the two apart no more than chance does. All other tables are predicted. "
+        f"interval that contains 1 shows no significant difference. All other tables are predicted. "
         "`python -m experiments papers-measured` measures 48 of these tasks."
     ]
 
 
 def _times_caption(rows: Sequence[Row]) -> str:
     jobs = max((int(row.get("jobs") or 1) for row in rows), default=1)
-    beside = "" if jobs == 1 else f" Up to {jobs} processes ran side by side, so a search on its own takes less."
+    beside = "" if jobs == 1 else f" Up to {jobs} processes ran side by side, so a search alone takes less."
     return (
         "Median seconds of a search, libraries and cost model loaded before; for `torchrec` its whole process, which takes some "
         f"seconds to load.{beside}"
@@ -152,7 +152,7 @@ def _torchrec_table(settings: Settings) -> ResultTable:
         rows.append((*setting, len(asked), len(own), *ratios))
     caption = (
         "TorchRec's planner: its mean embedding cost divided by others', over the tasks that all of these placed (above 1: the other's "
-        "is lower). It is told pooling factors, memory and bandwidths, and no access skew."
+        "is lower). It receives pooling factors, memory and bandwidths, but no access skew."
     )
     return ResultTable(
         caption, (*_HEADS, "asked for", "compared", *(f"/ {name}" for name in (*_BESIDE_TORCHREC, "best sorted"))), rows

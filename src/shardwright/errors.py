@@ -61,7 +61,7 @@ def said(error: BaseException) -> str:
 
 
 class ShardwrightError(Exception):
-    """Base of all deliberate errors; `exit_code` is what the command line returns for it.
+    """Base of all deliberate errors; `exit_code` is the exit code of the command line.
 
     Args:
         message: the fault; shortened if it is too long to read.

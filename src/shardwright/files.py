@@ -18,7 +18,7 @@ MAX_BYTES = 64 * 2**20
 """Most bytes of a document; a task of 10,000 tables with access profiles takes about 40 MB."""
 
 MAX_VALUES = 5_000_000
-"""Most values in a document. The limit keeps what a small file can expand to in memory below about 0.5 GB."""
+"""Most values in a document. The limit keeps the memory of an expanded small file below about 0.5 GB."""
 
 
 _KINDS = {".json": ".json", ".yaml": ".yaml", ".yml": ".yaml"}
@@ -29,7 +29,7 @@ _BAD_PATH = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.EBADF, errno.ENXIO),
 }
-"""Errors that say the path is wrong, not that writing failed."""
+"""Errors that mean a wrong path rather than a failed write."""
 
 
 def write_atomically(path: str | Path, data: bytes | str) -> None:
@@ -107,7 +107,7 @@ def _open_stream(path: str | Path) -> BinaryIO:
     if number is None:
         return Path(path).open("wb")
     if number == _STDOUT:
-        sys.stdout.flush()  # what was printed before comes first
+        sys.stdout.flush()  # earlier output comes first
     return os.fdopen(os.dup(number), "wb")
 
 
@@ -192,7 +192,7 @@ def read_text(path: str | Path, what: str = "file", max_bytes: int = MAX_BYTES) 
 
 
 def is_document(path: str | Path) -> bool:
-    """Whether a file's name says that it is JSON or YAML."""
+    """Whether a file's name ends as that of JSON or YAML."""
     return Path(path).suffix.lower() in _KINDS
 
 

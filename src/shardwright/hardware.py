@@ -155,7 +155,7 @@ def cache_bytes(device_kind: str = "cpu") -> tuple[int, int]:
     Args:
         device_kind: "cpu" or "cuda".
 
-    Returns common sizes if the system reports none; a cost model of one machine is equally good with any sizes.
+    Returns common sizes if the system reports none: a cost model of one machine works equally well with any sizes.
     """
     if device_kind == "cuda":
         import torch

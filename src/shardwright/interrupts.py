@@ -1,7 +1,7 @@
 """Handling of Ctrl-C: while nothing can be lost it ends the process at once; later it raises `KeyboardInterrupt`, never during an import.
 
-During an import, a `KeyboardInterrupt` would leave half a module behind or turn into another exception: extension modules turn
-whatever is raised while they start into an ImportError.
+During an import, a `KeyboardInterrupt` would leave half a module behind or turn into another exception: extension modules turn any
+exception during their start into an ImportError.
 """
 
 from __future__ import annotations

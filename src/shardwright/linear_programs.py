@@ -24,7 +24,7 @@ _MOST_NODES = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What the solver found.
+    """The result of a solver run.
 
     Attributes:
         values: `(variables,)`; None if it found nothing.
@@ -146,7 +146,7 @@ class Program:
         with _STDOUT_ON_STDERR:
             solver.passModel(program)
             solver.run()
-            if solver.getModelStatus() == _STATUS.kNotset:  # the simplex method gave up on what presolve had left
+            if solver.getModelStatus() == _STATUS.kNotset:  # the simplex method gave up after presolve
                 solver.setOptionValue("presolve", "off")
                 solver.run()
         return solver
@@ -169,8 +169,8 @@ def _failed(solver: highspy.Highs) -> ShardwrightError:
 class _Redirection:
     """Redirects standard output to standard error, for as long as any thread is inside.
 
-    A process has one standard output. If every search saved and restored it by itself, a search that begins during another one would
-    save the redirected output, and restore that if it ends last. What other threads print meanwhile goes to standard error, too.
+    A process has one standard output. If every search saved and restored it separately, a search that begins during another one would save
+    the redirected output, and restore that if it ends last. Output of other threads goes to standard error meanwhile.
     """
 
     def __init__(self) -> None:

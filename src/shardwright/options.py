@@ -40,7 +40,7 @@ class Options:
 
 
 def _broken(rule: Mapping[str, Any], value: Any) -> str | None:
-    """The broken rule, worded as what the value must be; None if the value keeps it."""
+    """The rule that the value breaks, in words; None if it breaks none."""
     if "names" in rule:
         return None if value in rule["names"] else f"one of {', '.join(rule['names'])}"
     real = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,7 +1,7 @@
 """Child processes that serve requests: JSON documents, one per line, on standard input and output.
 
 A process ends when its standard input closes, so it does not outlive its user. Everything else that it or its libraries print goes to a
-log, whose last lines have the reason of its end.
+log, whose last lines usually show why it ended.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Child:
         """Close the pipes, so that the process ends by itself."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                with suppress(BrokenPipeError):  # closing flushes what a dead process did not read
+                with suppress(BrokenPipeError):  # closing flushes the data that a dead process did not read
                     pipe.close()
 
     def close(self, wait_s: float = _END_S) -> None:
@@ -155,6 +155,6 @@ def take_over_stdout() -> IO[str]:
 
 
 def reply(replies: IO[str], document: dict[str, Any]) -> None:
-    """Write a reply, a JSON document on a line of its own."""
+    """Write a reply, a JSON document on one line."""
     replies.write(json.dumps(document) + "\n")
     replies.flush()

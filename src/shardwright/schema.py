@@ -74,7 +74,7 @@ def _check_dataclasses(document: Any, content: object, place: Place) -> None:
 
     A dataclass cannot state bounds by `Meta`: it must import where msgspec is not installed.
     """
-    if is_dataclass(content) and isinstance(document, dict):  # a number may stand for one
+    if is_dataclass(content) and isinstance(document, dict):  # a number may stand for a dataclass
         names = [field.name for field in fields(content)]
         for name, value in document.items():
             if name not in names:

@@ -1,4 +1,4 @@
-"""Situations of TorchRec's users, with its planner and with ours in its place: what comes out, and whether models train alike.
+"""Situations of TorchRec's users, with TorchRec's planner and with ours: what comes out, and whether models train alike.
 
     python -m tests.drop_in              # plan each situation with both planners
     python -m tests.drop_in --train      # and train those that run on CPUs

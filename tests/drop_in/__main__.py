@@ -14,7 +14,7 @@ from tests.drop_in.refused import REFUSED
 from tests.drop_in.situation import PLANNED, Situation, outcome, tables_by_name
 from tests.drop_in.trained import TRAINED, differences
 
-TITLE = "Situations of TorchRec's users, with its planner and with ours in its place"
+TITLE = "Situations of TorchRec's users, with TorchRec's planner and with ours"
 HEADS = ("situation", "TorchRec's planner", "ours", "remark")
 UNEXPECTED = "UNEXPECTED"
 
@@ -27,9 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
     tables = [
-        ("What TorchRec's planner refuses, and what is near to it", HEADS, list(_planned(REFUSED))),
+        ("Requests that TorchRec's planner refuses, and similar ones", HEADS, list(_planned(REFUSED))),
         (
-            "What users say beside sharding types: every plan keeps it, or a warning says that it has no effect",
+            "Options other than sharding types: every plan obeys the option, or a warning states that it has no effect",
             HEADS,
             list(_planned(HEARD)),
         ),

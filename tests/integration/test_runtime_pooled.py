@@ -191,7 +191,7 @@ def test_types_that_do_not_travel_here_are_refused(ranks):
 
 SPOILED = {
     "too large": "rank 1: table 'plain' of 101 rows: 1 ids are out of range, the first is 500; ids must be from 0 to 100",
-    "missing": "rank 1: features have no 'left'; every feature of the module needs ids and lengths, if only empty ones",
+    "missing": "rank 1: features have no 'left'; every feature of the module needs ids and lengths, empty ones if it has no lookups",
     "lengths": "rank 1: feature 'right': its lengths add up to",
     "no weights": "rank 1: feature 'weighted': features must be a tuple of tensors (ids, lengths, weights)",
     "none": "no error",

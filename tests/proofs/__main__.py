@@ -71,7 +71,7 @@ def _told(records: list[dict[str, Any]], seconds: float, options: argparse.Names
     caption = (
         f"{len(records):,} tasks of seed {options.seed} in {seconds / 60:.0f} minutes, {options.workers} at once. They have 1 to 3 tables "
         "on 1 to 4 devices; memory that is equal or not, ample or too small; constraints, colocated and separated tables, sharding "
-        "groups; and ten kinds of cost models, with a GPU's gates among them. Where there are too many plans, some thousand are drawn. "
+        "groups; and ten kinds of cost models, with a GPU's gates among them. If there are too many plans, some thousand are drawn. "
         "Every third task has its bound tightened by a known plan of 1, 1.05 or 2 times the best step. `exact` solves tasks of up to 500 "
         "plans among another third."
     )

@@ -17,7 +17,7 @@ from time import monotonic
 from tests.stranger.logs import write_logs
 
 ROOT = Path(__file__).parents[2]
-TITLE = "The first hour of a stranger"
+TITLE = "The first hour of a new user"
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         tables = [
             ("Each step, and its seconds", ("step", "command", "s"), cells),
-            ("What a command prints and another takes", ("printed by", "what", "taken by"), TAKEN),
+            ("Output of one command that another one takes", ("printed by", "what", "taken by"), TAKEN),
         ]
         command = f"python -m tests.stranger {'--fresh ' if options.fresh else ''}--page"
         write_results("stranger", TITLE, tables, command)

@@ -1,4 +1,4 @@
-"""TorchRec's own tests, with its planner and with ours in its place.
+"""TorchRec's own tests, with TorchRec's planner and with ours.
 
     python -m tests.torchrec_suite CHECKOUT [--only EXPRESSION] [--files EXPRESSION] [--keep FOLDER] [--limit SECONDS] [--page]
 

@@ -169,7 +169,7 @@ def _tell(judged: dict[str, dict[str, str]], unplanned: Counter[str], options: a
     ]
     others = ", ".join(f"{count} {outcome}" for outcome, count in sorted(unplanned.items()))
     caption = (
-        f"Tests of TorchRec {version('torchrec')} that make a planner or plan, with its planner and with ours in its place. The other "
+        f"Tests of TorchRec {version('torchrec')} that make a planner or plan, with TorchRec's planner and with ours. The other "
         f"tests of these {len(judged)} files ran once, with TorchRec's: {others}; those skipped need a GPU."
     )
     tables = [ResultTable(caption, HEADS, rows)]

@@ -43,7 +43,7 @@ from shardwright.task.task import Optimizer
 from shardwright.threads import one_thread
 
 Told: TypeAlias = Callable[[float, int, float | None, str], None]
-"""Progress callback: seconds since the start, sets so far, held-out error (None until known), and what is being done."""
+"""Progress callback: seconds since the start, sets so far, held-out error (None until known), and the current activity."""
 
 MINUTES = {"cpu": 3.0, "cuda": 8.0}
 AIM = 0.05
@@ -83,7 +83,7 @@ class Calibration:
             both, or scaling made the start model no better.
         accuracy: the model's errors on sets that it had not seen; None if there is no model.
         before: mean error of the start model on the same sets; None if there is no start model, or too few sets.
-        recipe: how the model was made.
+        recipe: name of the recipe that made the model.
         sets: number of sets that the model learned from, earlier calibrations included.
         new_sets: number of those sets that this calibration measured.
         failed: why sets could not be measured.
@@ -120,9 +120,10 @@ def calibrate(
     """Measure this machine's kernels, train a cost model on the times, and save it where planning finds it.
 
     Args:
-        task: what the model is for: its tables, batch size and optimizer are measured, and the plans that searches find for it. Without
-            a task, sets of any tables are measured.
-        minutes: time limit; by default 3, on cuda 8. A warning tells what fits into it, if that is too little for a model of its own.
+        task: the task that the model is for: its tables, batch size and optimizer are measured, and the plans that searches find for it.
+            Without a task, sets of any tables are measured.
+        minutes: time limit; by default 3, on cuda 8. A warning states what can be measured in it, if that is too little for a separate
+            model.
         device: "cpu" or "cuda"; by default the task's device, or "cpu" without a task.
         aim: mean error on unseen sets at which calibration stops before the time is up.
         seed: seed of all random draws.
@@ -302,7 +303,7 @@ class Calibrating(Interruptible):
         self._ready = self.began  # when the controls are measured
         self._error: float | None = None
         self._halves_s = _HALVES_S
-        # Loading torch and training take seconds, whatever was measured.
+        # Loading torch and training take seconds, independently of the number of sets.
         self._trains = self.start is None or self.seconds >= _TRAINS_S
         self._reserve = min(max(_RESERVE * self.seconds, _LEAST_RESERVE_S), _MOST_RESERVE_S)
         self.stopped = "time"
@@ -359,7 +360,7 @@ class Calibrating(Interruptible):
         return self._trains and self._left > 2 * self._reserve
 
     def _foresee(self, queue: Sequence[Group]) -> None:
-        """Say what the machine can do in the time if that is less than a model of its own; all time then goes to measuring."""
+        """Warn if the time is too short for a separate model, and state what it allows; all time then goes to measuring."""
         needed = FEWEST_SETS - len(self.observed)
         seconds = self._seconds_of(queue)
         count = int(np.searchsorted(np.cumsum(seconds), self._left, side="right"))
@@ -391,17 +392,17 @@ class Calibrating(Interruptible):
 
     @property
     def _usual_s(self) -> float:
-        """Seconds that a set took on average."""
+        """Mean seconds that a set took."""
         return (monotonic() - self._ready) / max(1, len(self.observed.sets))
 
     def _enough(self, lacking: int, each: float) -> str:
-        """Minutes in which a model of its own is made, if `lacking` sets take `each` seconds."""
+        """Minutes that a separate model takes, if `lacking` sets take `each` seconds."""
         start = self._ready - self.began
         reserve = max(_LEAST_RESERVE_S, self._reserve)
         return minutes_text(max(1.1 * (start + max(0, lacking) * each) + reserve, _TRAINS_S))
 
     def too_few(self) -> str:
-        """What was measured, if that is too little for a model of its own, and how long the rest takes."""
+        """The measurements, if they are too few for a separate model, and the time that the rest takes."""
         count = len(self.observed)
         return (
             f"{counted(count, 'set')} measured and kept, and a model of its own needs {FEWEST_SETS}: the next run goes on from there, and "
@@ -458,13 +459,13 @@ class Calibrating(Interruptible):
             return best, best.recipe(samples, self.curriculum.seed, effort)
 
     def _visit_group(self, group: Group) -> None:
-        """Visit each set of a group once; after a set that fails, skip the rest of the group, since a pair counts only whole."""
+        """Visit each set of a group once; after a set that fails, skip the rest of the group, since incomplete pairs do not count."""
         for one in group:
             if not self.observed.known(one) and not self._visit(one):
                 return
 
     def _visit_again(self, most: int) -> None:
-        """Visit disturbed sets again; this comes later because disturbances last."""
+        """Visit disturbed sets again; this happens later because disturbances last minutes."""
         for one in self.observed.disturbed()[:most]:
             if self._over or not self._fits((one,)):
                 return

@@ -1,6 +1,6 @@
 """Chooses the sets that a calibration measures: quick sets first; then devices of plans, cuts, and sets that models disagree about.
 
-These models are trained on halves of the data. A set is chosen by its worth for the time that measuring it takes.
+These models are trained on halves of the data. Sets are chosen by their worth per second of measuring.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POOL = "dlrm-2021"
 _CHOICE = 3  # candidates drawn for each set that is chosen
 _PLANS, _PAIRS = 0.35, 0.25  # shares of the sets after the first training
 _DEVICES, _TABLES = 4, (8, 60)  # devices, and range of tables, of the tasks drawn when none is given
-_SPREAD = 0.5  # of the logarithm: random factor on the worth of quick sets, so that not always the quickest are taken
+_SPREAD = 0.5  # of the logarithm: random factor on the worth of quick sets, so that the choice varies
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Curriculum:
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng([self.seed, self.first])
         self._drawn, self._named = self.first, 0
-        # A generator, so that these sets are handed out once. Quick sets hold none of the heaviest tables, which decide the step time.
+        # A generator, so that each of these sets is used once. Quick sets hold none of the heaviest tables, which decide the step time.
         self._heavy = ((one,) for one in (heavy_sets(self.task) if self.task else ()))
         kinds = {(table.pooled, table.dtype) for table in self.task.tables} if self.task else set()
         self.kinds = {kind_of_table(pooled, dtype) for pooled, dtype in kinds} | {kind_of_table(True, "fp32")}
@@ -82,7 +82,7 @@ class Curriculum:
         return [*self._heavy, *((one,) for one in chosen)]
 
     def told_by(self, model: CostModel, count: int) -> Samples:
-        """Random sets, and some of the task's tables, with the times that a model predicts, so that another model can learn from it."""
+        """Random sets, and some of the task's tables, with the times that a model predicts, so that another model can learn from them."""
         sets = (*random_sets(self._space, 0, count), *self._of_task(count, np.random.default_rng(self.seed)))
         works = [one.work.works for one in sets]
         return samples_of_works(works, np.array([device_ms(model, some) for some in works]))

@@ -32,13 +32,13 @@ from shardwright.task.link_files import FORMAT, Cluster, MeasuredLinks
 
 SECONDS = 150.0
 TIMEOUT_S = 120.0  # of one rung
-_PROBED = 3  # times what the probe takes: with less time, the links alone are measured
+_PROBED = 3  # factor on the time of the probe: with less time, only the links are measured
 
 Ask = Callable[[dict[str, Any], str], dict[str, Any]]
 
 
 class Probe(Protocol):
-    """Measures what comes on top of the links, on the same ranks; for TorchRec's modules, see `integrations.torchrec.steps.modules`."""
+    """A probe of times besides those of the links, on the same ranks; for TorchRec's modules, see `integrations.torchrec.steps.modules`."""
 
     @property
     def seconds(self) -> float:
@@ -52,7 +52,7 @@ class Probe(Protocol):
         """Serve a request on a rank; return the reply of rank 0."""
 
     def with_modules(self, ask: Ask, found: MeasuredLinks) -> MeasuredLinks:
-        """The links with what comes on top of them."""
+        """The links with the times of the probe added."""
 
 
 def calibrate_links(
@@ -74,7 +74,7 @@ def calibrate_links(
         output: also save them here.
         progress: called after every size.
         group: options of the processes, by default those that the other arguments give.
-        probe: measures what comes on top of the links, if the time is at least three times what it takes; None for links alone.
+        probe: measures further times on these ranks, if the time limit is at least three times its duration; None for links alone.
 
     Returns:
         The links and their file in the cache folder; None on ranks that torchrun numbered above 0.

@@ -22,7 +22,7 @@ from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWorks
 from shardwright.task.task import Task
 
-_POWER = 24.0  # of the power mean that replaces the maximum: a move then helps even if another device is equally slow
+_POWER = 24.0  # exponent of the power mean that replaces the maximum: a move then helps even if another device is equally slow
 _SLOWEST = 3  # slowest devices of each pass, from which shards are taken
 _MOST_SWAPS = 20_000
 _CHECKED = 12  # best changes to check for links, memory and constraints

@@ -1,4 +1,4 @@
-"""How long measuring takes on this machine, foreseen from the first measurements, so that a time limit is planned and kept."""
+"""Predict the duration of measurements on this machine from the first ones, in order to keep a time limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwright.measure.fused import fresh_batches
 from shardwright.measure.timing import TimingPolicy
 
 LEAST_S = {"cpu": 12.0, "cuda": 45.0}
-"""Least seconds in which something can be measured: the measuring process starts, the controls run, and a few works are measured."""
+"""Least seconds for any measurement: to start the measuring process, run the controls, and measure a few works."""
 
 _GUESS = 0.05, 2e-3, 3e-7  # first guess: seconds per visit, per ms of its runs, and per lookup drawn
 _RUNS_OF_BATCH = TimingPolicy().passes
@@ -41,7 +41,7 @@ class VisitSeconds:
         return np.maximum(np.array(rows).reshape(-1, 3) @ self._rates(), 1e-3)
 
     def _rates(self) -> Floats:
-        """`(3,)` seconds for each unit of a row; the guess, scaled to what was seen, until there are enough visits to fit them."""
+        """`(3,)` seconds for each unit of a row; the guess, scaled to the visits so far, until there are enough visits to fit them."""
         rates = np.array(_GUESS)
         if not self._rows:
             return rates
@@ -67,7 +67,7 @@ def check_minutes(minutes: float) -> None:
 
 
 def check_enough(minutes: float, kind: str) -> None:
-    """Check that something can be measured within a time limit on a device, "cpu" or "cuda"; raises InvalidInput if not."""
+    """Check that a time limit allows any measurement on a device, "cpu" or "cuda"; raises InvalidInput if not."""
     if 60 * minutes < LEAST_S[kind]:
         raise InvalidInput(
             f"minutes is {minutes:g}: to start the measuring process and measure a few sets takes {LEAST_S[kind]:.0f} s on {kind}; "

@@ -1,8 +1,8 @@
 """The sets that a calibration measures: random sets, devices of found plans and their neighbours, and the same tables whole and cut.
 
-A search exploits whatever the model underrates, so its plans differ from random sets: more shards, more cuts, similar devices. A
-model that prices such plans needs such devices in its training data. Plans also cut different tables, so some sets are measured in variants
-(see `shardwright.modelling.dataset`).
+A search exploits the model's errors, so its plans differ from random sets: more shards, more cuts, similar devices. A model that prices
+such plans needs such devices in its training data. Plans also cut different tables, so some sets are measured in variants (see
+`shardwright.modelling.dataset`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
    the measurements allow; every other round also searches with the corrected model. Only new devices are measured.
 4. A plan becomes the best only if it was measured to be better by more than the noise. The number of moves at once grows while gains
    come as promised, and shrinks otherwise.
-5. If the time is too short to measure one plan whole, what was measured of it still corrects the model, and the next run goes on.
-6. Tuning ends when the best plan is within noise of the floor, when several rounds in a row gain nothing, or when time is up.
+5. If the time is too short to measure a whole plan, the devices measured so far still correct the model, and the next run continues. 6.
+Tuning ends when the best plan is within noise of the floor, when several rounds in a row gain nothing, or when time is up.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _SEARCHES = (("certified", 0, 0.0), ("neuroshard", 0, 0.0), ("greedy", 0, 0.0), 
 _SEARCH_S, _SEARCH_SHARE = 5.0, 0.04  # limit of one search: seconds, and share of the whole time
 _AT_FIRST = 0.4  # share of the time for measuring the plans of the first searches
 _RESERVE = 0.12  # share of the time kept for the last visits
-_SURE = 0.95  # chance of being better at which a plan is accepted
-_OPEN = 0.2  # chance above which another visit may pay
+_SURE = 0.95  # probability of being better at which a plan is accepted
+_OPEN = 0.2  # probability above which another visit may pay
 _MOST_QUIET = 5  # most quiet visits of a work to tell plans apart
 _PATIENCE = 4  # rounds without a gain before tuning ends
 _PROPOSALS, _DRAWS = 3, 8  # most plans of a round from moves, and most corrections drawn to find them
@@ -125,7 +125,7 @@ def tune(
 
     Args:
         task: the task; its devices must be of this machine's type.
-        minutes: time limit. A warning tells what fits into it, if that is less than the first plan.
+        minutes: time limit. A warning states what can be measured in it, if that is less than the first plan.
         device: "cpu" or "cuda"; by default the task's device.
         cost_model: a model or the path of one; by default the model that planning uses.
         runs_on: see `shardwright.plan`.
@@ -212,7 +212,7 @@ def _kept_model(run: Tuner, task: Task, machine: Fingerprint) -> tuple[Corrected
 
 
 def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:
-    """What a task is measured on: "cpu" or "cuda", and this machine's facts.
+    """The device on which a task is measured, "cpu" or "cuda", and this machine's facts.
 
     Args:
         task: the task.
@@ -228,7 +228,7 @@ def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:
     here = device_type(machine)
     if task.topology.device != here:
         raise InvalidInput(
-            f"the task is for {task.topology.device}, and would be tuned on {here}: tune where it is to be trained, on a machine with "
+            f"the task is for {task.topology.device}, and would be tuned on {here}: tune on the hardware that will train, a machine with "
             f"{task.topology.device} devices"
         )
     return kind, machine
@@ -332,12 +332,12 @@ class Tuner(Interruptible):
         self._rng = np.random.default_rng([self.seed, 2])
         self._limit = min(_SEARCH_S, _SEARCH_SHARE * self.seconds)
         self._moves = max(2, self.task.topology.devices // 2)
-        self._planning_s = self._limit  # the longest that planning a round took
+        self._planning_s = self._limit  # the longest planning time of a round
         self._seen: set[frozenset[object]] = set()
         self._tried: list[Candidate] = []
 
     def run(self) -> None:
-        """Tune until there is no more gain, time is up, or Ctrl-C is pressed.
+        """Tune until rounds bring no more gain, time is up, or Ctrl-C is pressed.
 
         Raises:
             InfeasibleTask: no strategy finds a plan.
@@ -395,14 +395,14 @@ class Tuner(Interruptible):
         if not self.measured.complete(self.first):
             return
         self._note(0, self.first, accepted=True)
-        self.doing = "measuring what searches found"
+        self.doing = "measuring the plans of searches"
         works = [work for one in found for work in one.works]
         for quiet in (1, 2):
             self.measured.visit(works, quiet, until=self._until(_AT_FIRST))
         self._judge(0, others)
 
     def _foresee(self) -> None:
-        """Say what can be measured in the time if that is not one plan."""
+        """Warn if the time is too short to measure one plan, and state what it allows."""
         lacking = self.measured.lacking(self.first)
         seconds = self.measured.expected_s(lacking)
         left = self.began + self.seconds - monotonic()

@@ -1,4 +1,4 @@
-"""How calibration and tuning measure: one way to visit a work, controls interleaved, every visit stored at once.
+"""Measurements of calibration and tuning: works are visited with interleaved controls, and every visit is stored at once.
 
 `Observed` collects sets and their times for training a model. `Comparison` visits devices of plans as often as it takes to tell two
 plans apart.
@@ -40,9 +40,9 @@ from shardwright.measure.store import SampleStore, reading, work_id
 from shardwright.modelling.dataset import Samples, join, samples_of, samples_of_works
 from shardwright.sharding.plan import Plan
 
-_MOST_FAILED = 10  # failures in a row that blame the backend rather than a work
+_MOST_FAILED = 10  # failures in a row that indicate a fault of the backend, not of a work
 _DRAWS = 400
-_ROOM_TO_MOVE = 1.25  # room for tables over what a plan needs, so that plans some moves away find room too
+_ROOM_TO_MOVE = 1.25  # room for tables over the need of a plan, so that plans a few moves away fit too
 
 
 class Visitor(Protocol):
@@ -89,7 +89,7 @@ class Visits:
         return self.pace.expected(wanted, [self._expected_ms(work) for work in wanted])
 
     def fits(self, works: Iterable[DeviceWork], until: float = math.inf) -> bool:
-        """Whether visits to all these works would end by `until`, and by the end of the time."""
+        """Whether visits to all these works would end by `until` and within the time limit."""
         return bool(monotonic() + self.expected_s(works).sum() <= min(until, self.until))
 
     def _expected_ms(self, work: DeviceWork) -> float:
@@ -104,7 +104,10 @@ class Visits:
         return max(sum(device_ms(self.model, work.works)), 1e-6) if self.model is not None else 1.0
 
     def make_room(self, works: Iterable[DeviceWork], most_bytes: int) -> None:
-        """Have the measuring process hold the tables of these works and somewhat larger ones; touching all of a memory takes long."""
+        """Make room in the measuring process for these works and somewhat larger ones, but not for more.
+
+        Touching all of the memory takes long.
+        """
         if isinstance(self.visitor, Measurer):
             needed = arena_bytes([*works, *self.controls])
             if needed > self.visitor.options.arena_bytes:
@@ -372,7 +375,7 @@ class Comparison(Visits):
         return standard_error(noise, sum(visit.quiet for visit in self._known(work)))
 
     def _steps(self, candidate: Candidate) -> Floats:
-        """`(draws,)` random step ms within the noise of the measurements; a work gets the same draws in every plan."""
+        """`(draws,)` random step ms within the noise of the measurements; a work gets the same draws in all plans."""
         drawn, noise = np.zeros((_DRAWS, len(candidate.works), 2)), visit_noise(self._visits.values())
         for device, work in enumerate(candidate.works):
             if work.works:

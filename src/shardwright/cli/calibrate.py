@@ -64,12 +64,12 @@ def run(
 ) -> None:
     """Measure this machine's kernels for some minutes and keep a cost model of it. Planning then uses that model by default.
 
-    With a task, the command measures the task's tables, batch size and optimizer, in sets that searches form. If the time is too short
-    for a model of its own, a note says so first, and the default model is scaled to what was measured. Ctrl-C keeps what was measured,
-    and the same command goes on from there.
+    With a task, the command measures the task's tables, batch size and optimizer, in sets as searches form them. If the time is too short
+    for a separate model, the command prints a note and scales the default model to the measurements. Ctrl-C keeps all measurements, and the
+    same command resumes from there.
 
     With --links, it measures the collectives that TorchRec calls, and keeps their latencies and bandwidths: between processes of this
-    machine or, started by torchrun on every host, between the devices of a cluster. Planning for such a cluster then uses these.
+    machine or, started by torchrun on every host, between the devices of a cluster. Planning for such a cluster then uses them.
 
     Example:
         shardwright calibrate
@@ -98,13 +98,13 @@ def run(
         note(f"note: {len(found.failed)} sets could not be measured and were left out, the first: {found.failed[0]}")
     emit(_document(found), *_views(found), as_json=as_json)
     if found.stopped == "interrupted":
-        raise Interrupted("stopped early; what was measured is kept: run the same command again to go on")
+        raise Interrupted("stopped early; all measurements are kept: run the same command again to go on")
     if found.model is None:
         raise typer.Exit(1)
 
 
 def _check_together(context: typer.Context, links: bool) -> None:
-    """Check that all given options belong to what is measured, kernels or links."""
+    """Check that all given options belong to the chosen measurement, kernels or links."""
     others = ("task", "aim", "seed") if links else ("devices", "output")
     for one in given_parameters(context):
         if one.name in others:
@@ -142,7 +142,7 @@ def _document(found: Calibration) -> dict[str, Any]:
 
 
 def _views(found: Calibration) -> list[rich.table.Table | str]:
-    """The model's errors, what it covers, and its file."""
+    """The model's errors, its coverage, and its file."""
     if found.model is None or found.accuracy is None:
         off = f"the default model is {percent(found.before)} off on them (mean)" if found.before is not None else ""
         return [off] if off else []
@@ -183,7 +183,7 @@ def _run_links(*, devices: int | None, device: str, minutes: float | None, outpu
                 devices=devices, device=device, seconds=seconds, output=output, progress=report, probe=probe
             )
     except KeyboardInterrupt:
-        raise Interrupted("stopped; what was measured is kept: run the same command again to go on") from None
+        raise Interrupted("stopped; all measurements are kept: run the same command again to go on") from None
     if found is None:
         return
     links, path = found
@@ -220,7 +220,7 @@ def _links_table(links: MeasuredLinks) -> rich.table.Table:
 
 
 def with_known_links(topology: Topology) -> tuple[Topology, str | None]:
-    """A topology that states no links, with those that were measured on such a cluster; and a note that says so, None if there are none."""
+    """A topology that states no links, with those that were measured on such a cluster; and a note about them, else None."""
     from shardwright.cost.files import age
     from shardwright.modelling.links import cached_links
 

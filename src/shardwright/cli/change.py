@@ -1,4 +1,4 @@
-"""The report of `shardwright plan --from`: what moves from the older plan to the newer one, and how much a step gains."""
+"""The report of `shardwright plan --from`: moves from the older plan to the newer one, and the gain of a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PlanChange:
 
     Attributes:
         source: file of the older plan.
-        diff: what moves.
+        diff: the moves.
         step_ms: predicted step time of the newer plan.
         base_ms: step time of the base, for the newer plan's task and by the same cost model.
         base_bytes: bytes that must move to reach the base.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STORE_FILES = (".sqlite", ".json")
 _DOCUMENTS = (".json", ".yaml", ".yml")
 _MOST_NAMED = 1000  # files; this also ends the search in a document that names itself
-_COMPARED_APART = ("tables", "topology", "constraints")  # fields of a task with a comparison of their own
+_COMPARED_APART = ("tables", "topology", "constraints")  # fields of a task that have a comparison of their own
 
 
 def measured_device(kind: str) -> str:
@@ -156,7 +156,7 @@ def make_folder(path: Path, names: Iterable[str] = (), inputs: Iterable[Path | N
 
 
 def given_parameters(context: typer.Context) -> list[Any]:
-    """The parameters that the command line names, whatever their values, in the order of their declaration."""
+    """The parameters that the command line names, with any values, in the order of their declaration."""
     sources = [(one, context.get_parameter_source(str(one.name))) for one in context.command.params]
     return [one for one, source in sources if source is not None and source.name == "COMMANDLINE"]
 

@@ -55,7 +55,7 @@ class Cluster:
         topology = with_reserve(topology, self.reserve, of_preset=preset is not None)
         topology, text = with_known_links(topology)
         for one in warned:
-            known = text is not None and ASSUMED in str(one.message)  # nothing is assumed then
+            known = text is not None and ASSUMED in str(one.message)  # then no value is assumed
             if issubclass(one.category, UserWarning) and not known:
                 warnings.warn(str(one.message), stacklevel=1)
         if text is not None:

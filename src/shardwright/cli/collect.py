@@ -42,7 +42,7 @@ BatchSizes = Annotated[
 ]
 Space = Annotated[
     str | None,
-    option("--space", metavar="NAME", text="How wide to sample: usual, or wide. (default usual, on cuda wide)"),
+    option("--space", metavar="NAME", text="Range of the sampled sets: usual, or wide. (default usual, on cuda wide)"),
 ]
 OptimizerName = Annotated[
     str | None, option("--optimizer", metavar="NAME", text="Optimizer inside backward. (default: the space's)")

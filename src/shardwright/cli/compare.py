@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("strategy", "predicted ms", "measured ms", "step ms", "embedding cost", "gap", "search s")
 CAPTION = (
     "predicted, measured: the slowest forward plus the slowest backward kernel over the devices · step: with the links, predicted · "
-    "gap: (step − bound) / bound, – where no bound is proven"
+    "gap: (step − bound) / bound, – if no bound is proven"
 )
 
 

@@ -132,9 +132,9 @@ def play(task: Task, folder: Path, cost_model: CostModel, rounds: int, seed: int
 
 
 def affordable(attempts: Sequence[Attempt], seconds: float) -> list[Attempt]:
-    """Attempts whose plans can be measured once within `seconds`, in their order. The most telling are chosen first, at least two.
+    """Attempts whose plans can be measured once within `seconds`, in their order. The most informative are chosen first, at least two.
 
-    Devices that hold the same in two plans are measured once.
+    A device that holds the same shards in two plans is measured once.
     """
     placed = [attempt for attempt in attempts if attempt.plan is not None]
     order = sorted(placed, key=lambda one: _FIRST.index(one.strategy) if one.strategy in _FIRST else len(_FIRST))

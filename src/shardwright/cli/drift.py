@@ -56,9 +56,7 @@ def run(
     ] = 0.05,
     move_cost: Annotated[
         float,
-        typer.Option(
-            "--move-cost", metavar="MS_PER_GB", help="A GB is moved only if a step gets shorter by more than this."
-        ),
+        typer.Option("--move-cost", metavar="MS_PER_GB", help="ms that a step must gain for each GB moved."),
     ] = 0.0,
     sequence: Sequences = None,
     hashed: Hashed = None,
@@ -133,7 +131,7 @@ def _views(plan: Path, found: Drift) -> list[RenderableType]:
     )
     views: list[RenderableType] = [table("lookups of a sample", _COLUMNS, rows, caption)]
     if found.absent:
-        views.append(f"not in the logs, so counted as before: {some_of(found.absent)}")
+        views.append(f"not in the logs, so counted with their old lookups: {some_of(found.absent)}")
     if found.unknown:
         views.append(f"in the logs alone, so left out: {some_of(found.unknown)}")
     return [*views, _sentence(plan, found)]

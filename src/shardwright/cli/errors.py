@@ -1,4 +1,4 @@
-"""Exit codes and messages of exceptions: 1 for what cannot be done, 2 for bad usage or input. Each error prints one line on stderr."""
+"""Exit codes and messages of exceptions: 1 if the task cannot be done, 2 for bad usage or input. Each error prints one line on stderr."""
 
 from __future__ import annotations
 

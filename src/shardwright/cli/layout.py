@@ -59,7 +59,7 @@ class _Name:
 
 @dataclass(frozen=True)
 class _Width:
-    """Cells of a column: at most, with a head broken at its spaces, and at least."""
+    """Cells of a column: the most, with a head broken at its spaces, and the least."""
 
     most: int
     headed: int

@@ -249,7 +249,7 @@ def _options(strategy: Learner, priced: bool, chosen: dict[str, int], texts: Seq
 
 @contextmanager
 def _resumable(checkpoint: Path | None) -> Iterator[None]:
-    """Make Ctrl-C end the command with one line that says whether it can go on."""
+    """Make Ctrl-C end the command with one line that states whether the training can resume."""
     try:
         yield
     except KeyboardInterrupt:

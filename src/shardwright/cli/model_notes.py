@@ -19,7 +19,7 @@ _SAME = 1e-6  # steps that differ by less (relatively) were predicted by one mod
 
 
 def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = None) -> None:
-    """Print on stderr where the model comes from, and how the task differs from the samples that the model learned from.
+    """Print on stderr the origin of the model, and the differences between the task and the samples that the model learned from.
 
     Args:
         cost_model: the model.

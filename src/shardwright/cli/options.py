@@ -47,7 +47,7 @@ TimeLimit = Annotated[
     option(
         "--time-limit",
         metavar="SECONDS",
-        text="A search returns its best plan after this time; by default once nothing better is found for a while.",
+        text="A search returns its best plan after this time; by default, once it finds no better plan for a while.",
     ),
 ]
 Gap = Annotated[
@@ -55,7 +55,7 @@ Gap = Annotated[
     option(
         "--gap",
         metavar="PART",
-        text="End the search once the plan is proven this close to the best: 0.01 is 1%; with --time-limit, nothing else ends it before.",
+        text="End the search once the plan is proven this close to the best: 0.01 is 1%; with --time-limit, only this ends it earlier.",
     ),
 ]
 OnRuntime = Annotated[

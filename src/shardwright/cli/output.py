@@ -1,4 +1,4 @@
-"""What commands print: a JSON document or tables on stdout, notes and a progress line on stderr."""
+"""The output of commands: a JSON document or tables on stdout, notes and a progress line on stderr."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note on stderr, whatever characters it holds. A command prints a note once, however often it is called with it.
+    """Print a note on stderr, with any characters. A command prints each note once.
 
     All notes but errors also become `notes` of a JSON document.
     """
@@ -214,7 +214,7 @@ class SearchProgress:
 def progress(title: str, total: float | None = None, detail: str = "") -> Iterator[Report]:
     """Show a line with a bar, a clock and a detail if stderr is a terminal; the line disappears when the work is done.
 
-    The clock ticks whatever the work does.
+    The clock ticks even if the work reports nothing.
 
     Args:
         title: name of the work.

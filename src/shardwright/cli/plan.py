@@ -52,7 +52,7 @@ MoveCost = Annotated[
     typer.Option(
         "--move-cost",
         metavar="MS_PER_GB",
-        help="With --from: a GB is moved only if a step gets shorter by more than this; 'inf' moves only what must.",
+        help="With --from: ms that a step must gain for each GB moved; 'inf' moves only what must move.",
     ),
 ]
 CrossReplicas = Annotated[
@@ -67,7 +67,7 @@ BalanceMemory = Annotated[
     option(
         "--balance-memory",
         metavar="PART",
-        text="Of the plans at most this much slower than the best, such as 1%, the one whose fullest device is the least full.",
+        text="Among plans at most this much slower than the best, such as 1%, take the one whose fullest device is the least full.",
     ),
 ]
 LeastMoves = Annotated[
@@ -75,7 +75,7 @@ LeastMoves = Annotated[
     option(
         "--least-moves",
         metavar="PART",
-        text="With --from: of the plans at most this much slower than the best, such as 1%, the one that moves the least.",
+        text="With --from: among plans at most this much slower than the best, such as 1%, take the one that moves the fewest bytes.",
     ),
 ]
 GroupSizeOption = Annotated[
@@ -272,7 +272,7 @@ def run(
 
 
 def _balanced(file: Path, task: Task, tolerance: str | None, options: dict[str, Any]) -> Balanced | None:
-    """The plan with even memory and how it was found; None if it is not asked for."""
+    """The plan with even memory and the outcome of its search; None without --balance-memory."""
     from shardwright.search.solve import plan_balanced
 
     share = _tolerance(tolerance)

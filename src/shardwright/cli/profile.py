@@ -99,11 +99,13 @@ def run(
     task: Annotated[
         Path | None,
         option(
-            "--task", metavar="FILE", text="Write a task of the tables of --output here, to edit; an older one stays."
+            "--task",
+            metavar="FILE",
+            text="Write a task of the tables of --output here, to edit; an existing file stays.",
         ),
     ] = None,
     topology: Annotated[
-        str, typer.Option("--topology", metavar="PRESET", help="Devices of that task; 'cpu' is this machine.")
+        str, typer.Option("--topology", metavar="PRESET", help="Devices of the task; 'cpu' is this machine.")
     ] = PRESET,
     ray: RayAddress = None,
     as_json: AsJson = False,
@@ -155,7 +157,7 @@ def run(
     certain = [one for one in tables if one.name not in {doubt.column for doubt in doubted}]
     first = FirstTask.of(certain or tables, output, topology) if output is not None and output.is_file() else None
     if first is not None and task is not None:
-        notes.append(saved(task) if first.save(task) else f"{task} is there already, and stays as it is")
+        notes.append(saved(task) if first.save(task) else f"{task} exists already, and stays as it is")
     document["doubts"] = [
         {"column": doubt.column, "reason": doubt.reason, "bytes": doubt.table.weight_bytes} for doubt in doubted
     ]

@@ -62,9 +62,7 @@ def run(
     ] = None,
     move_cost: Annotated[
         float | None,
-        option(
-            "--move-cost", metavar="MS_PER_GB", text="Start from PLAN; a GB moves only if a step gets shorter by more."
-        ),
+        option("--move-cost", metavar="MS_PER_GB", text="Start from PLAN; ms that a step must gain for each GB moved."),
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure both plans' kernels on this machine, interleaved.")
@@ -76,7 +74,7 @@ def run(
     time_limit: TimeLimit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rate a plan: its step time, that of the best plan found, and the bound that no plan can go below.
+    """Rate a plan: its step time, that of the best plan found, and a bound below which no plan can go.
 
     The table lists the tables that keep the slowest devices busy, their sharding in both plans, and the bytes that the better plan moves.
 
@@ -128,7 +126,7 @@ def run(
     emit(
         _document(plan, found, rows, measured) | {"assumed": list(assumed)},
         f"{plan}: {found.sentence()}",
-        *([f"the log does not say, so assumed are: {'; '.join(assumed)} ({_SETTABLE})"] if log else []),
+        *([f"assumed, since the log lacks it: {'; '.join(assumed)} ({_SETTABLE})"] if log else []),
         *_views(found, rows),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
@@ -230,7 +228,7 @@ def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
     ]
     views: list[RenderableType] = []
     if cells:
-        views.append(table("what the step waits for, ms", _COLUMNS, cells, texts={0, 2, 3}))
+        views.append(table("devices that the step waits for, ms", _COLUMNS, cells, texts={0, 2, 3}))
     if found.better is not found.plan:
         moved, kept = found.diff.moved_bytes, found.diff.kept_bytes
         views.append(
@@ -240,7 +238,7 @@ def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
     if found.looked_elsewhere:
         views.append(elsewhere_line(found.better, found.elsewhere))
     else:
-        views.append(f"runs_on {other_runtime(found.better)}: not searched, the time was up; raise --time-limit")
+        views.append(f"runs_on {other_runtime(found.better)}: not searched, since the time was up; raise --time-limit")
     if found.bound_ms is not None:
         views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
     return views

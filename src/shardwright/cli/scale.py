@@ -74,8 +74,8 @@ def run(
 ) -> None:
     """Plan a task on several clusters: how many devices does it need, and of what type?
 
-    'at most' and 'at least' follow from the proven bound of each cluster. The lines below the table say from which size on no plan can be
-    faster, or cheaper. If the batch is the task's own, more devices share the same samples.
+    'at most' and 'at least' follow from the proven bound of each cluster. The lines below the table name the size beyond which no plan can
+    be faster, or cheaper. With the task's own batch, more devices share the same samples.
 
     Example:
         shardwright scale task.yaml --hosts 1,2,4 --devices h100-8,h200-8 --price h100=2.5 --price h200=3.5

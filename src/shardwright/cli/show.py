@@ -131,7 +131,7 @@ def _of_group(plan: Plan) -> str:
 
 
 def tuning_lines(plan: Plan) -> str:
-    """Lines that compare a tuned plan's measured time with the plan before tuning and the floor; empty for other plans."""
+    """Lines that compare a tuned plan's measured time with that of the plan before tuning and with the floor; empty for other plans."""
     found = plan.tuning
     if found is None:
         return ""

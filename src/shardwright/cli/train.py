@@ -126,7 +126,7 @@ def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Ou
 def _caches(machines: Sequence[Fingerprint]) -> tuple[int, int]:
     """Cache sizes of a GPU as published, or of this machine if it measured all samples.
 
-    Otherwise they are common ones: a model must not depend on where it is trained.
+    Otherwise they are common sizes: a model must not depend on the machine that trains it.
     """
     from shardwright.cost.published import GPUS
     from shardwright.hardware import COMMON_CACHES, cache_bytes, cpu_model, gpu_model
@@ -258,7 +258,7 @@ class Stores:
 def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hardware: bool) -> Stores:
     """Read sample stores and Parquet files; each store holds kernel samples, collectives, or both.
 
-    If several stores hold the same set, it is taken from the first: a set must not be both in the training and in the held-out samples.
+    A set that several stores hold is taken from the first, since a set must not be both in the training and in the held-out samples.
 
     Args:
         paths: folders and files.

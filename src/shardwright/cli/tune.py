@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 STOPPED = {
     "floor": "it is within the noise of the floor",
-    "no gain": "several rounds in a row gained nothing",
+    "no gain": "several rounds in a row brought no gain",
     "settled": "no further round would change the choice",
     "time": "time was up",
     "interrupted": "it was interrupted",
@@ -56,9 +56,9 @@ def run(
 ) -> None:
     """Plan, measure on this machine, correct the cost model, and plan again; keep the best plan that was measured.
 
-    Use it if you can measure on the hardware that will train. Kernels are measured, one device after another; links are predicted.
-    The result never measured worse than the plan without tuning; if the time is too short to measure that plan, a note says so first.
-    Ctrl-C ends the command with the best plan so far. Measurements are kept: the same command goes on where the last one stopped.
+    Use it if you can measure on the hardware that will train. Kernels are measured, one device after another; links are predicted. The
+    result never measures worse than the plan without tuning. If the time is too short to measure that plan, the command prints a note.
+    Ctrl-C ends the command with the best plan so far. Measurements are kept: the same command resumes from them.
 
     With --steps, our plans and that of TorchRec's planner train in turns, links included, and the fastest one is kept.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from shardwright.integrations.torchrec.steps.tuning import TunedSteps
 
-_CAPTION = "step: ms of the slowest rank, the median over the rounds · against default: by the ratios of each round, with what noise allows"
+_CAPTION = "step: ms of the slowest rank, the median over the rounds · against default: by the ratios of each round, with noise"
 
 
 def run_steps(
@@ -65,7 +65,7 @@ def run_steps(
             seed=seed,
             progress=lambda seconds, total, what: report(min(seconds, total), total, f"s: {what}"),
         )
-    if found is None:  # another rank says it all
+    if found is None:  # another rank reports everything
         return
     for text in found.notes:
         note(f"note: {text}")

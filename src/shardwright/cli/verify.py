@@ -135,7 +135,7 @@ def _check_comparable(plan: Plan, kind: str, tolerance: float | None) -> None:
     if tolerance is not None and predicted_for != here:
         raise InvalidInput(
             f"--tolerance: the plan is predicted for {predicted_for} and would be measured on {here}; "
-            f"verify it on {predicted_for}, or leave the option away"
+            f"verify it on {predicted_for}, or leave the option out"
         )
 
 

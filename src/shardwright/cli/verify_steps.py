@@ -51,7 +51,7 @@ def run_steps(
         as_json: whether to print one JSON document.
 
     Returns:
-        Measured / predicted step of the plan − 1; None where they cannot be compared, and on ranks other than the first.
+        Measured / predicted step of the plan − 1; None if they cannot be compared, and on ranks other than the first.
 
     Raises:
         InvalidInput: the other plan is for another task, or torchrun started another number of ranks.

@@ -1,8 +1,8 @@
 """Connect to a Ray cluster, or start one on this machine for as long as it is needed.
 
-A cluster runs any code that it is sent. So a cluster started here listens on the loopback interface only and asks for a token that
-nobody else knows. A client trusts the cluster that it connects to, and the cluster trusts the client. A separate process checks whether
-a cluster answers: if none does, Ray may wait for ever, or end the process that asks.
+A Ray cluster runs any code that a client sends. So a cluster started here listens on the loopback interface only and requires a secret
+token. Client and cluster trust each other. A separate process checks whether a cluster answers: if none does, Ray may wait for ever, or end
+the calling process.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ _ROOM = 107 - len("/shardwright-ray-12345678/session_2026-01-01_00-00-00_000000_
 
 @contextmanager
 def session_folder() -> Iterator[Path]:
-    """A new folder with a path short enough for Ray's sockets: in the usual temporary folder if that fits, else in /tmp or /dev/shm.
+    """A new folder with a path short enough for Ray's sockets.
+
+    It lies in the usual temporary folder if that has a short path, else in /tmp or /dev/shm.
 
     Raises:
         ClusterFailed: none of these can be used.
@@ -186,7 +188,7 @@ def _session(address: str, options: dict[str, Any]) -> Iterator[None]:
     local = options["address"] == "local"
     what = "Ray does not start here" if local else "cannot connect"
     remedy = "leave --ray out, or use a cluster that runs" if local else "is the cluster up?"
-    # Ray prints on stdout that a worker died, whatever its settings; stdout is for results.
+    # Ray prints on stdout that a worker died, with any settings; stdout is for results.
     silent = _changed(vars(worker), {"_worker_logs_enabled": False})
     # Makes a cluster of one node listen on the loopback interface; outside Linux, Ray does so by itself.
     loopback = _changed(vars(ray_constants), {"ENABLE_RAY_CLUSTER": False} if local else {})

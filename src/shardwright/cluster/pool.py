@@ -1,14 +1,14 @@
-"""A cluster and its pools of workers: each job goes to a free worker, and is done again if that worker dies.
+"""A cluster and its pools of workers: each job goes to a free worker, and another worker repeats it if that worker dies.
 
-    with open_cluster(address) as cluster, cluster.pool(factory) as pool:  # each worker makes a state by `factory()`, and keeps it
+    with open_cluster(address) as cluster, cluster.pool(factory) as pool:  # each worker makes a state with `factory()` and keeps it
         for job, result in pool.map(method, jobs):                         # method(state, job), in order of completion
             ...
 
 - Functions, jobs and results travel between processes. Define functions at the top level of a module that is installed on every node
   (`functools.partial` of one is fine); jobs and results must be plain data.
 - A job is taken from `jobs` only when a worker is free for it, so `jobs` may be endless.
-- If a worker dies, Ray restarts it on its node and does the job again (`max_restarts`, `max_task_retries`). If the node is gone, another
-  worker does the job. So a job must give the same result wherever and however often it runs, and must leave writing to the caller.
+- If a worker dies, Ray restarts it on its node and repeats the job (`max_restarts`, `max_task_retries`). If the node is lost, another
+  worker does the job. So a job must give the same result on every worker and every time, and must leave writing to the caller.
 - An exception that a job raises reaches the caller unchanged; the job is not tried again.
 - Leaving the loop or the `with` block, also by Ctrl-C, kills the jobs that still run.
 """
@@ -29,7 +29,7 @@ State = TypeVar("State")
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-_LONGEST = 400  # most characters of the message that says how a worker died; its end says most
+_LONGEST = 400  # most characters of the message on a worker's death; the end of the message is kept
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Pool(Generic[State]):
         gpus: GPUs that each worker holds.
         retries: how often a job is started again after its worker died.
         start_s: seconds in which the workers must start; they wait while the cluster is busy with other work.
-        given_up: one line for each worker that did not start, or whose node is gone.
+        given_up: one line for each worker that did not start, or whose node was lost.
     """
 
     address: str
@@ -197,7 +197,7 @@ class Pool(Generic[State]):
             starting = {worker.__ray_ready__.remote(): worker for worker in self._workers}
             started, late = ray.wait([*starting], num_returns=len(starting), timeout=self.start_s)
             for ref in late:
-                why = f"did not start within {self.start_s:g} s; it needs a core that nothing else holds"
+                why = f"did not start within {self.start_s:g} s; it needs a core that is free of other work"
                 self._give_up(starting[ref], why)
             for ref in started:
                 try:
@@ -231,7 +231,7 @@ class Pool(Generic[State]):
 
 
 def _answers(worker: Any) -> bool:
-    """Whether a worker runs; waits until Ray has started it anew, or has found that its node is gone."""
+    """Whether a worker runs; waits until Ray has started it anew, or has found that its node is lost."""
     import ray
 
     try:
@@ -242,10 +242,10 @@ def _answers(worker: Any) -> bool:
 
 
 def _kill(worker: Any, job: Any = None) -> None:
-    """End a worker; with a job, that job alone: Ray starts the worker anew."""
+    """End a worker, or only its job if one is given: Ray then starts the worker anew."""
     import ray
 
-    with suppress(Exception):  # the worker is already dead, or the cluster is gone
+    with suppress(Exception):  # the worker is already dead, or the cluster has ended
         if job is not None:
             ray.cancel(job)  # else Ray would do the job again
         ray.kill(worker, no_restart=job is None)

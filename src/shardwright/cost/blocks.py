@@ -1,8 +1,4 @@
-"""What blocks of a task's tables add to their devices, many at once.
-
-Searches look at tens of thousands of blocks. So the figures of `sharding.work`, `sharding.memory` and `cost.score` are computed as columns
-here instead of shard by shard.
-"""
+"""The costs that blocks of a task's tables add to their devices, for many blocks at once."""
 
 from __future__ import annotations
 
@@ -54,11 +50,11 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class BlockCosts:
-    """What n blocks add to each device that holds them.
+    """The costs that n blocks add to each device that holds them.
 
     Attributes:
-        call: `(n,)` the kind of fused call that serves it, as `Tables` numbers them.
-        vectors: `(n, h + 2)` its share of that call's pre-activations of the cost model's hidden units, and to the linear parts of
+        call: `(n,)` the kind of fused call that serves the block, as `Tables` numbers them.
+        vectors: `(n, h + 2)` the block's share of that call's pre-activations in the cost model's hidden layer, and of the linear parts of
             forward and backward time.
         bytes: `(n,)` memory.
         served: `(n, 2)` bytes of values and of ids that a single holder sends and receives in a pass by all-to-alls; 0 for replicas.
@@ -70,16 +66,16 @@ class BlockCosts:
     served: Floats
 
     def take(self, blocks: Ints, count: Ints) -> BlockCosts:
-        """What so many of these blocks add."""
+        """The costs of the blocks with these indices."""
         vectors, served = self.vectors[blocks] * count[:, None], self.served[blocks] * count[:, None]
         return BlockCosts(self.call[blocks], vectors, self.bytes[blocks] * count, served)
 
     def single(self) -> PieceCosts:
-        """What pieces of one block each add."""
+        """The costs of pieces that are one block each."""
         return PieceCosts(Added.of(self.call, self.vectors), self.bytes, self.served)
 
     def of_groups(self, groups: Sequence[Ints]) -> PieceCosts:
-        """What pieces add that each are a group of blocks, given by the blocks' indices."""
+        """The costs of pieces that are a group of blocks each, given by the blocks' indices."""
         flat = np.concatenate([np.zeros(0, dtype=np.int64), *groups])
         begins = np.cumsum([0, *(rows.size for rows in groups)])[:-1]
         added = Added.of_groups(self.call, self.vectors, groups)
@@ -114,7 +110,7 @@ class Tables:
 
     @property
     def calls(self) -> int:
-        """How many kinds of fused calls serve the blocks seen so far."""
+        """Number of kinds of fused calls that serve the blocks seen so far."""
         return len(self._call_of)
 
     def calls_of(self, blocks: Blocks) -> Ints:
@@ -134,7 +130,7 @@ class Tables:
         return found
 
     def costs(self, blocks: Blocks) -> BlockCosts:
-        """What each block adds to its devices."""
+        """The costs that each block adds to its devices."""
         pricing, count = self._model.pricing, len(blocks)
         vectors = np.empty((count, pricing.hidden.shape[0] + 2))
         memory, served = np.empty(count, dtype=np.int64), np.empty((count, 2))
@@ -161,7 +157,7 @@ class Tables:
             for kind, of_table in enumerate(self._reuse_of(int(replicas))):
                 bins[kind, these] = of_table[blocks.table[these]] * share[these, None]
         uneven = np.flatnonzero(busy != 1)
-        if uneven.size:  # as a part of a table whose rows are all as busy
+        if uneven.size:  # as a part of a table whose rows are all as busy as the block's
             access = [self._task.tables[table].access for table in blocks.table[uneven]]
             of_whole = reuse_of_many(access, (lookups[uneven] / share[uneven]).tolist())
             bins[:, uneven] = np.stack(of_whole) * share[uneven, None]
@@ -179,7 +175,7 @@ class Tables:
         )
 
     def _busy(self, blocks: Blocks, share: Floats) -> Floats:
-        """`(n,)` lookups of each block against those of a block of as many rows among which hot ones lie scattered."""
+        """`(n,)` lookups of each block over those of an equally large block of a table whose hot rows lie scattered."""
         result = np.ones(len(blocks))
         for block in np.flatnonzero(self._ordered[blocks.table] & (share < 1)).tolist():
             table = self._task.tables[blocks.table[block]]
@@ -219,12 +215,12 @@ def check_finite(values: Floats, cost_model: CostModel) -> None:
 
 
 class Added(NamedTuple):
-    """What n rows of pieces add to the fused calls of their devices. The parts of row i are `[part[i], part[i + 1])`, at least one.
+    """Additions of n rows to the fused calls of their devices. Row i consists of the parts `[part[i], part[i + 1])`, at least one.
 
     Attributes:
         part: `(n + 1,)`.
-        call: `(parts,)` the call that each part is in.
-        vectors: `(parts, h + 2)` the numbers that it adds there.
+        call: `(parts,)` the call to which each part belongs.
+        vectors: `(parts, h + 2)` the numbers that the part adds to the call.
     """
 
     part: Ints
@@ -258,7 +254,7 @@ class Added(NamedTuple):
         return Added(part, self.call[source], self.vectors[source])
 
     def then(self, other: Added) -> Added:
-        """These rows, and others behind them."""
+        """These rows, followed by others."""
         return Added(
             np.concatenate([self.part, self.part[-1] + other.part[1:]]),
             np.concatenate([self.call, other.call]),
@@ -277,10 +273,10 @@ class Added(NamedTuple):
 
 
 class PieceCosts(NamedTuple):
-    """What n pieces, of one or several blocks each, add to their devices.
+    """The costs that n pieces, of one or several blocks each, add to their devices.
 
     Attributes:
-        added: what they add to fused calls.
+        added: their additions to fused calls.
         bytes: `(n,)` memory.
         served: `(n, 2)` as in `BlockCosts`.
     """
@@ -294,7 +290,7 @@ class PieceCosts(NamedTuple):
         return PieceCosts(self.added.take(order), self.bytes[order], self.served[order])
 
     def then(self, other: PieceCosts) -> PieceCosts:
-        """These pieces, and others behind them."""
+        """These pieces, followed by others."""
         memory, served = np.concatenate([self.bytes, other.bytes]), np.concatenate([self.served, other.served])
         return PieceCosts(self.added.then(other.added), memory, served)
 
@@ -304,20 +300,20 @@ def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
     if len(prices) == 1 or not call.size or (call == call[0]).all():
         found: Floats = vectors @ prices[call[0] if call.size else 0]
         return found
-    of_all: Floats = vectors @ prices.T  # reading the vectors is what takes time
+    of_all: Floats = vectors @ prices.T  # reading the vectors takes nearly all the time
     return of_all[np.arange(call.size), call]
 
 
 def priced_at_all(vectors: Floats, call: Ints, prices: Floats) -> Floats:
     """`(k, n)` as `priced`, at k sets of `(calls, h + 2)` prices."""
-    if prices.shape[1] == 1:  # one pass over the vectors: reading them is what takes time
+    if prices.shape[1] == 1:  # one pass over the vectors, since reading them takes nearly all the time
         found: Floats = prices[:, 0] @ vectors.T
         return found
     return np.stack([priced(vectors, call, of_one) for of_one in prices])
 
 
 class Spread(NamedTuple):
-    """What n ways to put a table on many devices at once add to the links of each of these devices.
+    """The traffic that n ways to put a table on many devices at once add to the links of each of these devices.
 
     Attributes:
         served: `(n, 3)` bytes that all-to-alls serve: of values to near and to far devices, and of ids.
@@ -329,12 +325,12 @@ class Spread(NamedTuple):
 
 
 def spread_links(task: Task, ways: Sequence[Way], costs: BlockCosts, weights: Ints) -> Spread:
-    """What spreads add to the links of each device.
+    """The traffic that spreads add to the links of each device.
 
     Args:
         task: the task.
         ways: the way of each spread.
-        costs: what the block on each device adds.
+        costs: the costs of the block on each device.
         weights: `(n,)` weights of that block.
     """
     prices, way = prices_of(task), np.array([WAYS.index(one) for one in ways], dtype=np.int64)

@@ -72,7 +72,7 @@ class UserModel:
             return float("inf")
 
     def learned_on(self, machine: Fingerprint) -> bool:
-        """Whether the model was learned on this hardware with these libraries."""
+        """Whether the model was learned on hardware and libraries with this fingerprint."""
         return f"{self.metadata.get('hardware', '')}, ".startswith(f"{_decisive(machine)}, ")
 
 
@@ -293,7 +293,7 @@ def given_cost_model(given: CostModel | str | Path, optimizer: Optimizer = "roww
 
 
 def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> CostModel:
-    """The cost model for a task, from what a caller may pass: a model, a file, a name, or None.
+    """The cost model for a task, from a caller's argument: a model, a file, a name, or None.
 
     None means the model calibrated on this machine, if this machine has the task's device type and the bundled model does not cover more
     of the task; otherwise it means the bundled model.
@@ -319,7 +319,7 @@ def model_behind(plan: Plan) -> CostModel:
     """The model that priced a plan: the calibrated or published one, or the plug-in, that the plan names, else the default of its devices.
 
     Raises:
-        InvalidInput: there is none, or the plug-in cannot be loaded.
+        InvalidInput: no such model exists, or the plug-in cannot be loaded.
     """
     device, optimizer = plan.task.topology.device, plan.task.optimizer
     named = named_model(plan.cost_model, optimizer)

@@ -1,15 +1,15 @@
 """The time of a step's collectives, by the way in which a table's blocks lie.
 
-TorchRec calls other collectives for each sharding type, and so do these prices. The cluster has H hosts of P devices, D = H P. B samples
-of a step look up in a block of C columns for F features; a value takes v bytes on the wire, and V = B F C v.
+The cluster has H hosts of P devices, D = H P. B samples of a step look up in a block of C columns for F
+features; a value takes v bytes on the wire, and V = B F C v.
 
     blocks on single devices      all-to-all of outputs: their holder sends V (D - 1) / D
     rows dealt to all devices     reduce-scatter of V over all devices; an all-gather of the gradients
     rows dealt to one host        reduce-scatter of V inside the host, then an all-to-all across hosts of V / P from each of its devices
     a replica on every device     all-reduce of the block's gradient
 
-Before, ids and lengths go to the holders by all-to-alls. A collective takes `latency + bytes / bandwidth` of its slower link class, where a
-device sends
+Before the lookups, ids and lengths go to the holders by all-to-alls. A collective takes `latency + bytes / bandwidth` of its slower link
+class. A device sends
 
     reduce-scatter, all-gather    inside its host V (n - 1) / n among n devices, and between hosts V (D - 1) / D / P: the P rings of a host
                                   share the crossing
@@ -19,9 +19,9 @@ All-to-alls share the links of a pass, so a device waits for the busier directio
 Rows count as dealt if each device of the place has a block, and no block is larger than equal ones must be, as in TorchRec. Other row
 blocks of pooled tables send partial sums to every device, as whole tables do.
 
-*Sets.* Each sharding type that a module uses calls its own collectives, whose latencies every device pays: three for the input (four
-if a table is weighted), one or two forward and as many backward. Those of the input follow one another at once, which may cost less. Whole
-tables and column blocks count as one type, since TorchRec takes a whole table as `column_wise` too.
+*Sets.* Each sharding type that a module uses calls its own collectives, whose latencies every device pays: three for the input (four if a
+table is weighted), one or two forward and as many backward. The input collectives follow one another at once, so that each may cost less
+than its full latency. Whole tables and column blocks count as one type, since TorchRec takes a whole table as `column_wise` too.
 
 Source: `torchrec.distributed.sharding`, TorchRec 1.8.
 """
@@ -46,7 +46,7 @@ WAYS: tuple[Way, ...] = ("all_to_all", "row_wise", "table_row_wise", "data_paral
 """How the outputs of a block reach the devices: see the module."""
 
 SETS = 2 * len(WAYS)
-"""Kinds of sets: the ways of pooled tables, then those of sequence tables, whose modules are others."""
+"""Kinds of sets: the ways of pooled tables, then those of sequence tables, which have modules of their own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class CollectivePrices:
         dealt: `(2, 2)` of a byte of V on every device of the place: rows dealt to all devices, then to one host; forward and backward.
         replicas: of a byte of gradient that every device has.
         sets: `(SETS, 2)` latencies of the collectives of each set, forward and backward.
-        inputs: `(SETS,)` what of the forward latencies the exchange of ids takes.
+        inputs: `(SETS,)` part of the forward latencies that belongs to the exchange of ids.
     """
 
     forward: Floats
@@ -92,7 +92,7 @@ def _prices(topology: Topology, narrower: float, weighted: tuple[bool, ...]) -> 
 
 
 def _slower(topology: Topology, collective: Collective, shares: tuple[float, float]) -> float:
-    """Ms of a byte of which a device sends `shares` over the two link classes."""
+    """Ms of a byte if a device sends `shares` of it over the two link classes."""
     return 1e3 * max(share / speed for share, speed in zip(shares, topology.bandwidth_of(collective), strict=True))
 
 
@@ -133,7 +133,7 @@ def link_facts(task: Task) -> Floats:
 
 
 def set_ms(task: Task, weights: Floats | None = None) -> Floats:
-    """`(SETS,)` ms of the latencies of each set in a step, for the engine, which does not see how much of them sticks out.
+    """`(SETS,)` ms of the latencies of each set in a step, for the engine, which does not model how far dense layers hide latencies.
 
     Args:
         task: the task.
@@ -188,7 +188,10 @@ def by_columns(shards: Iterable[Shard]) -> dict[tuple[str, tuple[int, int]], lis
 
 
 def sets_of(task: Task, shards: Iterable[Shard]) -> set[int]:
-    """The sets that the shards of a plan need. Replicas on some devices only serve others, and agree among themselves."""
+    """The sets that the shards of a plan need.
+
+    Replicas on only some of the devices also serve the others, so they need the all-to-alls as well as the all-reduce.
+    """
     found, devices = set(), task.topology.devices
     for (name, _), blocks in by_columns(shards).items():
         pooled, holders = task.table_by_name[name].pooled, {len(block.devices) for block in blocks}

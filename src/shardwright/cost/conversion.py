@@ -1,13 +1,13 @@
 """The time of codecs, which convert values and gradients for the wire, as a part of kernel time.
 
-TorchRec's `qcomm_codecs_registry` converts what collectives carry by kernels of its own. The holder of a block encodes its fp32 outputs and
-decodes the gradients of all samples; every device decodes the outputs and encodes the gradients of its own samples. A conversion reads and
-writes 4 + v bytes for a value that takes v bytes on the wire, at a share of the bandwidth of the device's memory. The part of a holder is
-linear in its blocks. The part of a device's own samples is the same for every plan, so it counts once a device; it includes tables that a
-plan replicates, whose outputs do not travel.
+TorchRec's `qcomm_codecs_registry` converts the values of collectives by separate kernels. The holder of a block encodes its fp32 outputs
+and decodes the gradients of all samples; every device decodes the outputs and encodes the gradients of its own samples. A conversion reads
+and writes 4 + v bytes for a value that takes v bytes on the wire, at a share of the bandwidth of the device's memory. The part of a holder
+is linear in its blocks. The part of a device's own samples is the same for every plan, so it counts once a device; it includes tables that
+a plan replicates, whose outputs do not travel.
 
-Outputs that leave the lookup kernel in the wire's type (TorchRec's `output_dtype`) need no conversion: `Exchange.conversion` says which of
-both a task uses. Devices whose memory bandwidth is unknown, CPUs among them, have no price of conversion.
+Outputs that leave the lookup kernel in the wire's type (TorchRec's `output_dtype`) need no conversion. `Exchange.conversion` chooses
+between the two. Devices whose memory bandwidth is unknown, CPUs among them, have no price of conversion.
 
 Source: meta-pytorch/torchrec#4696 (bf16) and #4690 (8-bit rows), measured on H100s.
 """
@@ -62,7 +62,7 @@ class ConvertingModel(TaskModel):
 
     @property
     def superadditive(self) -> CostModel | None:
-        """That of the base model, which counts no codecs and so never predicts more."""
+        """The base model's; it counts no codecs, and so never predicts more."""
         return self.base.superadditive
 
     @cached_property

@@ -1,13 +1,12 @@
-r"""A cost model corrected for one task: a scale, and a sum over shards of what its tables took longer than predicted.
+r"""A cost model corrected for one task: a scale, plus a sum over shards of the time that their tables took beyond the prediction.
 
     corrected time of a call = max(0, scale · base(sum) + Σ over its shards of c(shard))       forward and backward apart
     c(shard) = Σ_j w_j · terms_j(shard), at least minus half of the base model's time of the shard alone
 
 The terms of a shard are: for each table of the task, the base model's time of the shard alone times the likeness of shard and table (a
-table slower than predicted makes its blocks slower, and similar tables a little); a one, whose weight is the price of a cut; its bags;
-its outputs. The sum over shards is linear, so a convex model stays convex, and every bound also holds for the corrected model. The scale
-absorbs a machine that is slower throughout. `shardwright.modelling.correction` fits
-scale and weights.
+table slower than predicted makes its blocks slower, and similar tables a little); the constant 1, whose weight is the price of a cut; its
+bags; its outputs. The sum over shards is linear, so a convex model stays convex, and every bound also holds for the corrected model. The
+scale absorbs a machine that is slower throughout. `shardwright.modelling.correction` fits scale and weights.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ class CorrectedModel(AddedModel):
         terms: the terms that the corrections are linear in.
         weights: `(2, terms)` forward and backward weights.
         scale: `(2,)` factor on the base model's times.
-        spread: `(2, terms, terms)` a root of the weights' covariance, given the measurements; without terms for a model from a file.
-        metadata: origin of the correction, as of a learned model; empty until it is kept.
+        spread: `(2, terms, terms)` a root of the weights' posterior covariance; empty for a model from a file.
+        metadata: origin of the correction, as for a learned model; empty until the model is saved.
     """
 
     base: CostModel
@@ -110,11 +109,11 @@ class CorrectedModel(AddedModel):
 
     @property
     def cut_price(self) -> float:
-        """Forward plus backward ms that the correction adds for each further shard, whatever its size."""
+        """Forward plus backward ms that the correction adds for each further shard of any size."""
         return float((self.weights[:, -OWN_TERMS] * self.terms.units[:, 0]).sum())
 
     def drawn(self, rng: np.random.Generator) -> CorrectedModel:
-        """A random correction that the measurements also allow: weights drawn from their distribution."""
+        """A random correction that fits the measurements too: weights drawn from their posterior distribution."""
         if not self.spread.size:
             return self
         noise = rng.standard_normal(self.weights.shape)
@@ -141,7 +140,7 @@ def wanted_arrays() -> set[str]:
 def model_of(
     base: CostModel, arrays: Mapping[str, npt.NDArray[np.float32]], metadata: dict[str, str]
 ) -> CorrectedModel:
-    """A corrected model from a file's arrays and metadata; how sure its weights are was not kept.
+    """A corrected model from a file's arrays and metadata; files do not hold the weights' covariance.
 
     Raises:
         InvalidInput: an array is missing, has a wrong shape, or is not finite.
@@ -156,13 +155,16 @@ def model_of(
 
 
 def alone_ms(pricing: Pricing, latents: Floats) -> Floats:
-    """`(n, 2)` ms that each shard takes alone: what it adds to an empty call."""
+    """`(n, 2)` ms that each shard adds to an empty call."""
     empty = pricing.price(np.zeros((1, pricing.hidden.shape[1])))
     return np.maximum(pricing.price(latents) - empty, 0.0)
 
 
 def _features(works: WorkArrays) -> Floats:
-    """`(n, 4)` logarithms of pooling, distinct share, dim and rows, which define how alike two tables are; a row block is as its table."""
+    """`(n, 4)` logarithms of pooling, distinct share, dim and rows, which define the likeness of two tables.
+
+    A row block has those of its table.
+    """
     works = works.uncut
     lookups = np.maximum(works.lookups, 1e-9)
     distinct = np.maximum(works.distinct, 1e-9)

@@ -1,12 +1,12 @@
 """The features of a shard that cost models see.
 
 The papers describe a table by 21 numbers: rows, dim, pooling factor, size, and the shares of its distinct rows in 17 reuse bins. These
-features contain the same numbers, as logarithms if they span decades. They add the sizes that kernels really pay for: lookups, distinct
-rows, cache lines touched, alignment.
+features contain the same numbers, as logarithms if they span decades. They add the sizes that determine the time of kernels: lookups,
+distinct rows, cache lines touched, alignment.
 
-The features of a row block are those of the table that it was cut from; only its sizes (`scales`) are its own. So a model prices a block as
-its share of the table, plus the fixed parts of every block, such as its outputs. So it never predicts that cutting saves work, an error
-that a search would exploit.
+The features of a row block are those of the table that it was cut from; only the sizes (`scales`) are those of the block. A model thus
+prices a block as its share of the table, plus the fixed parts of every block, such as its outputs. It never predicts that cutting saves
+work, an error that a search would exploit.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class WorkArrays:
         weight_size: `(n,)` bytes of one weight.
         reuse_rows: `(n, 17)` expected distinct rows by reuse bin.
         reuse_lookups: `(n, 17)` expected lookups by reuse bin.
-        row_share: `(n,)` share of the rows of the table that each block was cut from; see `ShardWork`. Measured samples do not tell: 1.
+        row_share: `(n,)` share of the rows of the table that each block was cut from; see `ShardWork`. 1 for measured samples, which do not
+            record it.
         features: `(n,)` features that look up in the table.
     """
 
@@ -230,13 +231,13 @@ def parts(works: WorkArrays, cache: float) -> Floats:
     """`(n, len(PARTS))` sizes that a GPU's time grows with, in units that take some 0.1 to 10 ms.
 
     Forward, one group of threads makes each bag, table by table, so every table has the caches to itself. Backward sorts the lookups of a
-    call by row. A group of threads updates each row; a whole block of threads updates a row with a *long run* of 32 lookups or more,
-    however short its rows are. Gradients come from the cache as far as those of a table fit. Sequences of up to 32 columns have a kernel
-    of their own.
+    call by row. A group of threads updates each row; a whole block of threads updates a row with a *long run* of 32 lookups or more, even
+    if rows are short. Gradients are read from the cache as far as a table's gradients fit into it. Sequences of up to 32 columns have a
+    separate kernel.
 
     Args:
         works: n shards.
-        cache: bytes of the cache that all multiprocessors share; each half of them is nearer to one half of it.
+        cache: bytes of the cache that all multiprocessors share; each half of the multiprocessors is nearer to one half of the cache.
     """
     table = works.uncut
     first, near, far = (_missed(table, size) * works.row_share for size in (_FIRST_CACHE, cache / 2, cache))
@@ -269,7 +270,10 @@ def parts(works: WorkArrays, cache: float) -> Floats:
 
 
 def _missed(works: WorkArrays, cache: float) -> Floats:
-    """`(n,)` lookups that miss a cache: the first of each row, and all of rows that do not fit, the most looked up rows first."""
+    """`(n,)` lookups that miss a cache filled with the most looked-up rows.
+
+    These are the first lookup of each row, and all lookups of rows that do not fit.
+    """
     size = works.reuse_rows * (works.lines * _LINE)[:, None]
     hotter = np.cumsum(size[:, ::-1], axis=1)[:, ::-1] - size
     fits = np.clip((cache - hotter) / np.maximum(size, 1e-9), 0.0, 1.0)

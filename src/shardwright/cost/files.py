@@ -41,7 +41,7 @@ def learned_elsewhere(metadata: Mapping[str, str], kind: str, here: str | None =
         here: the processor whose times are predicted; by default this machine's.
 
     Returns:
-        A clause to follow "the cost model"; None if the model learned from this processor, or its metadata does not say.
+        A clause to follow "the cost model"; None if the model learned from this processor, or if its metadata does not name one.
     """
     learned_on = processors(metadata, kind)
     if not learned_on:
@@ -56,7 +56,7 @@ def learned_elsewhere(metadata: Mapping[str, str], kind: str, here: str | None =
 
 
 def processors(metadata: Mapping[str, str], kind: str = r"\w+") -> list[str]:
-    """The processors whose samples a model learned from; empty if its metadata does not say.
+    """The processors whose samples a model learned from; empty if its metadata does not name them.
 
     Args:
         metadata: metadata of the model.

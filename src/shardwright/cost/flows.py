@@ -11,9 +11,9 @@ parts if its host has none. For each row it sends an id, 8 bytes, and gets the v
 proxies*, a device in a host without a holder asks, inside its host, the device with the holder's local rank; this proxy asks the holder on
 behalf of the whole host. The rows that a device asks for depend on `Exchange.deduplicate`:
 
-    none      l(1) rows (a pooled table, whatever the exchange: l(1) ids, and one partial sum per sample and feature)
-    device    u(1) rows; the gradients of a distinct row are summed before they are sent
-    host      u(1) rows inside the host, from a holder or from a proxy; the proxy asks for u(P) rows between hosts
+    none      l(1) rows (pooled tables, with any exchange: l(1) ids, and one partial sum per sample and feature) device    u(1) rows; the
+    gradients of a distinct row are summed before they are sent host      u(1) rows inside the host, from a holder or from a proxy; the
+    proxy asks for u(P) rows between hosts
 
 Rows of a pooled table that are dealt to all devices, or to one host, are reduced by collectives: `cost.collectives`.
 
@@ -33,9 +33,9 @@ hold the block, or one device of every host does; for other sets S, samples are 
 block the way with fewer bytes between hosts, or inside the host if one host has all replicas. Since u(n) ≤ u(p n), the way with fewer
 bytes between hosts also has fewer inside.
 
-For a given row all of this is linear in h and |S|. (For "touched" a lower bound is linear: the one with n = 1 and p n = P, which is exact
-for a replica on every device and for one on every host.) So at given prices of links and memory, the best place for a row is one of four:
-one device (*cold*), all devices of one host, one device of every host (*warm*), or all devices (*hot*). `search.flexshard` relies on this.
+For a given row all of this is linear in h and |S|. (For "touched" only a lower bound is linear: n = 1 and p n = P. It is exact for replicas
+on every device, or one on every host.) So at given prices of links and memory, the best place for a row is one of four: one device
+(*cold*), all devices of one host, one device of every host (*warm*), or all devices (*hot*). `search.flexshard` relies on this.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ KINDS: tuple[tuple[Phase, Kind], ...] = (
 """The traffic of a step: ids to the holders, values back by all-to-alls or sums by reduce-scatters, their gradients, and gradients that
 replicas all-reduce."""
 SHARED: frozenset[Kind] = frozenset({"ids", "values", "gradients"})
-"""Kinds of the all-to-alls, which share the links of a pass; the others are collectives of their own."""
+"""Kinds of traffic by all-to-alls, which share the links of a pass; the other kinds use separate collectives."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ class LinkTraffic:
         self.received += received
 
     def without(self, part: LinkTraffic) -> LinkTraffic:
-        """What is left without a part of it."""
+        """The traffic without a part of it."""
         found = LinkTraffic(self.devices)
         found.sent, found.received = self.sent - part.sent, self.received - part.received
         found.apart = self.apart - part.apart
@@ -247,7 +247,7 @@ def traffic_by_kind(task: Task, shards: Sequence[Shard]) -> ByKind:
 
 
 def replica_exchange(task: Task, shard: Shard) -> Literal["whole", "touched"]:
-    """How the replicas of a shard exchange its gradient: as the task asks, or the cheaper way for this block."""
+    """How the replicas of a shard exchange its gradient: as the task's `Exchange` states, or the cheaper way for this block."""
     return "touched" if _touched(task, shard, ShardWorks(task).of(shard)) else "whole"
 
 
@@ -301,7 +301,7 @@ def add_dealt(task: Task, shards: Iterable[Shard], works: ShardWorks, flows: ByK
 
 
 def shares_of_all_to_alls(task: Task, shards: Iterable[Shard]) -> dict[int, Floats]:
-    """What is left for the all-to-alls of shards whose rows are dealt, by the shards' ids: `(4,)` factors of `asked_bytes`.
+    """The part of `asked_bytes` that all-to-alls carry for shards whose rows are dealt: `(4,)` factors by the shards' ids.
 
     Sums of rows that are dealt to one host go to the other hosts from each of its devices in equal parts.
     """
@@ -311,7 +311,7 @@ def shares_of_all_to_alls(task: Task, shards: Iterable[Shard]) -> dict[int, Floa
 
 
 def _dealt(task: Task, shards: Iterable[Shard]) -> list[tuple[Way, list[Shard]]]:
-    """The blocks with the same columns of tables whose rows are dealt, and how."""
+    """Groups of blocks with the same columns whose rows are dealt, each with its way."""
     several = (blocks for blocks in by_columns(shards).values() if len(blocks) > 1)
     found = [(way_of(task, blocks), blocks) for blocks in several]
     return [(way, blocks) for way, blocks in found if way in ("row_wise", "table_row_wise")]
@@ -385,7 +385,7 @@ def _row_bytes_of(task: Task, works: Sequence[ShardWork], holders: HoldingDevice
 
 
 def _touched(task: Task, shard: Shard, work: ShardWork) -> bool:
-    """Whether replicas exchange touched rows; "cheaper" asks for fewer bytes between hosts, inside the host if there is one."""
+    """Whether replicas exchange touched rows. "cheaper" compares the bytes between hosts, or inside the host if there is only one."""
     if work.pooled or len(shard.devices) == 1 or task.exchange.replica_gradients == "whole":
         return False
     if task.exchange.replica_gradients == "touched":

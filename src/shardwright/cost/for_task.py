@@ -1,4 +1,4 @@
-"""The cost model of a task: kernels, and what the task's exchange and sharding groups add to them."""
+"""The cost model of a task: kernels, codecs of the exchange, and synchronisation of sharding groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel times from what lies where: encodings of blocks → sums in each fused call → times of calls → times of devices.
+"""Kernel times of placements: encodings of blocks → sums in each fused call → times of calls → times of devices.
 
 Scores, baselines, learned strategies, tuning and reports add up here. The engine does the same in `native/`, and a report's page in its
 own code; tests hold both against this.
@@ -46,7 +46,7 @@ class EncodedBlocks:
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """What holders have in each fused call.
+    """The sums of each holder in each fused call.
 
     Attributes:
         blocks: the blocks that can be added.
@@ -65,7 +65,7 @@ class Ledger:
         np.add.at(self.counts, (holders, call), 1)
 
     def copy(self) -> Ledger:
-        """A ledger that changes on its own."""
+        """An independent copy."""
         return replace(self, sums=self.sums.copy(), counts=self.counts.copy())
 
     @property

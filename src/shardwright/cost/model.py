@@ -15,8 +15,8 @@ machine. Only their sum over the call shows whether rows come from a cache.
 
 A model of a GPU has `wide` weights for the `PARTS` of the kernels' time, such as runs of lookups of one row. Each part takes time in
 proportion. In addition, a fused call works on each lookup as if its table were as wide as the widest table of the call: for each of the
-`WIDTHS`, a call that has a wider table pays more for all of its parts. What narrower tables pay so is not convex: the first wide table
-raises the price of all others at once. It only adds time: a bound may ignore it, or count the devices that pay it (`search.holders`).
+`WIDTHS`, a call that has a wider table pays more for all of its parts. This surcharge is not convex, since the first wide table raises the
+price of all others at once. But it only adds time, so a bound may ignore it, or count the devices that pay it (`search.holders`).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Pricing:
         return scaled
 
     def vectors(self, latents: Floats) -> Floats:
-        """`(..., h + 2)` what `(..., latent)` encodings add to the hidden units, and to the linear parts of both times."""
+        """`(..., h + 2)` additions of `(..., latent)` encodings to the hidden units, and to the linear parts of both times."""
         return np.concatenate([latents @ self.hidden.T, latents @ self.linear.T], axis=-1)
 
     def times(self, vectors: Floats) -> Floats:
@@ -165,7 +165,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
 MONOTONE = ("head.0.weight", "head.1.weight", "head.skip")
 """Weights of a convex head that must not be negative, so that a device never becomes faster by another shard."""
 WIDE = "wide"
-"""Weights of a GPU's parts, `(2, 4, len(PARTS))`: forward and backward ms of each, and what a table wider than each of `WIDTHS` adds."""
+"""Weights of a GPU's parts, `(2, 4, len(PARTS))`: forward and backward ms of each, and the ms that a table wider than each of `WIDTHS`
+adds."""
 WIDE_SHAPE = (OUTPUTS, 1 + len(WIDTHS), len(PARTS))
 
 
@@ -205,7 +206,7 @@ class CostModel(ABC):
 
     @property
     def cut_error(self) -> float:
-        """Error of the price of a cut, as a share of the table's time: searches make no cut that gains less."""
+        """Error of the predicted cost of a cut, as a share of the table's time; searches make no cut that gains less."""
         return 0.0
 
     @property
@@ -215,7 +216,10 @@ class CostModel(ABC):
 
     @property
     def superadditive(self) -> CostModel | None:
-        """A model that never predicts more, in which cutting or replicating a table never makes it cost less; bounds of tiers need it."""
+        """A model that never predicts more than this one, and in which cutting or replicating a table never lowers its cost.
+
+        Bounds of tiers need it.
+        """
         return None
 
     @property
@@ -225,7 +229,7 @@ class CostModel(ABC):
 
 
 class AddedModel(CostModel):
-    """A cost model that adds forward and backward ms to each shard, in two more columns of a base model's encodings.
+    """A cost model that adds forward and backward ms to each shard, in two columns appended to a base model's encodings.
 
     Attributes:
         base: the base model.
@@ -243,7 +247,7 @@ class AddedModel(CostModel):
         return np.hstack([latents, self.added(works, latents)])
 
     def priced(self, scale: Floats, once: Floats) -> Pricing:
-        """The base model's pricing times `(2,)` scale, plus what was added, plus `(2,)` ms once for each device with shards."""
+        """The base model's pricing times `(2,)` scale, plus the added ms, plus `(2,)` ms once for each device with shards."""
         base = self.base.pricing
         return Pricing(
             np.hstack([base.scaled_hidden(scale), np.zeros((base.hidden.shape[0], 2))]),
@@ -257,7 +261,7 @@ class AddedModel(CostModel):
 
 
 class TaskModel(AddedModel):
-    """A base model's kernels with what a task adds to them; searches treat its blocks as they treat the base model's."""
+    """A base model's kernels plus the times that a task adds to them; searches treat blocks as with the base model."""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
-"""What TorchRec's modules take in a step beside kernels and collectives, as it was measured on a cluster (`task.links.ModuleTimes`).
+"""The time of TorchRec's modules in a step besides kernels and collectives, as measured on a cluster (`task.links.ModuleTimes`).
 
-It is the same for every plan of a task, so it decides nothing; it makes the predicted step that of `DistributedModelParallel`. Every device
-with shards pays half of it in the forward pass and half in the backward pass.
+It is the same for every plan of a task, so it changes no choice; with it, the predicted step is that of `DistributedModelParallel`. Every
+device with shards pays half of it in the forward pass and half in the backward pass.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ModuleModel(TaskModel):
 
     @property
     def superadditive(self) -> CostModel | None:
-        """That of the base model, which counts no modules and so never predicts more."""
+        """The base model's; it counts no modules, and so never predicts more."""
         return self.base.superadditive
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Prices of the resources of the mean device: the dual variables of the bound's linear program, by which searches choose ways."""
+"""Prices of the resources of the mean device: the dual variables of the bound's linear program, with which searches choose ways."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = [1, 2, 1]  # the phases in which values, gradients and ids travel
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices of what a plan uses on the mean device.
+    """Prices of a plan's sums and links on the mean device.
 
     Attributes:
         vector: `(calls, h + 2)` ms a unit of each sum of each fused call.
@@ -48,7 +48,7 @@ def tangents(pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
 
 
 def link_prices(task: Task, prices: Prices) -> Floats:
-    """`(2, 5)` ms times devices, forward and backward, of what the ways add to the links: *link terms*.
+    """`(2, 5)` ms times devices, forward and backward, of the traffic that ways add to the links: *link terms*.
 
     These are bytes of values that all-to-alls serve to near and to far devices, bytes of ids, and ms of other collectives, forward and
     backward. All devices together send `peers / D` of the bytes that are served.

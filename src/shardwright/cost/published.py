@@ -11,8 +11,8 @@ In each pass a call takes a fixed time, plus, for each of its shards, the sum of
               updates            sectors of distinct rows and of their optimizer state, read and written
 
 The nominal rates are: all multiprocessors at the boost clock, 64 bytes per cycle of each from the cache, and the vendor's bandwidth for
-memory. `FACTORS`, the same for all GPUs, are a part's time over its time at these rates; none is below 1 for bytes, since nothing beats
-the hardware. `benchmarks/published_costs.py` fits them to `data/published/kernels.csv`.
+memory. `FACTORS`, the same for all GPUs, are a part's time over its time at these rates; for bytes none is below 1, the hardware's limit.
+`benchmarks/published_costs.py` fits them to `data/published/kernels.csv`.
 
 Kernels work table by table, so each shard has the cache to itself: the cache holds the rows looked up most often, and only their first
 lookup goes to memory. All parts are sums over shards, so the time is linear and every bound holds. Times are those of the GPU's kernels:
@@ -80,7 +80,7 @@ CALL_MS = (0.01904, 0.1192)
 """Ms of a call's launches, forward and backward."""
 _ORIGIN = "from figures that others have published"
 HALF_WITHIN = "0.15"
-"""Relative error that half of the rows stay within if their source is left out (`benchmarks/results/published_costs.md`)."""
+"""Median relative error on the rows of a source that the fit leaves out (`benchmarks/results/published_costs.md`)."""
 STATE_ROWS = {"sgd": 0, "rowwise_adagrad": 0, "adagrad": 1, "adam": 2}
 """Rows of optimizer state per row of weights; row-wise Adagrad keeps one number per row, in its own sector."""
 
@@ -104,7 +104,7 @@ class PublishedModel(CostModel):
     metadata: Mapping[str, str] = field(init=False, repr=False, compare=False)
 
     cut_error: ClassVar[float] = 0.1
-    """Error of the price of a cut, as a share of the table's time: twice the median in `benchmarks/published_costs.py`."""
+    """Error of the predicted cost of a cut, as a share of the table's time: twice the median in `benchmarks/published_costs.py`."""
     narrowest: ClassVar[int] = 32
     """Fewest columns of a block that searches cut, unless nothing else fits: in narrower blocks, a warp idles and a row is below a line."""
 
@@ -127,7 +127,7 @@ class PublishedModel(CostModel):
 
     @property
     def superadditive(self) -> PublishedModel:
-        """A cheaper model in which cutting or replicating a table never makes it cost less: its cache holds everything."""
+        """A model of lower times in which cutting or replicating a table never lowers its cost: its cache holds everything."""
         return replace(self, gpu=replace(self._gpu, cache=np.inf))
 
     @cached_property

@@ -56,9 +56,9 @@ class Traffic:
     Attributes:
         forward: ids to the holders, and values or sums back.
         backward: their gradients to the holders, and the all-reduce of replicated blocks.
-        ids: what of `forward` are ids.
+        ids: the part of `forward` that is ids.
         waits: `(2,)` ms of latencies, forward and backward.
-        wait_of_ids: what of the forward latencies the exchange of ids takes.
+        wait_of_ids: the part of the forward latencies that belongs to the exchange of ids.
     """
 
     forward: LinkTraffic
@@ -68,7 +68,7 @@ class Traffic:
     wait_of_ids: float
 
     def milliseconds(self, task: Task) -> tuple[Floats, Floats]:
-        """`(devices,)` ms that each device spends in the forward and in the backward pass, beside the dense layers."""
+        """`(devices,)` ms that each device waits in the forward and in the backward pass, less the time hidden behind dense layers."""
         bandwidth = np.array(task.topology.bandwidth_of("all_to_all"))[:, None]
 
         def taken(flow: LinkTraffic, wait: float) -> Floats:
@@ -207,11 +207,11 @@ def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
 
 
 def kernels_and_links(plan: Plan, *, modules: bool = False) -> Plan:
-    """The plan with the predicted cost of only its kernels and links, as one group alone can measure them without codecs.
+    """The plan with the predicted cost of only its kernels and links, as a measurement of one group without codecs has them.
 
     Args:
         plan: the plan.
-        modules: whether the time of modules stays in, as in whole steps.
+        modules: whether to include the time of modules, as in whole steps.
     """
     task = without_modules(plan.task) if modules else plan.task
     if plan.cost is None or isinstance(for_task(NoKernels(), task), NoKernels):

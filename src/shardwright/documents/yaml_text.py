@@ -202,7 +202,7 @@ _BaseDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Dumper(_BaseDumper):  # type: ignore[misc]
-    """Writes what `parse_yaml` reads back exactly."""
+    """A writer whose output `parse_yaml` reads back exactly."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Write every use of a value in full, never an alias."""

@@ -61,7 +61,7 @@ class PlacementArrays:
 
         Args:
             task: the task.
-            features: whether to compute the table features; what reads prices needs none, and saves a third of the time.
+            features: whether to compute the table features; policies that read prices need none, and save a third of the time.
 
         Raises:
             InfeasibleTask: a table fits no device with any sharding that it allows, or the settled shards alone break a rule.

@@ -120,7 +120,7 @@ def summed_at(place_en: Tensor, values_enh: Tensor, places: int) -> Tensor:
 
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits with minus infinity where the mask is false; unchanged where the mask is false for all devices."""
+    """Logits with minus infinity for devices outside the mask; unchanged if the mask allows no device."""
     return logits.masked_fill(~mask & mask.any(dim=-1, keepdim=True), -torch.inf)
 
 
@@ -181,7 +181,7 @@ class Environment:
         """Place the current unit of every episode.
 
         Args:
-            device_e: chosen device of each episode; ignored where no device may take the unit.
+            device_e: chosen device of each episode; ignored if no device may take the unit.
             mask_ed: the result of `mask` for this step, if the caller has it already.
 
         Returns:

@@ -50,7 +50,7 @@ class LearningOptions(Options):
 
 @dataclass(frozen=True)
 class AutoShardOptions(LearningOptions):
-    """How AutoShard learns. Unless noted, the defaults are those of the paper and its public code.
+    """Options of AutoShard. Unless noted, the defaults are those of the paper and its public code.
 
     Attributes:
         steps: environment steps of the whole training. The paper makes 100,000. The default suits a simulated
@@ -107,7 +107,7 @@ class AutoShardOptions(LearningOptions):
 
 @dataclass(frozen=True)
 class DreamShardOptions(LearningOptions):
-    """How DreamShard learns.
+    """Options of DreamShard.
 
     The defaults are not the paper's values, which `preset=published` takes; `benchmarks/learned_published.py` compares both.
 
@@ -164,13 +164,13 @@ class DreamShardOptions(LearningOptions):
 
 @dataclass(frozen=True)
 class PricedOptions(LearningOptions):
-    """How the policy that reads prices learns; see `priced.training`.
+    """Options of the policy that reads prices; see `priced.training`.
 
     Attributes:
         rounds: number of rounds.
         tasks: tasks per update.
         episodes: copies of each task's placement, which are compared; fewer for tasks of many tables and devices.
-        lag: updates per round, each with its own placements; the last update uses placements of a policy that many updates old.
+        lag: updates per round, each with its own placements; the last update uses placements of a policy `lag` - 1 updates older.
         perturbed: share of tasks that are priced as on a synthetic device.
         learning_rate: learning rate of Adam; falls linearly to 2%.
         entropy_weight: weight of the policy's entropy in the loss.
@@ -193,7 +193,7 @@ class PricedOptions(LearningOptions):
 
 @dataclass(frozen=True)
 class PricedDreamShard(PricedOptions):
-    """How DreamShard learns to place by prices."""
+    """Options of DreamShard that learns to place by prices."""
 
     prefix: ClassVar[str] = "dreamshard: "
     strategy: ClassVar[str] = "dreamshard"
@@ -201,7 +201,7 @@ class PricedDreamShard(PricedOptions):
 
 @dataclass(frozen=True)
 class PricedAutoShard(PricedOptions):
-    """How AutoShard learns to place by prices."""
+    """Options of AutoShard that learns to place by prices."""
 
     prefix: ClassVar[str] = "autoshard: "
     strategy: ClassVar[str] = "autoshard"
@@ -211,12 +211,12 @@ class PricedAutoShard(PricedOptions):
 
 
 PolicyOptions: TypeAlias = AutoShardOptions | DreamShardOptions | PricedOptions
-"""Options of a policy's training, whatever the policy reads."""
+"""Options of a policy's training, for policies of both kinds."""
 
 
 @dataclass(frozen=True)
 class RnnOptions(Options):
-    """How the network of a task is trained, and for how long.
+    """Options of the training of a task's network.
 
     Attributes:
         updates: gradient steps.

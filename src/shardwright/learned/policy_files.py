@@ -105,14 +105,14 @@ class ByPolicy:
         return why_not_counted(task)
 
     def read_policy(self, make: Callable[[SavedPolicy], Made]) -> Made:
-        """What `make` makes of the policy; it is made anew only if the file has changed.
+        """The result of `make` for the policy, cached until the file changes.
 
         Raises:
             InvalidInput: the file cannot be read, or belongs to another strategy or feature set.
         """
         try:
             modified = self.file.stat().st_mtime_ns
-        except OSError:  # reading the file says why
+        except OSError:  # reading the file reports the reason
             modified = 0
         made: Made = _made(make, self.file, modified, self.learner)
         return made

@@ -138,7 +138,7 @@ class Trainer(ABC):
         costs = self._world.costs(placed)
         if not all(np.isfinite(phases).all() for phases in costs):
             raise ShardwrightError(
-                f"{self._world.name} said that a placement takes NaN or infinite ms, so its reward is no number; costs must be finite: "
+                f"{self._world.name} returned NaN or infinite ms for a placement, so its reward is no number; costs must be finite: "
                 "train the cost model again, or measure again"
             )
         return costs

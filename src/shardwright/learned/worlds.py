@@ -28,7 +28,7 @@ Placed = tuple[PlacementArrays, Ints]
 
 
 class World(Protocol):
-    """Tells the true cost of placements."""
+    """A source of the true cost of placements."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ class SimulatedWorld:
         known = self._known[arrays]
         ledger, held = known.fixed.copy(), np.zeros((2, arrays.devices))
         if (assignment < 0).any():
-            raise ValueError("a unit lies nowhere: its device is negative")
+            raise ValueError("a unit has no device: its number is negative")
         ledger.add(assignment[arrays.unit_of], np.arange(len(arrays.unit_of)))
         np.add.at(held.T, assignment, known.served)
         compute = ledger.times()
@@ -102,7 +102,7 @@ class SimulatedWorld:
 
 @dataclass(frozen=True, eq=False)
 class _Encoded:
-    """What a task's units and settled shards add to their devices.
+    """The additions of a task's units and settled shards to their devices.
 
     Attributes:
         fixed: the devices with the settled shards; its blocks are those of all units, then the settled shards.
@@ -138,7 +138,7 @@ def _encode(arrays: PlacementArrays, cost_model: CostModel) -> _Encoded:
 class MeasuredWorld:
     """A world that measures kernels on this machine, or on a cluster's, and derives communication from the topology.
 
-    The costs and the name are the same with and without a cluster of such machines, so a training may go on with or without one.
+    The costs and the name are the same with and without a cluster of such machines, so a training may continue with or without one.
 
     Attributes:
         device: "cpu" or "cuda".

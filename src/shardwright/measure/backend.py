@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 BACKENDS = ("fbgemm", "embedding_bag")
 
-BACKEND_HELP = f"{', '.join(BACKENDS)}, a plug-in's name, or your own as package.module:ClassName (default: fbgemm where it is installed)"
+BACKEND_HELP = f"{', '.join(BACKENDS)}, a plug-in's name, or your own as package.module:ClassName (default: fbgemm if it is installed)"
 
 LEARNING_RATE = 1e-9
-"""Keeps the weights in place however often a call is repeated, at the full cost of an update."""
+"""A gradient that leaves the weights in place even after many calls, at the full cost of an update."""
 
 EPSILON = 1e-8
 
@@ -129,7 +129,7 @@ class Arena:
         self._used = 0
 
     def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A `(count,)` tensor that holds the values of the first fill, or what earlier samples left there.
+        """A `(count,)` tensor that holds the values of the first fill, or those that earlier samples left there.
 
         Raises:
             MeasurementFailed: the arena is too small.
@@ -198,7 +198,7 @@ class FusedCall(Protocol):
 class Backend(Protocol):
     """Builds fused calls.
 
-    A user's own class may be named as `package.module:ClassName` wherever a backend is named; its constructor takes no arguments. It is
+    A user's own class is named as `package.module:ClassName` in any option that takes a backend; its constructor takes no arguments. It is
     checked against float64 before samples are measured with it (`shardwright.measure.checks`). So a call must return the views that
     `FusedCall` lists, and update weights as `shardwright.measure.kernel_checks.updated` does.
 
@@ -349,4 +349,6 @@ def _not_imported(path: str, error: Exception) -> str:
     own = {".".join(parts[: end + 1]) for end in range(len(parts))}
     if isinstance(error, ModuleNotFoundError) and error.name in own:
         return f"there is no module {error.name!r}; install its package, or name its folder in PYTHONPATH"
-    return f"importing {path} failed ({said(error)}); measuring processes import it, so it must import by itself"
+    return (
+        f"importing {path} failed ({said(error)}); measuring processes import it, so it must not depend on this process"
+    )

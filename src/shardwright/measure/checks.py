@@ -1,6 +1,7 @@
-"""Check a machine before collecting samples: whether its software fits together and its kernels are correct, and how fast it copies.
+"""Check a machine before collecting samples: matching versions of its software, correct kernels, and the speed of copies.
 
-`python -m shardwright.measure.checks -o FOLDER --device cuda` runs them. Exit code 1 means that something is wrong: collect nothing then.
+`python -m shardwright.measure.checks -o FOLDER --device cuda` runs them. Exit code 1 means that a check failed: do not collect samples
+then.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ def check_machine(
 ) -> list[str]:
     """Check environment and kernels, and measure copies; the results go to `checks.json` in the folder of the samples.
 
-    Does nothing if that file says that the same machine has passed.
+    Does nothing if that file shows that the same machine has passed.
 
     Args:
         folder: folder of the samples; made if it does not exist.
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag" or one's own as "package.module:ClassName"; by default fbgemm if it is installed.
+        backend: "fbgemm", "embedding_bag" or your own as "package.module:ClassName"; by default fbgemm if it is installed.
         seed: seed of the kernels' inputs; by default a new one.
         say: called with each line of the results.
 
@@ -208,7 +209,7 @@ def environment(device: str, backend: str) -> dict[str, str]:
 
 
 def problems(facts: Mapping[str, str]) -> list[str]:
-    """The facts that do not fit together, each with its remedy."""
+    """The facts that contradict each other, each with its remedy."""
     found = []
     if facts["backend"] == "fbgemm":
         wanted = MATCHING_TORCH.get(".".join(facts["fbgemm"].split(".")[:2]))

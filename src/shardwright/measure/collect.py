@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardwright.measure.remote import Fleet
 
 MOST_IN_A_ROW = 20
-"""This many failures in a row are the machine's fault, not a set's."""
+"""Number of failures in a row that indicates a fault of the machine, not of a set."""
 
 _AHEAD = 3  # number of sets drawn before they are needed
 
@@ -58,22 +58,22 @@ def collect(
     Sample i depends only on the seed and i. Every 20th sample is visited a second time, rebuilt from scratch. A disturbed sample (see
     `shardwright.measure.timing`) is visited up to two more times, a minute later. So another call on a quiet machine improves a store that
     was collected on a busy one. A store may hold samples of other machines and of other collections too. On a GPU a sample that cannot be
-    measured is noted and skipped; on a CPU it ends the collection. A store may be gone on with by this machine or by the machines of a
-    cluster: both measure the same sets, and this process alone writes samples.
+    measured is noted and skipped; on a CPU it ends the collection. This machine or the machines of a cluster may continue a store: both
+    measure the same sets, and only this process writes samples.
 
     Args:
         folder: the store; made if it does not exist.
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which is checked before samples are measured with
+        backend: "fbgemm", "embedding_bag", or your own as "package.module:ClassName", which is checked before samples are measured with
             it (`shardwright.measure.checks`); by default fbgemm if it is installed.
         seconds: stop after this time; by default when all samples are measured.
         policy: how often to repeat each measurement; by default the policy of the device.
         progress: called after each visit with the samples measured, those wanted, and how many are to be visited again.
         fleet: workers of a cluster that measure instead of this machine, with their own backend and policy.
-        **options: options of `shardwright.measure.stock.Collection`: how many samples, of what, on which device.
+        **options: options of `shardwright.measure.stock.Collection`: number of samples, kinds of sets, device.
 
     Raises:
         InvalidInput: an option is out of range, or the store cannot be used.
-        MeasurementFailed: a kernel could not run (earlier measurements are kept), or one's own backend did not pass its checks.
+        MeasurementFailed: a kernel could not run (earlier measurements are kept), or your own backend did not pass its checks.
         ClusterFailed: no worker of the cluster is left.
     """
     collection = Collection(**options)
@@ -184,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         help="stop after this time; the same command again goes on (default none, on cuda 1400; inf for none)",
     )
     add("--seed", type=int, default=0, help="of the samples")
-    add("--space", choices=tuple(BREADTHS), help="how wide to sample (default: wide on cuda, else usual)")
+    add("--space", choices=tuple(BREADTHS), help="range of the sampled sets (default: wide on cuda, else usual)")
     add(
         "--batch-size",
         dest="batch_sizes",

@@ -22,7 +22,7 @@ QUIET = 1.5
 """Largest ratio of the machine's state to its usual state at which a visit counts as undisturbed."""
 
 ASSUMED_ELASTICITY = 0.7
-"""How strongly kernels follow the machine's state where nothing is known; see `shardwright.measure.timing.Elasticity`."""
+"""Elasticity assumed before any measurement; see `shardwright.measure.timing.Elasticity`."""
 
 _PAGE = 4096
 

@@ -30,7 +30,7 @@ _MOST_LOOKUPS = 2e6  # most lookups of all batches together, to limit the time o
 _OF_CACHE, _OF_TABLES = 2.0, 0.9
 _LINE = 64
 _ON_CUDA = 4  # number of batches; the clock also flushes the cache
-_GRADIENTS = 0.5e-6, 1.5e-6  # so small that optimizer state, which only grows, never changes noticeably
+_GRADIENTS = 0.5e-6, 1.5e-6  # so small that optimizer state, which only grows, hardly changes
 
 
 class DeviceCalls:

@@ -58,7 +58,7 @@ class Check:
         state: relative error of the updated optimizer state; 0 without state.
         untouched: whether rows that no lookup reached kept every bit.
         tolerance: largest relative error that passes.
-        forward_tolerance: largest error of the looked-up values that passes; these are usually fp32 whatever the type of the weights.
+        forward_tolerance: largest error of the looked-up values that passes; these are usually fp32 for all types of weights.
         fault: the error that prevented the comparison, else empty.
         refused: why a user's own backend does not build this call, else empty. Such calls cannot be measured.
     """
@@ -120,7 +120,7 @@ def _outcome(
         return replace(nothing, fault=f"build: {said(error)}")
     try:
         return _checked(call, group, optimizer, arena.device, seed, nothing)
-    except Exception as error:  # record it, so that the other calls are still checked
+    except Exception as error:  # record the error, so that the other calls are still checked
         return replace(nothing, fault=said(error))
 
 

@@ -1,4 +1,4 @@
-"""The one way to measure works and plans: samples, calibration, tuning and learning by measuring all time kernels through this module.
+"""Measure works and plans. Sample collection, calibration, tuning and learning all time kernels through this module.
 
 A *visit* builds a device's work and runs it on fresh batches, and reads the state of the machine in between. The time of a work is the
 median of its visits, all converted to one state. A visit that a burst of other programs hit does not count, and is repeated. Works are
@@ -98,7 +98,7 @@ _ASSUMED_NOISE, _ASSUMED_VISITS, _LEAST_NOISE = (
     0.02,
     4,
     0.003,
-)  # noise of a visit as a share, and how many visits the assumption counts as
+)  # assumed noise of a visit as a share, and the number of visits that the assumption counts as
 _MEDIAN = 1.25  # standard error of a median over that of a mean
 
 _MOST_STARTS = 3  # most failed restarts in a row of a process that ended
@@ -153,12 +153,12 @@ def standard_error(noise: Floats, visits: int) -> Floats:
 
 
 def usual_state(visits: Iterable[Sequence[Visit]]) -> float:
-    """The state that times which are compared should be converted to: the median usual state over all visits, in ms."""
+    """The common state to which times are converted before a comparison: the median usual state over all visits, in ms."""
     return float(np.median([visit.usual_ms for some in visits for visit in some]))
 
 
 class RoundVisitor(Protocol):
-    """What visits works: a `Measurer`, or the fleet of a cluster."""
+    """A visitor of works: a `Measurer`, or the fleet of a cluster."""
 
     def visits(self, works: Sequence[DeviceWork]) -> Iterator[tuple[DeviceWork, Visit]]:
         """Visit works once each, in any order."""
@@ -169,7 +169,7 @@ class Measurer:
 
     Args:
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm if it is installed.
+        backend: "fbgemm", "embedding_bag", or your own as "package.module:ClassName"; by default fbgemm if it is installed.
         arena_bytes: room for the weights and optimizer state of one device.
         policy: how often batches are run; by default the policy of the device.
 
@@ -203,7 +203,7 @@ class Measurer:
         return visit
 
     def make_room(self, arena_bytes: int) -> None:
-        """Have at least so much room for a device's tables; a process with less ends, and another one starts at the next visit."""
+        """Ensure this much room for a device's tables; a process with less ends, and another one starts at the next visit."""
         if arena_bytes > self.options.arena_bytes:
             self.close()
             self.options = replace(self.options, arena_bytes=arena_bytes)
@@ -229,8 +229,8 @@ class Measurer:
                     raise
                 if failed == attempts:
                     raise MeasurementFailed(
-                        f"the measuring process ended, and {failed} attempts to start another one failed, the last with: {error}. What was "
-                        "measured before is kept: look at the device, then give the same command again to go on"
+                        f"the measuring process ended, and {failed} attempts to start another one failed, the last with: {error}. All "
+                        "measurements so far are kept: look at the device, then run the same command again to go on"
                     ) from error
                 sleep(_START_AGAIN_S)
             self.spent["start"] += monotonic() - began

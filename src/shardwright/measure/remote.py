@@ -107,7 +107,7 @@ class MeasuringNode:
             largest: the work that takes the most memory of all works to come, to check the machine's memory with; None for no check.
 
         Returns:
-            The visit; in its place, why the work cannot be measured.
+            The visit, or the reason why the work cannot be measured.
 
         Raises:
             MeasurementFailed: the machine has too little memory, or the measuring process cannot start.
@@ -137,7 +137,7 @@ class MeasuringNode:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Let an error say on which machine it arose."""
+        """Add the name of the machine to an error."""
         try:
             yield
         except ShardwrightError as error:
@@ -212,7 +212,7 @@ def open_fleet(
         InvalidInput: there is no such backend.
         MeasurementFailed: a machine lends a GPU that torch does not see, or did not pass its checks.
     """
-    if backend is not None and not is_own(backend):  # this machine may lack a user's own
+    if backend is not None and not is_own(backend):  # this machine may lack a user's own backend
         check_backend(backend)
     known = None
     if checked_in is not None:

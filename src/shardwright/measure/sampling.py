@@ -103,7 +103,7 @@ _PURE_FP16 = 0.8  # share of the sets with fp16 weights in which all tables have
 _FREE_ROWS, _FREE_POOLING, _FREE_SKEW = (1e2, 1e7), (0.5, MAX_POOLING), (0.0, 1.4)  # ranges of tables from no pool
 _UNIFORM_SHARE = 0.15  # share of the free tables with uniform access
 _SHORTEST_READ, _ID_BYTES = 64, 64  # fewest bytes per looked-up row; bytes per lookup of ids and of what backward sorts
-_OUTPUT_BYTES = 4  # FBGEMM returns fp32, whatever the type of the weights
+_OUTPUT_BYTES = 4  # FBGEMM returns fp32 for all types of weights
 _ROW_JITTER, _POOLING_JITTER, _SKEW_JITTER = 0.5, 0.3, 0.05  # standard deviations: of logarithms, and of the exponent
 _PAGE = 4096
 

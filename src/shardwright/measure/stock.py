@@ -1,4 +1,4 @@
-"""The random sets of a collection on one kind of hardware: which are measured, which come next, and a summary.
+"""The random sets of a collection on one kind of hardware: the measured ones, the order of the others, and a summary.
 
 New sets come first. A disturbed set is visited again after a minute, since bursts of other programs last minutes. On a GPU, whose noise
 does not come from other programs, it is visited again when no new set is left. Every 20th set is visited twice even if it was quiet, since
@@ -257,7 +257,7 @@ def work_of(drawn: TableSet) -> DeviceWork:
 
 @dataclass(frozen=True)
 class CollectSummary:
-    """What a store holds after collecting.
+    """The content of a store after collecting.
 
     Attributes:
         folder: the store.

@@ -7,7 +7,7 @@ reason why it was measured: its kind is "random", "task", "policy", "pair", "con
 may be several sets. Every *visit* to a work is a row with the hardware that it was made on.
 
 Each visit is committed at once, to SQLite's write-ahead log. A killed process loses only its current visit, and no visit is stored twice.
-Several processes may write to one store and read from it. Visits are ordered as they arrived, whatever the clock says.
+Several processes may write to one store and read from it. Visits keep the order of their arrival, independently of the clock.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SampleStore:
             work: the measured work.
             visit: times of the work.
             kind: why the work was measured.
-            label: name of what the set belongs to.
+            label: name of the set's origin.
             batch_size: samples in the batch; by default the most samples of any shard of the work.
         """
         times = (visit.forward_ms, visit.backward_ms, visit.batches, visit.sentinel, visit.usual_ms, visit.measured_at)

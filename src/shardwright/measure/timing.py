@@ -44,7 +44,7 @@ _STATE_LASTS_S = 0.025
 
 @dataclass(frozen=True)
 class TimingPolicy:
-    """How often the batches of a measurement are run.
+    """Numbers of runs of a measurement's batches.
 
     Attributes:
         statistic: the pass over a batch that counts: "minimum" or "median".
@@ -227,7 +227,7 @@ class Timing:
 
 
 class Elasticity:
-    """How strongly each part of a run follows the machine's state; learned from runs of the same batch in different states.
+    """Response of each part of a run to the machine's state; learned from runs of the same batch in different states.
 
     Kernels that wait for memory follow it more closely than kernels that compute, and processors differ. So the exponents of forward and
     backward are learned apart, on the machine itself; each visit in a sample store keeps the two that it was converted with.
@@ -269,8 +269,8 @@ def time_parts(
 ) -> Timing:
     """Time the parts of a step on one batch after another, pass after pass.
 
-    The first warm-up run is not timed: it allocates, loads code and may wait for the device, so its host time says nothing about later
-    runs.
+    The first warm-up run is not timed: it allocates, loads code and may wait for the device, so its host time does not predict that of
+    later runs.
 
     Args:
         parts: functions of the number of the batch, called one after another in each run.
@@ -322,7 +322,7 @@ _SENTINEL_BAG = 16
 _READINGS_KEPT = 5_000  # some minutes of measuring: longer than the bursts of other tenants
 _FIRST_READINGS = 20  # number of readings before anything is measured
 _SENTINEL_RUNS = 2
-_ASSUMED_RUNS = 0.5  # sum of squares of the log states behind the assumption: that of the runs of a few visits
+_ASSUMED_RUNS = 0.5  # weight of the assumption: the sum of squares of the log states over the runs of a few visits
 _MOST_ELASTICITY = 1.5
 
 
@@ -336,7 +336,7 @@ class Sentinel:
     """A small fixed kernel that measures the machine's state: a pooled lookup of all rows of a window in random order, twice.
 
     On a CPU each run uses the next window, of 8 MiB, of a large buffer. The window has long been untouched, so the first pass reads main
-    memory and the second pass the last-level cache, whatever a sample left in the caches.
+    memory and the second pass the last-level cache, independently of the data that a sample left in the caches.
     """
 
     def __init__(self, arena: Arena, clock: Clock) -> None:

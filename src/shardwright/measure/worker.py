@@ -1,7 +1,7 @@
 """The measuring process and its client: a `Worker` starts the process and requests visits.
 
-Measuring has its own process for two reasons: it runs on one pinned core with huge pages and one thread, whatever its user does; and a
-kernel that crashes harms nothing else.
+Measuring has its own process for two reasons: it runs on one pinned core with huge pages and one thread, independently of its user; and a
+kernel that crashes harms no other process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WorkerOptions:
 
     Attributes:
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which the process imports.
+        backend: "fbgemm", "embedding_bag", or your own as "package.module:ClassName", which the process imports.
         arena_bytes: room for the weights and optimizer state of one device.
         policy: how often batches are run; None for the policy of the device.
     """

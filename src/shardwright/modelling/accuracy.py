@@ -22,7 +22,7 @@ class Accuracy:
         mean_error: mean absolute relative error.
         median_error: median absolute relative error.
         forward_error: mean absolute relative error of the forward time alone; None if the model predicts the sum only.
-        backward_error: mean absolute relative error of the backward time alone; None as well.
+        backward_error: mean absolute relative error of the backward time alone; None if the model predicts the sum only.
         mse: mean squared error of forward + backward in ms², the figure of NeuroShard's paper.
         spearman: rank correlation of predicted and measured times.
         by_tables: mean error by range of the number of shards in the set.

@@ -1,4 +1,4 @@
-"""Train a model from few samples: adapt a model of another machine or train from nothing, whichever predicts better.
+"""Train a model from few samples: adapt a model of another machine or train from scratch, whichever predicts better.
 
 Too few samples cannot be split for training, stopping and testing. So each recipe is cross-validated: it trains on all parts but one, for
 a fixed number of updates, and predicts the part left out; the error is taken over all parts. So each set is predicted by a model that has
@@ -43,9 +43,10 @@ class Validated:
 
     Attributes:
         name: name of the recipe.
-        recipe: makes a model and scales it by the medians of measured over predicted: training on relative errors predicts too little.
+        recipe: makes a model and scales it by the medians of measured over predicted, since a model trained on relative errors predicts too
+            low.
         models: one model for each part, trained on all other parts.
-        accuracy: errors over all sets, each predicted by the model that has not seen it, scaled likewise.
+        accuracy: errors over all sets, each predicted by the model that has not seen it, after the same scaling.
         predicted: `(n, 2)` these predictions, forward and backward ms.
     """
 

@@ -4,10 +4,10 @@ r"""Correct a cost model by the measured times of devices of one task.
     c(shard) = Σ_j w_j · terms_j(shard), at least minus half of the base model's time of the shard alone
 
 The terms of a shard are: for each table of the task, the base model's time of the shard alone times the likeness of shard and table (a
-table slower than predicted makes its blocks slower, and similar tables a little); a one, whose weight is the price of a cut; its bags;
-its outputs. The sum over shards is linear, so a convex model stays convex, and every bound also holds for the corrected model. The scale
-absorbs a machine that is slower throughout. The weights are a ridge regression on measured minus scaled times: Gaussian weights of known
-spread, Gaussian measurement noise. Few measurements leave the model nearly unchanged.
+table slower than predicted makes its blocks slower, and similar tables a little); the constant 1, whose weight is the price of a cut; its
+bags; its outputs. The sum over shards is linear, so a convex model stays convex, and every bound also holds for the corrected model. The
+scale absorbs a machine that is slower throughout. The weights are a ridge regression on measured minus scaled times: Gaussian weights of
+known spread, Gaussian measurement noise. Few measurements leave the model nearly unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FOLDS = 4
 
 
 def with_cut_price(base: CostModel, task: Task, price: float) -> CorrectedModel:
-    """A model in which every shard costs a fixed price more, so that plans have fewer cuts.
+    """The model with a fixed price added to every shard, so that plans have fewer cuts.
 
     Args:
         base: the model.

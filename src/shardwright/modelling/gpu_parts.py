@@ -11,7 +11,7 @@ from shardwright.modelling.dataset import Samples, rates_of
 
 
 def part_sums(samples: Samples, cache: float) -> Floats:
-    """`(n, 4 * len(PARTS) + 1)` what n sets pay for: all parts, those in calls wider than each of `WIDTHS`, and the number of calls.
+    """`(n, 4 * len(PARTS) + 1)` sizes that determine the time of n sets: all parts, parts in calls wider than each of `WIDTHS`, and calls.
 
     Args:
         samples: n measured sets.
@@ -29,6 +29,6 @@ def part_sums(samples: Samples, cache: float) -> Floats:
 
 
 def fitted_parts(samples: Samples, cache: float) -> Floats:
-    """`WIDE` weights that explain the measured times best by themselves, beside a fixed time for each call."""
+    """`WIDE` weights that, with a fixed time for each call and no network, fit the measured times best."""
     sums = part_sums(samples, cache)
     return np.stack([rates_of(sums, times)[:-1] for times in samples.times.T]).reshape(WIDE_SHAPE)

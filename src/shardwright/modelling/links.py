@@ -1,9 +1,9 @@
 """Fit latency and bandwidth to measured collectives, and find the links of a cluster that were measured earlier.
 
-A collective takes max over {inside the host, between hosts} of latency + bytes / bandwidth, where a link class counts only if bytes travel
-over it. Inside hosts it is fitted to collectives of the devices of one host. Between hosts it is fitted to collectives of all devices, as
-far as they take longer than the bytes inside the hosts explain. All figures are non-negative. The loss is the relative error, and errors
-above 10% count less, so that a few disturbed runs do not dominate.
+A collective takes max over {inside the host, between hosts} of latency + bytes / bandwidth; a link class counts only if bytes travel over
+it. Inside hosts it is fitted to collectives of the devices of one host. Between hosts it is fitted to collectives of all devices, as far as
+they take longer than the bytes inside the hosts explain. All figures are non-negative. The loss is the relative error, and errors above 10%
+count less, so that a few disturbed runs do not dominate.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from shardwright.task.links import COLLECTIVES, LINK_CLASSES, Links, LinkSpeed
 from shardwright.task.topology import Topology
 
 Speeds: TypeAlias = tuple[LinkSpeed | None, LinkSpeed | None]
-"""Inside a host and between hosts; None where no bytes travelled."""
+"""Inside a host and between hosts; None if no bytes travelled there."""
 
 _MB = 1e6
 _LEAST_MS_PER_MB = 1e-6  # 1e15 bytes per second: faster than any link, and keeps the bandwidth finite
 _SOFT = 0.1  # relative error above which a time counts less
-_ROUNDS = 8  # of reweighting, and of telling which class decides
-_FEWEST = 3  # times that a line is fitted to
+_ROUNDS = 8  # rounds of reweighting, and of choosing the class that decides
+_FEWEST = 3  # least number of times for a line
 
 
 def fit_speeds(sent: Floats, ms: Floats) -> Speeds:
@@ -81,7 +81,7 @@ def _enough(wanted: Bools, otherwise: Bools) -> Bools:
 def _line(sent: Floats, ms: Floats) -> LinkSpeed:
     """Latency and bandwidth of a line through times, by relative error; the better of a line through all and one through the longer half.
 
-    Small buffers may pass at once, as they do through a rate limit. A line through all times would follow them.
+    Small buffers may pass at once, as through a rate limit, and would distort a line through all times.
     """
     columns = np.stack([np.ones_like(sent), sent / _MB], axis=1)
     starts = [np.ones_like(ms), (ms >= np.median(ms)).astype(np.float64)]
@@ -99,7 +99,7 @@ def _robust(columns: Floats, ms: Floats, weight: Floats) -> Floats:
 
 
 def _missed(found: Floats, ms: Floats) -> Floats:
-    """Errors as shares of the larger of both, so that a time predicted too long counts no more than one too short."""
+    """Errors as shares of the larger of measured and predicted time, so that too long and too short predictions count alike."""
     errors: Floats = (found - ms) / np.maximum(found, ms)
     return errors
 
@@ -152,7 +152,7 @@ def _with_following(
 
 
 def _noise(times: Mapping[Rung, float]) -> float | None:
-    """Mean relative difference of two climbs."""
+    """Mean relative difference between the two passes over all sizes."""
     by_round = [
         {(rung.within, rung.size): ms for rung, ms in times.items() if rung.round == number} for number in (0, 1)
     ]

@@ -66,7 +66,7 @@ Loss: TypeAlias = Literal["relative", "mse"]
 
 @dataclass(frozen=True)
 class NeuroShardOptions(Options):
-    """How to train.
+    """Options of the training.
 
     Attributes:
         epochs: passes over the training samples.
@@ -124,7 +124,7 @@ def _fitted(
         return fit(make(), data, valid, progress)[0]
 
 
-# Least standard deviations of features and of volumes: what is constant in training is not divided by 0.
+# Least standard deviations of features and of volumes: features that are constant in training are not divided by 0.
 _LEAST_STD, _LEAST_VOLUME_STD = 1e-3, 1e-6
 
 

@@ -140,7 +140,7 @@ def width_of(device_kind: str) -> Width:
 
 @dataclass(frozen=True)
 class TrainingOptions(Options):
-    """How to train.
+    """Options of the training.
 
     Attributes:
         head: "convex" or "mlp".
@@ -233,7 +233,7 @@ def fitted(
     caches: tuple[int, int] | None = None,
     start: ComputeModel | None = None,
 ) -> ComputeModel:
-    """Train a model on all samples for all epochs, if there are too few samples to hold some out for stopping.
+    """Train a model on all samples for all epochs, for sample stores too small to hold some out for stopping.
 
     Args:
         samples: measured sets, of one machine and one optimizer.

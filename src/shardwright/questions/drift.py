@@ -26,7 +26,7 @@ WORTH_IT = 0.05
 
 @dataclass(frozen=True)
 class TableDrift:
-    """How one table is looked up now.
+    """A table's lookups in the plan and in the new profile.
 
     Attributes:
         before: the table as the plan knows it.
@@ -120,7 +120,7 @@ def drift(
         time_limit: of the search, in seconds.
         runs_on: the runtime of the better plan.
         move_cost: ms of step time that moving a GB counts for.
-        worth_it: share of a step that a new plan must save.
+        worth_it: share of a step that a new plan must save to be worth it.
 
     Raises:
         InvalidInput: the profile has none of the plan's tables, or an option breaks a rule.
@@ -167,7 +167,7 @@ def drift(
 
 
 def moves(found: Drift) -> PlanDiff:
-    """What devices must fetch for the better plan.
+    """The blocks that devices must fetch for the better plan.
 
     Raises:
         InvalidPlan: the plan does not keep memory under the new lookups.

@@ -129,7 +129,7 @@ def plan_groups(
     """Plan 2D parallelism for TorchRec's `DMPCollection`: one plan of a sharding group for every size of the groups.
 
     With groups of G of W devices, a step takes as long as that of one group: G devices with G / W of the batch, plus the time to average
-    its weights with those of the other groups every so often. The largest size, one group of all devices, is plain sharding.
+    its weights with those of the other groups at intervals. The largest size, one group of all devices, is plain sharding.
 
     Args:
         task: the tables to place, and the whole cluster.

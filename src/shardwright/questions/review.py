@@ -35,8 +35,8 @@ class Review:
     Attributes:
         plan: the plan under review, scored.
         better: the best plan found; the plan itself if none is better.
-        bound_ms: lower bound on the step of the plans that `better.bound_scope` names. None without a proof, or if the plan under
-            review takes less because it is of another kind.
+        bound_ms: lower bound on the step of the plans that `better.bound_scope` names. None without a proof, or if the plan under review
+            takes less because the bound does not cover plans of its kind.
         elsewhere: the best plan found for the other runtime; None if there is none, or if no time was left to look.
         looked_elsewhere: whether the other runtime was searched.
     """
@@ -166,7 +166,7 @@ def plan_elsewhere(
 
 
 def elsewhere_line(found: Plan, elsewhere: Plan | None) -> str:
-    """What the other runtime would give, in one line.
+    """The step that the other runtime would reach, in one line.
 
     Args:
         found: the best plan of one runtime, scored.

@@ -1,7 +1,6 @@
 """How many devices does a model need? One task planned on several clusters, with the proven bound beside each plan.
 
-If even the bound of a larger cluster is no better than the plan of a smaller one, no search can find a plan that makes the larger cluster
-pay.
+If even the bound of a larger cluster is no better than the plan of a smaller one, no plan makes the larger cluster worthwhile.
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ def scale(
             time in proportion to the samples of a device.
         topologies: the clusters.
         batch_per_device: samples of a step on each device; by default all devices of a cluster share out the task's batch.
-        dense: the dense part of a step; nothing by default.
+        dense: the dense part of a step; none by default.
         prices: price of a device for an hour, by device type; clusters without a price get no costs.
         strategy: as for `plan`.
         cost_model: as for `plan`, or a function of the task; by default the model of each cluster's devices.

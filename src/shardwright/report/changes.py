@@ -1,4 +1,4 @@
-"""Price changes of a plan or its task, as a basis for advice, and compute how much shorter a step would be without each table.
+"""Price changes of a plan or its task, as a basis for advice, and compute by how much a step would be shorter without each table.
 
 A table has no share of its device's time: a fused kernel does not cost the sum of its tables, and a collective waits for the busiest
 link. But the device's time without the table can be computed, and so can the saving. These savings do not add up to the
@@ -36,7 +36,7 @@ _AT_ONCE = 16_384  # cells priced together: so few that their hidden units stay 
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """What each table adds to the times of a plan. A *cell* is a pair of a table and a device that holds a block of it.
+    """The times that each table adds to a plan. A *cell* is a pair of a table and a device that holds a block of it.
 
     Attributes:
         times: `(devices, 4)` ms of the phases, by the cost model that also priced the savings below.
@@ -258,7 +258,7 @@ def _replaced(plan: Plan, cost_model: CostModel, base: float, way: tuple[str, li
 
 
 def _lacking(plan: Plan, cost: PlanCost) -> int:
-    """Bytes that the most overfull device lacks; 0 if every device has room."""
+    """Bytes that the device most over its memory lacks; 0 if every device has room."""
     limits = plan.task.topology.memory_bytes
     return max(0, *(one.memory_bytes - limit for one, limit in zip(cost.devices, limits, strict=True)))
 

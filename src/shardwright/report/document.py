@@ -315,7 +315,7 @@ def tier_data(plan: Plan, name: str) -> dict[str, Any]:
 
 
 def change_data(older: Plan, newer: Plan) -> dict[str, Any]:
-    """What moves when one plan replaces another. Tables are indices into the newer plan's task."""
+    """The moves when one plan replaces another. Tables are indices into the newer plan's task."""
     diff, number = older.diff(newer), newer.task.table_number
     moving = sorted((one for one in diff.tables if one.moved_bytes), key=lambda one: -one.moved_bytes)
     return {

@@ -78,7 +78,7 @@ def read_measured(path: str | Path, plan: Plan) -> MeasuredTimes:
     document = parse_json(read_text(path, "measurement"), str(path), MAX_VALUES)
     if not isinstance(document, dict) or "devices" not in document:
         raise InvalidInput(
-            f"{path}: holds no kernel times of devices; name what 'shardwright verify PLAN --json' printed, without other options"
+            f"{path}: holds no kernel times of devices; name the output of 'shardwright verify PLAN --json' without other options"
         )
     content = convert(document, _Verified, Place(str(path)))
     devices = content.devices
@@ -171,7 +171,7 @@ def entry_of(
     again = float(found.times.max(axis=0).sum())
     if not math.isclose(again, plan.cost.step_ms, rel_tol=_SAME):
         notes.append(
-            f"Shares of tables are by cost model {model.name}, which predicts a step of {again:.3f} ms for this plan; the plan says "
+            f"Shares of tables are by cost model {model.name}, which predicts a step of {again:.3f} ms for this plan; the plan states "
             f"{plan.cost.step_ms:.3f} ms by {plan.cost_model or 'an unnamed model'}. Name that model with --model."
         )
     return Entry(name, plan, found, measured, tuple(notes), priced_changes(plan, model, found), model)

@@ -262,7 +262,7 @@ def matrix(
 
 
 def memory_matrix(plan: Plan) -> Floats:
-    """`(tables, devices)` bytes, NaN where a device holds nothing of a table."""
+    """`(tables, devices)` bytes, NaN if a device holds nothing of a table."""
     number = plan.task.table_number
     result = np.full((len(number), plan.task.topology.devices), np.nan)
     for shard in plan.shards:

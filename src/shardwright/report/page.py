@@ -83,7 +83,7 @@ def write_report(entries: Sequence[Entry], path: str | Path) -> int:
 
 
 def _embedded(data: dict[str, Any]) -> str:
-    """JSON text that cannot end its HTML element, whatever the tables are named."""
+    """JSON text that cannot end its HTML element, with any names of tables."""
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:

@@ -79,7 +79,7 @@ def _culprits(entry: Entry, phase: int, most: int) -> tuple[float, tuple[Culprit
     return float(saved.sum()), tables
 
 
-_WAITING = 0.2  # share of a step spent waiting for slower devices, from which waiting is the first thing to say
+_WAITING = 0.2  # share of a step spent waiting for slower devices, above which the verdict begins with waiting
 _PLAN = 0.02  # least gain for which a change of the plan is mentioned
 _TASK = 0.05  # the same for a change of the task, which is harder to get
 _LINKS = 0.1  # the same for faster links, which are the hardest to get
@@ -161,12 +161,12 @@ def _of_links(changes: tuple[Change, ...], links: float) -> str:
 
 
 def _other_plan(entry: Entry) -> list[str]:
-    """What another plan of the same task saves: the best priced one, and the most that the bound allows."""
+    """The saving of another plan of the same task: that of the best priced one, and the most that the bound allows."""
     best = next((one for one in entry.changes if one.kind == "plan" and one.gain >= _PLAN), None)
     found = [f"{best.text} would save {_percent(best.gain)} of a step"] if best else []
     gap = entry.plan.gap
     if gap is None and entry.plan.bound_ms is not None:
-        return found  # of the links alone: it says nothing of another plan
+        return found  # a bound of the links alone does not limit another plan's gain
     if gap is None:
         return [*found, "plan with the default strategy for a bound on what another plan saves"]
     if gap < 0:

@@ -193,7 +193,7 @@ def _reduced(task: Task, shards: Sequence[Shard]) -> Floats:
 
 
 def _collectives(task: Task) -> dict[str, Any]:
-    """Prices of a byte, latencies (forward, backward, of ids), and what dense layers hide: as `cost.collectives` has them."""
+    """Prices of a byte, latencies (forward, backward, of ids), and ms hidden behind dense layers, as in `cost.collectives`."""
     prices = prices_of(task)
     return {
         "asked": [prices.forward.tolist(), prices.backward.tolist()],

@@ -11,7 +11,7 @@ from shardwright.runtime.hop import Distinct, summed
 
 @dataclass(eq=False)
 class HeldBags:
-    """The lookups of bags, all ranks' after another, that one rank answers for one group.
+    """The lookups of all ranks' bags, one rank after another, that this rank answers for one group.
 
     Attributes:
         group: the group.
@@ -47,14 +47,14 @@ def weighted_sums(
     weights: torch.Tensor | None,
     order: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Sum rows, each product rounded before it is added: a fused multiply-add would round otherwise than sums of rows that travelled.
+    """Sum rows, each product rounded before it is added: a fused multiply-add would round unlike sums of rows that travelled.
 
     Args:
         rows: `(m, dim)` fp32 or fp16.
         places: `(n,)` rows to add.
         starts: `(sums,)` first place of each sum.
         weights: `(k,)` weights; None for ones.
-        order: `(n,)` weight of each place; in their order unless given.
+        order: `(n,)` weight of each place; weights are in the order of places unless given.
 
     Returns:
         `(sums, dim)` fp32.

@@ -1,11 +1,11 @@
 """Checkpoints that any plan on any number of ranks can load: rows by id, with their optimizer state.
 
 A folder holds `manifest.json` and parts: safetensors files of bounded size. The owner of a row writes it, to one part. A part has entries
-of rows of some columns of one table: tensors `<entry>.ids`, `<entry>.weights`, and one for each optimizer state. A module whose columns are
-cut otherwise takes the columns it holds; a row-wise state is then the mean over them, as it is defined. The manifest is written last and
-replaced in one step, so the folder holds either the old or the new checkpoint, whenever a job ends. Reading and writing keep one part in
-memory.
-Each rank plans its parts first, so a manifest too large to be read is refused before the old checkpoint is touched.
+of rows of some columns of one table: tensors `<entry>.ids`, `<entry>.weights`, and one for each optimizer state. A module with other column
+cuts takes the columns that it holds; a row-wise state, which is a mean over columns, is then the mean over the saved blocks. The manifest
+is written last and replaced in one step, so the folder holds either the old or the new checkpoint, even if a job ends during writing.
+Reading and writing keep one part in memory. Each rank plans its parts first, so a manifest too large to be read is refused before the old
+checkpoint is touched.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _read_parts(module: ShardedEmbeddings, folder: Path, parts: list[Part]) -> N
     slots[held] = placement.slots(held, module.rank)
     for group in range(len(placement.groups)):
         for matrix in module.storage.states(group):
-            matrix.zero_()  # a row-wise state is made of those of all columns
+            matrix.zero_()  # a row-wise state is computed from those of all columns
     missing = np.bincount(
         placement.part_of_range[held], weights=placement.ranges[1, held], minlength=len(placement.parts)
     ) * [part.dim for part in placement.parts]

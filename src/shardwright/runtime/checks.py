@@ -41,7 +41,7 @@ def must_be_same_plan(
 
 
 def description(placement: Placement) -> bytes:
-    """Return everything that decides where rows lie and how ranks talk; equal for equal plans."""
+    """Return everything that decides the places of rows and the messages between ranks; equal for equal plans."""
     task = placement.plan.task
     parts = [[part.name, part.rows, part.columns, part.table.poolings, part.table.weighted] for part in placement.parts]
     shards = [

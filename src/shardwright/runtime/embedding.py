@@ -1,4 +1,4 @@
-"""Sharded embeddings: all ranks together look up and train pooled and sequence tables, sharded and replicated as any plan says."""
+"""Sharded embeddings: all ranks together look up and train pooled and sequence tables, sharded and replicated by any plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIMEOUT = timedelta(minutes=10)
 
 
 class ShardedEmbeddings(torch.nn.Module):
-    """Embeddings of pooled and sequence tables, in any blocks, sharded and replicated as a plan says.
+    """Embeddings of pooled and sequence tables, in any blocks, sharded and replicated by a plan.
 
     Every rank creates the module with the same plan and calls it in every step with its own samples. Each call returns what unsharded
     embeddings would return. The backward pass sums the gradients of a row over the samples of all ranks, and updates the row once with the
@@ -37,9 +37,9 @@ class ShardedEmbeddings(torch.nn.Module):
     rows to all ranks.
 
     Sums have a fixed order. Tables that are whole, or cut by columns, give the same bits on any number of ranks. So do row blocks of
-    sequence tables, and with `exact` those of pooled tables; else the sums of a bag's row blocks are added, which rounds otherwise.
+    sequence tables, and with `exact` those of pooled tables; else the sums of a bag's row blocks are added, which rounds differently.
     Gradients of a row are added lookup by lookup, rank after rank; those of replicas, and of repeated rows that travel once, are summed on
-    each rank first. A block of columns has a row-wise Adagrad state of its own, as in TorchRec.
+    each rank first. Each block of columns has a separate row-wise Adagrad state, as in TorchRec.
 
     Attributes:
         plan: the plan.
@@ -86,7 +86,8 @@ class ShardedEmbeddings(torch.nn.Module):
             initial: a function from a table and `(n,)` ids to `(n, dim)` weights, or the seed for uniform weights.
             fused: whether the backward pass updates rows, by FBGEMM's fused kernels if it is installed; else it leaves summed gradients in
                 the sparse `.grad` of `storage.weights`.
-            exact: whether all plans round alike: rows of pooled tables cut by rows travel, not sums, and torch's kernels do the updates.
+            exact: whether all plans round alike: for pooled tables cut by rows, rows travel instead of sums, and torch's kernels do the
+                updates.
             debug: check after every backward pass that replicas have the same bits.
             timeout: longest wait for another rank, as a timedelta or in seconds.
 
@@ -144,7 +145,7 @@ class ShardedEmbeddings(torch.nn.Module):
 
         Raises:
             InvalidInput: ids or lengths are wrong on some rank; raised on all ranks.
-            ShardwrightError: a rank is gone, or did not arrive within the timeout.
+            ShardwrightError: a rank has ended, or did not arrive within the timeout.
         """
         self._lookup.expect()
         batch = RankBatch.of(features, self.features, self.placement, self.ranks.device)
@@ -247,7 +248,7 @@ class ShardedEmbeddings(torch.nn.Module):
 
 
 class _Step(torch.autograd.Function):
-    """One step as autograd sees it. Forward looks up all tables; backward sends the gradients of what came out to the holders."""
+    """One step as autograd sees it. Forward looks up all tables; backward sends the gradients of the outputs to the holders."""
 
     @staticmethod
     def forward(

@@ -76,7 +76,7 @@ def features_of(tables: Sequence[Table], named: Mapping[str, Sequence[str]] | No
         what = (
             f"feature '{twice[0]}' is named twice"
             if twice
-            else f"features are named for '{unknown[0]}', which is no table here"
+            else f"features are named for '{unknown[0]}', which is not a table of this module"
         )
         raise InvalidInput(f"{what}; name each feature of the module's tables once")
     return tuple(features)
@@ -106,12 +106,12 @@ class RankBatch:
 
     @classmethod
     def of(cls, features: Any, wanted: Sequence[Feature], placement: Placement, device: torch.device) -> RankBatch:
-        """Read features. An error is kept in the batch, since all ranks must hear of it."""
+        """Read features. An error is kept in the batch, since all ranks must learn of it."""
         try:
             return cls._arranged(_read(features, wanted, device), wanted, placement, device)
         except InvalidInput as error:
             problem = str(error)
-        except Exception as error:  # any error: the other ranks wait to hear of it
+        except Exception as error:  # any error: the other ranks wait for the report
             problem = f"features cannot be read ({type(error).__name__}: {error}); give dense tensors on {device}"
         empty = torch.zeros(0, dtype=torch.int64)
         nothing = {feature.name: (empty, empty, empty.float()) for feature in wanted}
@@ -126,7 +126,7 @@ class RankBatch:
         device: torch.device,
         error: str | None = None,
     ) -> RankBatch:
-        """Arrange the features as the parts of a placement ask for them."""
+        """Arrange the features in the order of a placement's parts."""
         of_table: dict[str, list[str]] = {}
         for feature in wanted:
             of_table.setdefault(feature.table.name, []).append(feature.name)
@@ -237,7 +237,7 @@ def _check_part(features: Features, feature: Feature, device: torch.device) -> N
     name = feature.name
     if name not in features:
         raise InvalidInput(
-            f"features have no '{name}'; every feature of the module needs ids and lengths, if only empty ones"
+            f"features have no '{name}'; every feature of the module needs ids and lengths, empty ones if it has no lookups"
         )
     part, tensors = features[name], 3 if feature.weighted else 2
     if (

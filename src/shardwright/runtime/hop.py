@@ -2,7 +2,7 @@
 
 All tables travel together: one message of counts, one of questions, one of answers. Questions of a rank to itself are not sent. In the
 first groups each question is answered by its row. In the groups of sums after them, a bag's questions to one holder are neighbours and get
-one answer, the sum of their rows. So the lowest bit of such a question tells whether it is the first of its bag: no lengths travel.
+one answer, the sum of their rows. The lowest bit of such a question marks the first of its bag, so no lengths travel.
 
 A lookup is encoded in a *code*, made of the row's group, the member of the process group that answers, and a question:
 
@@ -181,7 +181,7 @@ class Hop:
         return Route(sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
 
     def _runs(self, codes: torch.Tensor, bags: Bags) -> _Runs:
-        """Put the lookups of one bag at one place next to each other: each such run gets one answer."""
+        """Put the lookups of one bag at one place next to each other; each such run gets one answer."""
         groups, members = len(self.groups), self.codes.members
         counts, answers, questions, heads, order = self._in_runs(codes, bags)
         places = torch.arange(groups * members, device=codes.device).repeat_interleave(
@@ -194,7 +194,7 @@ class Hop:
         return _Runs(counts.view(shape), answers.view(shape), questions, heads - first[places // members])
 
     def _in_runs(self, codes: torch.Tensor, bags: Bags) -> tuple[torch.Tensor, ...]:
-        """Counts and runs of each place, questions with their marks, the bag of each run, and the order; that only if bags are weighted."""
+        """Counts and runs of each place, questions with their marks, the bag of each run, and, only if bags are weighted, the order."""
         places = len(self.groups) * self.codes.members
         if codes.device.type == "cpu":
             counts, answers = torch.zeros((2, places), dtype=torch.int64)

@@ -80,5 +80,5 @@ class FusedKernel:
 
 
 def fuses(optimizer: str, rows: int, dim: int) -> bool:
-    """Whether FBGEMM is here and has a fused kernel for such a group: it takes columns in fours."""
+    """Whether FBGEMM is installed and has a fused kernel for such a group, whose columns must be a multiple of 4."""
     return optimizer in _OPTIMIZERS and rows > 0 and dim % 4 == 0 and find_spec("fbgemm_gpu") is not None

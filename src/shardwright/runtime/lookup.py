@@ -6,7 +6,7 @@ reduce the traffic of sums, so sums then travel directly. Otherwise rows and sum
 
 A holder adds the rows of a bag in the order of its lookups, and a rank the sums of a bag in the order of ranks. A holder adds the gradients
 of a row in the order of ranks, and within a rank in the order of lookups. So outputs and gradients do not depend on the holders, except
-bags and gradients that were summed in pieces.
+bags and gradients that were summed in parts.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Lookup:
         self._hops[0].expect()
 
     def ask(self, ranking: Ranking, batch: RankBatch) -> Journey:
-        """Tell the holders which rows are looked up.
+        """Send the looked-up rows' numbers to their holders.
 
         Args:
             ranking: the rank maps.

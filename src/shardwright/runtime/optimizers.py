@@ -7,7 +7,7 @@ With gradient g of a row w of C columns, learning rate η and step t from 1 on:
     adagrad          s ← s + g²;                           w ← w − η g / (√s + ε)
     adam             m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  w ← w − η (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
 
-Everything is computed element by element, means included, so that replicas get the same bits whatever other rows are updated with them.
+Everything is computed element by element, means included, so that replicas get the same bits regardless of the other rows in the update.
 """
 
 from __future__ import annotations

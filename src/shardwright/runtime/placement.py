@@ -28,7 +28,7 @@ from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
 ALONE, TOUCHED, WHOLE = 0, 1, 2
-"""How replicas agree on a gradient: no replicas, one holder; by the touched rows; by the whole block."""
+"""Agreement of replicas on a gradient: none, with one holder; by the touched rows; by the whole block."""
 
 WIRE_TYPES = ("fp32", "fp16", "bf16")
 """Types in which values and gradients can travel."""
@@ -84,13 +84,13 @@ class ReplicaSet:
 
 
 class Group(NamedTuple):
-    """What the parts of a group have in common. Groups whose holders answer with rows come before those that answer with sums.
+    """The common properties of the parts of a group. Groups whose holders answer with rows come before those that answer with sums.
 
     Attributes:
         sums: whether a holder answers a bag by the sum of its rows; else each lookup by its row.
         dim: columns.
         dtype: type of the weights.
-        replicated: whether replicas must agree on gradients before rows are updated; only told apart for sums.
+        replicated: whether replicas must agree on gradients before rows are updated; set for groups of sums only.
         weighted: whether lookups of sums have weights.
     """
 
@@ -157,7 +157,7 @@ class Placement:
         base: `(parts + 1,)` key of each part's first row.
         shards: the row blocks of all parts.
         sets: `(shards,)` holders of each shard.
-        exchanges: `(shards,)` how replicas agree on a gradient: `ALONE`, `TOUCHED` or `WHOLE`.
+        exchanges: `(shards,)` agreement of its replicas on a gradient: `ALONE`, `TOUCHED` or `WHOLE`.
         segments: `(3, segments)` first key, number of ranges that the segment is dealt to, and index of its first range.
         ranges: `(4, ranges)` shard, rows, first row within the shard, and number among the shard's ranges.
     """
@@ -272,7 +272,7 @@ class Placement:
         sums = np.array([group.sums for group in self.groups])[self.group_of_range]
         spread = np.where(
             sums, rank, self.ranges[3]
-        )  # one holder has the whole bag; rows are shared out to all near ones
+        )  # sums come from one holder, which has the whole bag; requests for rows are shared out to all near holders
         return self._chosen(lambda holders, number: holders.nearest(rank, number), spread)
 
     def _chosen(self, choose: Callable[[ReplicaSet, int], int], numbers: Ints) -> Ints:
@@ -368,7 +368,7 @@ def _dealt(rows: int, blocks: int, copies: int) -> Iterator[tuple[int, int, int,
 
 
 def _exchange_of(task: Task, shard: Shard) -> int:
-    """How the replicas of a shard agree on its gradient: `ALONE`, `TOUCHED` or `WHOLE`."""
+    """The agreement of a shard's replicas on its gradient: `ALONE`, `TOUCHED` or `WHOLE`."""
     if len(shard.devices) == 1:
         return ALONE
     way: str = task.exchange.replica_gradients

@@ -1,7 +1,7 @@
 """The process groups of a job (everyone, a host, a rail), and all messages between ranks other than exchanges of rows.
 
 torch keeps a group with its connections and threads until it is destroyed, so modules share groups: one set for each choice of ranks,
-devices per host and timeout. They are remembered by weak references. torch itself holds them while they can be used, so none outlives a
+devices per host and timeout. This module keeps weak references; torch itself holds the groups while they can be used, so none outlives a
 destroyed default group. Nothing else may destroy them, not even the end of the process group that a module was created for: torch would
 give a later group the name of the destroyed one, and find the destroyed group's addresses in its store.
 """

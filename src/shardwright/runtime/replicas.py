@@ -1,4 +1,4 @@
-"""How the replicas of a row agree on its gradient.
+"""The agreement of a row's replicas on its gradient.
 
 Every row has one owner among its holders. Inside each host, the holder with the owner's local rank sums the gradients. The owner then sums
 them along the rail. The sums go back the same way, so each is computed in one place, and all replicas get the same bits.

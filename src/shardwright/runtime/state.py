@@ -1,4 +1,4 @@
-"""State dicts by table, under TorchRec's names, whatever plan a module has.
+"""State dicts by table, under TorchRec's names, for modules with any plan.
 
 A table's tensor is given as the blocks that a rank holds. `torch.distributed.checkpoint` writes them as chunks of one tensor, and reads any
 chunks into any blocks: another plan, another number of ranks, or TorchRec's DistributedModelParallel on either side.
@@ -31,7 +31,7 @@ class Block(NamedTuple):
         offsets: its first element.
         tensor: its content.
         stored: where it is stored, if `tensor` is a copy.
-        order: `(rows,)` row of the copy that each stored row is.
+        order: `(rows,)` row of the copy for each stored row.
     """
 
     offsets: tuple[int, ...]
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 
 class TableBlocks(torch.Tensor):
-    """A table's tensor as one rank holds it; it is a tensor to torch.distributed.checkpoint only, and cannot be computed with.
+    """A table's tensor as one rank holds it; torch.distributed.checkpoint takes it as a tensor, but it does not support computation.
 
     Attributes:
         table: name of the table.
@@ -63,7 +63,7 @@ class TableBlocks(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Refuse everything that would need the whole tensor."""
+        """Refuse operations that need the whole tensor."""
         if func is torch.ops.aten.detach.default:
             return args[0]
         if func is torch.ops.aten.clone.default:
@@ -81,7 +81,7 @@ class TableBlocks(torch.Tensor):
         raise InvalidInput(f"table '{self.table}' is in blocks on many ranks; save it by torch.distributed.checkpoint")
 
     def copy_from(self, value: Any) -> str | None:
-        """Copy another value of this tensor into the blocks; return why that cannot be done."""
+        """Copy another value of this tensor into the blocks; return the reason if that is impossible."""
         if isinstance(value, TableBlocks):
             found = {block.offsets: block.tensor for block in value.blocks}
             if value.shape != self.shape or any(block.offsets not in found for block in self.blocks):

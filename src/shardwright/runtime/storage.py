@@ -94,7 +94,7 @@ class Storage(torch.nn.Module):
         return [getattr(self, f"weights_{group}") for group in range(len(self.placement.groups))]
 
     def state_dict(self, *, destination: Any = None, **_: Any) -> Any:
-        """Give nothing: the module that holds this one gives its tables."""
+        """Give nothing: the enclosing module gives the tables."""
         return {} if destination is None else destination
 
     def _load_from_state_dict(self, *_: Any) -> None:

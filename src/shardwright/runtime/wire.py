@@ -97,7 +97,7 @@ class Sizes:
         """Divide questions from answers.
 
         Args:
-            groups: number of groups; the sizes go on with the answers of the groups of sums.
+            groups: number of groups; after them the sizes hold the answers of the groups of sums.
             rows: number of groups of rows, which come first and have one answer a question.
         """
         chosen = [*range(rows), *range(groups, len(self.sent))]
@@ -168,7 +168,7 @@ class Wire:
         self._counts = received, Arrival(received.view(-1), [groups + 1] * self._members.size, self._members, 0)
 
     def sizes(self, counts: torch.Tensor, failed: torch.Tensor | bool, phase: str) -> tuple[Sizes, bool]:
-        """Tell each member how many rows it will get.
+        """Send each member the number of rows that it will get.
 
         Args:
             counts: `(groups, members)` rows to each member, including the rank itself.

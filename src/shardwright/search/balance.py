@@ -20,7 +20,7 @@ from shardwright.task.quantities import format_bytes
 from shardwright.task.task import Task
 
 _ROUNDS = 8
-_FINE = 0.01  # of the fullest device: limits closer than this are not told apart
+_FINE = 0.01  # share of the fullest device's bytes: precision of the bisected limit
 
 Search = Callable[[Task, float | None, float | None], Plan]
 """A search of a task that may end at a gap to the bound, and ends after some seconds; None for its own gap, or for no limit."""
@@ -31,9 +31,9 @@ class Balanced:
     """A plan with even memory beside the best one.
 
     Attributes:
-        plan: the plan whose fullest device is the least full; within the tolerance of the best step that was found.
+        plan: the plan whose fullest device is the least full, among plans within the tolerance of the best step.
         best: the plan with the best step.
-        least_bytes: in no plan within the tolerance is the fullest device less full.
+        least_bytes: a bound: every plan within the tolerance has a device with at least these bytes.
     """
 
     plan: Plan
@@ -59,8 +59,8 @@ class Balanced:
         """The outcome in one line."""
         before, after = (format_bytes(fullest(plan)) for plan in (self.best, self.plan))
         return (
-            f"the fullest device holds {after}, {before} in the plan with the best step ({self.best_ms:.3f} ms); no plan this fast has it "
-            f"below {format_bytes(self.least_bytes)}"
+            f"the fullest device holds {after}, {before} in the plan with the best step ({self.best_ms:.3f} ms); no plan this fast has a "
+            f"fullest device below {format_bytes(self.least_bytes)}"
         )
 
 
@@ -111,8 +111,8 @@ def least_moved(
 ) -> Plan:
     """Find the plan that moves the fewest bytes from a running plan, within a tolerance of the best step.
 
-    A search at a price for each GB moves what gains more than that. The price is raised while the step stays within the tolerance, then
-    bisected.
+    A search at a price per GB moves only tables that gain more than their price. The price is raised while the step stays within the
+    tolerance, then bisected.
 
     Args:
         best: the plan with the best step, scored.
@@ -146,7 +146,7 @@ def _gap(best: Plan, most_ms: float) -> float | None:
 
 
 def _limited(task: Task, limit: int) -> Task:
-    """The task, on devices with at most so many bytes."""
+    """The task on devices with at most this many bytes."""
     memory = [min(each, max(1, limit)) for each in task.topology.memory_bytes]
     return replace(task, topology=replace(task.topology, memory=memory))
 

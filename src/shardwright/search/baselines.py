@@ -2,7 +2,7 @@
 
 A sorted heuristic takes the tables largest cost first, and gives each to the device with the lowest sum of costs so far. Size breaks ties,
 as in the code of DreamShard and NeuroShard: of equal tables the largest comes first, and of equal devices the one that holds the fewest
-bytes takes the table. `dim` has many ties. `greedy` asks the cost model instead.
+bytes takes the table. `dim` has many ties. `greedy` places by the cost model instead.
 
 A uniform strategy shards all tables in one way and is named after that sharding type. It places tables by lookups, most first. Each table
 takes the way that fits and leaves its busiest device the least busy. If a table then fits nowhere, all tables are placed anew by size,
@@ -53,7 +53,7 @@ class SortedGreedy:
         return why_not_whole(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Place by the fixed cost; the cost model is not asked."""
+        """Place by the fixed cost; the cost model is not used."""
         units = take_apart(task)
         load = np.zeros((2, task.topology.devices))
         for shard in units.fixed:
@@ -87,7 +87,7 @@ class Random:
         return why_not_whole(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Place at random; the cost model is not asked."""
+        """Place at random; the cost model is not used."""
         units = take_apart(task)
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(units.free)).tolist()
@@ -120,7 +120,7 @@ HEURISTICS = tuple(SortedGreedy(cost.__name__, cost) for cost in (size, dim, loo
 
 @dataclass(frozen=True)
 class FusedGreedy:
-    """Greedy of NeuroShard's inner search, without its bound on dims: fused costs decide, not sums of single costs."""
+    """The greedy of NeuroShard's inner search without its bound on dims: it compares fused costs, not sums of single costs."""
 
     name: str = "greedy"
 
@@ -160,7 +160,7 @@ class FusedGreedy:
 
 
 KINDS = ("row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel")
-_BLOCKS_A_DEVICE = 2  # column blocks for each device, where tables are few
+_BLOCKS_A_DEVICE = 2  # column blocks for each device if tables are few
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,10 @@ class _Floor:
                 return
 
     def _cost_of(self, way: list[Shard]) -> tuple[bool, float, float]:
-        """What ways are compared by: fits or not, load of the busiest device, least memory left; with `by_memory`, memory before load."""
+        """The key by which ways are compared: whether it fits, load of the busiest device, least memory left.
+
+        With `by_memory`, memory before load.
+        """
         ranks = [list(shard.devices) for shard in way]
         left = min(int(self._left[on].min()) - self._bytes_of(shard) for shard, on in zip(way, ranks, strict=True))
         load = max(float(self._load[on].max()) + self._load_of(shard) for shard, on in zip(way, ranks, strict=True))

@@ -1,11 +1,11 @@
 r"""A proven lower bound on the step time of every plan.
 
-What the bound covers. All devices are of one type, and every table is in one of these ways, as far as its constraints and the memory of
-single devices allow: whole; in column blocks (of multiples of 4 columns if the dim is one, or of the multiples that a constraint asks
-for); in row blocks whose borders lie on a grid of 16 parts of the table (from 1,024 rows on); in row blocks of equal size (to a row, or as
-TorchRec cuts them under `equal_rows`) over 2, 4, 8, … devices, over as many as a host has, over those the table is pinned to, or over all;
-or replicated on every device. Memory filled by several tables, pinning, colocation and separation only
-remove plans. The bound ignores them otherwise, and so stays valid.
+Scope. All devices are of one type, and every table is in one of these ways, as far as its constraints and the memory of single devices
+allow: whole; in column blocks (of multiples of 4 columns if the dim is one, or of the multiples that a constraint asks for); in row blocks
+whose borders lie on a grid of 16 parts of the table (from 1,024 rows on); in row blocks of equal size (to a row, or as TorchRec cuts them
+under `equal_rows`) over 2, 4, 8, … devices, over as many as a host has, over those the table is pinned to, or over all; or replicated on
+every device. Memory filled by several tables, pinning, colocation and separation only remove plans. The bound ignores them otherwise, and
+so stays valid.
 
 Proof. A device makes some of the K kinds of fused calls that the task's tables and their ways allow. Let z_k be the sum of vectors in call
 k, and f(z_k) the forward + backward time of the call, which is convex. A device in use makes at least one call and takes the sum of f(z_k)
@@ -14,13 +14,13 @@ over its calls. A hidden unit of f costs m · max(0, a) = max over λ in [0, 1] 
     f(z_k)  ≥  c_k + s_k · z_k,    c_k = Σ_h λ_kh m_h b_h + bias of the head,    device  ≥  C + Σ_k s_k · z_k,
 
 where C is the least Σ c_k over the calls that a device may make: a call that is not made has neither c_k nor z_k. A call that holds only
-replicas on all devices is made by all devices or by none. Let U be the devices that make another call as well. If everything is
-replicated, that is one plan, and it is priced exactly. Otherwise the slowest device takes at least the mean of U, and each device of U
-pays for the replicas' calls and for at least one more. (Tables of different kinds need other calls of their own. Their number over D
-counts in C where it is more than one.) The step time is a sum over phases of maxima over devices, and a maximum is at least a mean. Of two
-link classes the slower counts. So for every mix of the link classes, and D devices all in U,
+replicas on all devices is made by all devices or by none. Let U be the devices that make another call as well. If everything is replicated,
+that is one plan, and it is priced exactly. Otherwise the slowest device takes at least the mean of U, and each device of U pays for the
+replicas' calls and for at least one more. (Tables of different kinds need separate calls. Their number over D counts in C if it exceeds
+one.) The step time is a sum over phases of maxima over devices, and a maximum is at least a mean. Of two link classes the slower counts. So
+for every mix of the link classes, and D devices all in U,
 
-    step  ≥  C + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
+    step  ≥  C + latency + (1 / D) Σ over tables of price_λ(the way in which the plan makes the table)
 
 This is Jensen's inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ is linear in the vectors and
 bytes. It is at least its minimum over the ways the table may be cut: a shortest path over widths. Replicas count if they gain more than
@@ -38,12 +38,12 @@ largest over its pieces, and the smallest over the table's ways is a bound too. 
 
 Ranges. Let E be the kernel time of a plan: its slowest forward kernels plus its slowest backward kernels. If E is in [a, b], no piece of
 the plan keeps its device's kernels busy for more than b. And E is at least a and at least the mean device's kernels, so at least any mean
-of the two. Each range has a bound of its own over the pieces that are left, and the least of them holds for all plans.
+of the two. Each range has a separate bound over the remaining pieces, and the least of these holds for all plans.
 
-Holders. The bound so far looks at the mean device, which has a share of every table. A table that takes most of a device can lie on few
-devices only as far as these have room in every phase. If it is spread over many devices, it costs more. The mean device sees neither. So
-take a table, and the plans in which k of D devices hold it. In each phase p the slowest device takes at least the mean of the k holders,
-and at least the mean of the others. So for every weight μ_p in [0, 1] it takes at least
+Holders. The bound so far considers the mean device, which has a share of every table. But a table that takes most of a device's time fits
+on few devices only as far as these have time left in every phase, and spreading it over many devices costs more. The mean device shows
+neither. So take a table, and the plans in which k of D devices hold it. In each phase p the slowest device takes at least the mean of the k
+holders, and at least the mean of the others. So for every weight μ_p in [0, 1] it takes at least
 
     M_p  ≥  μ_p · (mean of the holders) + (1 − μ_p) · (mean of the others).
 
@@ -53,9 +53,9 @@ itself has at least k pieces, all with the holders. All devices send ids except 
 theirs over the faster links: they are P - 1 devices, all with the holders or all with the others, whichever weighs more. The right side is
 concave in μ, so cutting planes find the best μ; any μ proves. The bound is the least over k, and over the table being replicated.
 
-The numbers of holders are searched by ranges k₁ … k₂. The range of the least value is halved until it is a single number or time is up.
-For a range, a holder counts μ / k₂ and another device (1 − μ) / (D − k₁), the least that a load can count there. Ids count as for k₁
-holders and D − k₂ others, since what a device does not send is subtracted.
+The numbers of holders are searched by ranges k₁ … k₂. The range of the least value is halved until it is a single number or time is up. For
+a range, a holder counts μ / k₂ and another device (1 − μ) / (D − k₁), the least that a load can count there. Ids count as for k₁ holders
+and D − k₂ others, since ids that a device need not send are subtracted.
 
 If the value of a range is no less than the step of a known plan, no better plan has so many holders. If all ranges up to k are refuted, the
 table has more than k holders, and the values of the other tables take that into account.
@@ -64,11 +64,11 @@ Gates. On a GPU a call's widest block sets the price of all its lookups, which i
 than a gate's width are holders as above. All such blocks lie with them, and every narrower block of the call pays the gate's ms there, with
 those of the gates for lesser widths. The bound is the least over the number of these devices, and over no block being so wide.
 
-Width classes. Gates bind together: a device that holds blocks of 256 columns opens all of them. Let class k hold the devices whose
-widest block of one call opens k gates, idle devices in class 0. For a vector of whole numbers n_k of devices, every block lies in a class
-that is at least as wide as itself, pays the gates there, and counts 1 / n_k in the mean of that class. With weights of the classes' means
-in place of μ and 1 - μ, all of the above holds, and the bound is the least over all vectors. On up to 8 devices there are 165 of them: each
-is valued once, and then the lowest is raised until it cannot be.
+Width classes. Gates bind together: a device that holds blocks of 256 columns opens all of them. Let class k hold the devices whose widest
+block of one call opens k gates, idle devices in class 0. For a vector of whole numbers n_k of devices, every block lies in a class that is
+at least as wide as itself, pays the gates there, and counts 1 / n_k in the mean of that class. With weights of the classes' means in place
+of μ and 1 - μ, all of the above holds, and the bound is the least over all vectors. On up to 8 devices there are 165 of them: each is
+valued once, then the lowest is raised as long as possible.
 
 Overlap. Dense layers may hide values, ids and gradients for v, i and g ms (`cost.score`). The forward collectives of a device then take
 max(0, V - v, I - i, J - v - i), each of V, I and J a maximum over the link classes. So the weights of all these lines sum to at most 1,
@@ -107,13 +107,13 @@ from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 
 _ROUNDS = 40
-_EXACT = 1e-4  # share of the bound: how close the program and the bound have to come
+_EXACT = 1e-4  # share of the bound: distance of program and bound at which the search for prices ends
 _GROUPS = 50
 _STALLED = 2
 _PROBES = 8
 _KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # weights of the mean device's kernels against the low end of a range
 _HOT = 0.25  # share of one device's step from which a table's holders are counted
-_CASES_MATTER = 0.05  # share of a step by which the latencies of cases must differ for each to get a proof of its own
+_CASES_MATTER = 0.05  # share of a step by which the latencies of cases must differ for each to get a separate proof
 _PARTS = 3  # of the proof of a case of sets of collectives: prices, kernels, holders
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 
@@ -144,7 +144,7 @@ def lower_bound(task: Task, cost_model: CostModel) -> Bound | None:
 
 
 class BoundProof:
-    """The bound of a task, tightened as better plans are found.
+    """The bound of a task, which better plans tighten.
 
     Args:
         catalog: the ways to make the task's tables.
@@ -234,7 +234,7 @@ class BoundProof:
         return replace(found, by=of_case.by) if part > 1 and of_case.by != "prices" else found
 
     def _by_holders(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
-        """Tighten the bound by how many devices hold a hot table."""
+        """Tighten the bound by the number of devices that hold a hot table."""
         price = bound.choice.price
         hot = [table for table in np.argsort(-price, kind="stable").tolist() if price[table] >= _HOT * step_ms]
         holders = Holders(self._relaxation, self._pricing, bound.prices)
@@ -266,7 +266,7 @@ class BoundProof:
     def by_sets(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> list[tuple[int, Bound]]:
         """Bounds of the plans that need each selection of sets of collectives, lowest first, as far as they are below `step_ms`.
 
-        Those whose latencies alone say enough, or for which no time is left, have no prices of their own.
+        Selections whose latencies alone give a sufficient bound, or for which no time is left, get no prices of their own.
         """
         found = []
         for case, least in self._least_by_sets(bound):
@@ -318,7 +318,7 @@ class BoundProof:
         return self._raised(bound, step_ms, kernels=found)
 
     def _value(self, prices: Prices, phases: Floats, in_use: int | None = None) -> tuple[float, Choice]:
-        """The bound that prices prove for plans that use `in_use` devices, by default all; and what the tables choose then.
+        """The bound that prices prove for plans that use `in_use` devices, by default all; and the tables' choices at these prices.
 
         A device counts as used if it holds more than the replicas that all devices hold.
         """
@@ -373,7 +373,7 @@ class BoundProof:
         return self._others[key]
 
     def _least_device_with(self, slopes: Sequence[Floats], phases: Floats) -> Iterator[tuple[Floats, Floats]]:
-        """Least kernel ms of a device with a piece `(pieces,)`, or with a part of another way `(2, others)`, whatever else it holds.
+        """Least kernel ms of a device with a piece `(pieces,)`, or with a part of another way `(2, others)`, with any other pieces on it.
 
         Yields a pair for each of several `(calls, h + 2)` slopes; all are priced in one pass over the pieces.
         """

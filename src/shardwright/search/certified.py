@@ -7,9 +7,8 @@
    tables must stay whole, a learned policy's placement is improved first.
 4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind.
 5. Kicks: take pieces off slow devices, cut a few tables in other ways, place them anew and improve; keep the plan if it is better.
-   Starts and kicks run on two threads; the result does not depend on the number of threads.
-   Dense layers that hide traffic leave it without a price. So some starts take the prices of a step without such layers, and a search for
-   that step gives a plan to begin with.
+   Starts and kicks run on two threads; the result does not depend on the number of threads. Traffic that dense layers hide has no price. So
+   some starts take the prices of a step without such layers, and a search for that step gives a plan to begin with.
 6. A table that is cut or replicated for a gain below a thousandth, or below the cost model's error on cuts (`cut_error`), is made whole.
 7. The best plan tightens the bound, and so does the number of devices that can hold a hot table.
 
@@ -108,7 +107,7 @@ class Certified:
     def search_from(
         self, task: Task, cost_model: CostModel, *, start: Plan, move_cost: float, seed: int, deadline: float | None
     ) -> Plan:
-        """Search from a plan; another plan counts as better only if it gains more than the price of its moves."""
+        """Search from a plan; another plan counts as better only if its gain exceeds the price of its moves."""
         return self._search(task, cost_model, WarmStart(task, cost_model, start, move_cost), seed, deadline)
 
     def _search(
@@ -154,7 +153,7 @@ class Certified:
                 self._kicks(session, seen.seed)
                 if warm is None:
                     session.simplify(SIMPLER, seen.cost_model.cut_error)
-            except (KeyboardInterrupt, SystemError) as error:  # anytime: what was found so far is a plan
+            except (KeyboardInterrupt, SystemError) as error:  # anytime: the best so far is a plan
                 session.stop()
                 if session.best is None or not is_interrupt(error):
                     raise
@@ -179,7 +178,7 @@ class Certified:
                 session.adopt([policy.search(task, seen.cost_model, seed=seen.seed, deadline=seen.until(_OTHERS))])
 
     def _others(self, session: SearchSession, seen: BestPlan) -> None:
-        """Try plans of few sharding types, and what `neuroshard` and `greedy` find."""
+        """Try plans of few sharding types, and the plans of `neuroshard` and `greedy`."""
         from shardwright.search.engine.session import Start
 
         cases = session.prepared.cases(session.best_ms, lambda: session.late)
@@ -239,7 +238,7 @@ class Certified:
         return -1 if session.best is not None else stuck
 
     def _kicks(self, session: SearchSession, seed: int) -> None:
-        """Kick until nothing better is found for a while."""
+        """Kick until several rounds bring no better plan."""
         if not session.late and not self._done(session):
             session.prepared.tighten(session.best_ms)  # if one table dominates, this may end the search
         failed = rounds = 0
@@ -269,7 +268,10 @@ class Certified:
 
 @dataclass(frozen=True)
 class _Restated:
-    """A search of the same tables under another statement of the task; its bound and its progress speak of that task, and are dropped."""
+    """A search of the same tables under another statement of the task.
+
+    Its bound and its progress belong to that statement, and are dropped.
+    """
 
     search_with: Certified
     name: str = "certified"
@@ -291,14 +293,20 @@ class _Restated:
 
 
 class _ForTorchRec(_Restated):
-    """Equal blocks: on several hosts, the fewer ways lead past plans at which a search among any blocks ends."""
+    """Equal blocks only, as for TorchRec.
+
+    On several hosts, a search among fewer ways passes plans at which a search among any blocks gets stuck.
+    """
 
     def restated(self, task: Task) -> Task:
         return task_for(task, "torchrec")
 
 
 class _Alone(_Restated):
-    """No dense layers: if they hide nearly all traffic, descents end early, since small changes of hidden traffic gain nothing."""
+    """The task without dense layers.
+
+    If these hide nearly all traffic, descents end early, since small changes of hidden traffic gain nothing.
+    """
 
     def restated(self, task: Task) -> Task:
         return (

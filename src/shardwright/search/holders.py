@@ -1,4 +1,4 @@
-"""Bounds by how many devices hold a table, or blocks that open a gate; see "Holders" and "Gates" in `search.bound`."""
+"""Bounds by the number of devices that hold a table, or blocks that open a gate; see "Holders" and "Gates" in `search.bound`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from shardwright.search.relaxation import Relaxation, least_calls
 from shardwright.sharding.costs import KERNELS
 
 _MOST_TABLES = 6
-_FAILED = 2  # hot tables that bring nothing, after which colder ones are not looked at
+_FAILED = 2  # hot tables in a row without a gain, after which the search ends
 _RANGES = 24  # most ranges of the number of holders
 _CUTS = 16  # most cutting planes for a range
-_CLOSE = 5e-4  # share of the bound: how close the planes have to come to the best weights
+_CLOSE = 5e-4  # share of the bound: distance of the planes from the best weights at which the search ends
 
 
 class Count(NamedTuple):
@@ -34,7 +34,7 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """What n ways add to a device in each phase.
+    """The loads that n ways add to a device in each phase.
 
     Attributes:
         table: `(n,)`.
@@ -56,7 +56,7 @@ class Loads:
         Args:
             weights: `(4,)` weights by phase of the mean of these devices.
             devices: how many there are.
-            spared: share of the ids that devices of the part's own host need not send; see `Peers`.
+            spared: share of the ids' price that devices of the part's host save; see `Peers`.
         """
         if not devices.most:
             return np.full(self.ids.size, np.inf)
@@ -65,7 +65,7 @@ class Loads:
         return found
 
     def with_kernels(self, extra: Floats) -> Loads:
-        """The same with `(n, 2)` more ms of forward and of backward kernels."""
+        """The same loads plus `(n, 2)` ms of forward and of backward kernels."""
         ms = self.ms.copy()
         ms[:, KERNELS] += extra
         return replace(self, ms=ms)
@@ -78,11 +78,11 @@ class Loads:
 
 
 class Peers(NamedTuple):
-    """Devices of a holder's host: to a part of theirs, ids go over the faster links.
+    """The other devices of a holder's host, which send the holder's ids over the faster links.
 
     Attributes:
         others: how many other devices the host has.
-        cheaper: share by which their ids are cheaper than those of other hosts' devices.
+        cheaper: share by which their ids are cheaper than those of devices of other hosts.
     """
 
     others: int
@@ -91,7 +91,7 @@ class Peers(NamedTuple):
     def spared(self, weight: float, holders: Count, others: Count) -> tuple[float, float]:
         """The largest share of the ids' price that they may save, and how it rises with the weight of the holders' mean.
 
-        They may all be holders, as far as there are so many, or all others.
+        Either as many as possible of them are holders, or none.
         """
         if not others.most:
             return self.cheaper * self.others / holders.fewest, 0.0
@@ -100,7 +100,7 @@ class Peers(NamedTuple):
         return self.cheaper * saved, self.cheaper * rise
 
     def _first(self, some: int, rest: int) -> tuple[float, float]:
-        """Their share of some devices, which they are as far as possible, and then their share of the rest."""
+        """Their share of a group of devices if as many as possible belong to it, and their share of the others."""
         return min(1.0, self.others / some), max(0, self.others - some) / rest
 
 
@@ -133,8 +133,8 @@ class Holders:
 
     Attributes:
         relaxation: the ways.
-        pieces: what a piece adds to a device.
-        spreads: what a part of each other way adds to a device.
+        pieces: the loads of each piece on a device.
+        spreads: the loads of a part of each other way on a device.
         peers: the other devices of a holder's host.
         made: `(calls,)` ms that making each call costs.
         fixed: ms that every plan pays.
@@ -192,7 +192,7 @@ class Holders:
         for call, gate in product(range(relaxation.calls), range(gates)):
             opening = (costs.call == call) & (of_pieces[:, gate, 0] > OPEN)
             opening_parts = (other.call == call) & (of_parts[:, gate, 0] > OPEN)
-            # Whatever is wider than this gate's width is wider than those of the gates before it.
+            # A block wider than this gate's width is also wider than those of the gates before it.
             pays, pays_parts = (
                 units[:, : gate + 1, 1:].sum(axis=1) * (calls == call)[:, None]
                 for units, calls in ((of_pieces, costs.call), (of_parts, other.call))
@@ -363,7 +363,7 @@ def _piece_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Load
 
 
 def _spread_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
-    """Loads of the smaller parts, or of the larger ones where these are less."""
+    """Loads of the smaller parts, or of the larger ones if these are less."""
     other = relaxation.other
     kernels = np.stack([relaxation.other_prices(slope).min(axis=0) for slope in slopes])
     return _loads(other.table, other.parts, other.holders, kernels, other.part_links.min(axis=0), relaxation, prices)

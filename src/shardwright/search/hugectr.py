@@ -10,9 +10,9 @@ Written anew after `benchmarks/embedding_collection/hugectr/sharding/planner.py`
 
 On 150 synthetic tasks, a fifth of them with hosts as buckets, the costs of both planners' best candidates were equal.
 
-A piece costs `work_ratio` × its lookups × columns, and `bandwidth_ratio` × its columns for what travels; both are the planner's own.
-Memory is by our account. If only one of two cuts fits, the original takes the other one, and so does this. Left out are the tables that
-its users replicate or exchange without duplicates by hand (`dp_threshold`, `dense_threshold`, both 0 by default).
+A piece costs `work_ratio` × its lookups × columns, and `bandwidth_ratio` × its columns for what travels; both are the planner's own. Memory
+is by our account. If only one of two cuts fits, the original takes the other one, and so does this module. It leaves out the tables that
+users of HugeCTR replicate or exchange without duplicates by hand (`dp_threshold`, `dense_threshold`, both 0 by default).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shardwright.task.table import Table
 from shardwright.task.task import Task
 
 _NARROW = 32  # columns of a block that is not cut by columns again
-_TRAFFIC = 80  # what a column of a block counts beside its lookups where the next table to cut is chosen
+_TRAFFIC = 80  # weight of a block's columns beside its lookups when the next table to cut is chosen
 _SHARED = 1.5  # factor on the traffic of a host's devices together
 
 
@@ -46,7 +46,7 @@ class HugeCTR:
     Attributes:
         hierarchical: whether hosts are filled (`hier_auto`), rather than devices (`auto`).
         columns: whether tables may be cut by columns too (`--use_column_wise_shard`).
-        bandwidth_ratio: bandwidth of a device's memory over that of its link to other hosts; HugeCTR's benchmarks say 60 for H100s.
+        bandwidth_ratio: bandwidth of a device's memory over that of its link to other hosts; HugeCTR's benchmarks use 60 for H100s.
         work_ratio: bytes that the memory moves for a lookup, over those that travel.
         rounds: cuts that are tried.
         name: name of the strategy.
@@ -94,7 +94,7 @@ class HugeCTR:
 
 @dataclass(frozen=True)
 class _Cuts:
-    """Into how many row and column blocks each table is cut."""
+    """Numbers of row and column blocks into which each table is cut."""
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
@@ -210,7 +210,7 @@ class _Planner:
         return _Placement(cuts, tuple(map(tuple, holders)), float(load.max()), stuck)
 
     def _cut_costliest(self, cuts: _Cuts) -> _Cuts:
-        """The cuts with the first table, by the cost of a piece, halved that can be."""
+        """The cuts with one table halved: the first one, by the cost of a piece, that can be."""
         wide = self._dims / cuts.columns
         weight = (self._lookups / cuts.rows + _TRAFFIC * self._outputs) * wide
         for table in np.argsort(-weight, kind="stable").tolist():

@@ -12,7 +12,7 @@ cost is of the device before the piece comes, as in the public code. The placeme
 
 By default, the score of a placement (option `score`) is the published embedding cost: the largest, over devices, of kernels + forward
 all-to-all + backward all-to-all. A cost model with NeuroShard's communication networks prices the all-to-alls as in the paper, where a
-device starts the forward one late by what its kernels + backward all-to-all take longer than the fastest device's. Other cost models leave
+device starts the forward one late by the time that its kernels + backward all-to-all exceed the fastest device's. Other cost models leave
 communication to the link model, which has no start delays. The score "step" is `step_ms` instead: the sum over the four phases of the
 maximum over devices, for a step in which all devices wait for each other at every exchange.
 
@@ -21,8 +21,8 @@ cuts (`search/units.py`). The paper has no such cuts; the option `free_cuts=Fals
 
 Other differences from the paper: constraints are kept (colocated tables are one piece; blocks that the constraints settle count in every
 sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed rather than failed; sets of
-pieces reached by different splits count once in the beam; of states that cannot be placed the first come first; pieces of one table that
-end on one device are joined if that does not raise the score.
+pieces reached by different splits count once in the beam; states that cannot be placed keep their order; pieces of one table that end on
+one device are joined if that does not raise the score.
 
 Arrays. Every unit is whole, halved, quartered, … if it can be. A *row* is one width of one unit. Rows are numbered by the predicted time of
 the piece alone, longest first. So a sorted array of rows is a set of pieces in the order in which the greedy places them. Predicted times
@@ -78,7 +78,9 @@ class Encoder:
     calls: dict[Call, int] = field(default_factory=dict)
 
     def encode(self, pieces: Sequence[Sequence[Shard]]) -> tuple[PieceCosts, Ints]:
-        """What pieces, given as blocks, add to their devices; and `(n,)` their columns, of a colocated group of its tables together.
+        """The additions of pieces, given as blocks, to their devices, and `(n,)` their columns.
+
+        The columns of a colocated group are those of its tables together.
 
         Raises:
             ShardwrightError: the cost model predicted a time that is not finite.
@@ -107,7 +109,7 @@ NO_LIMIT = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """What the inner search reads. Letters: r rows, u units, d devices, c fused calls, h hidden units of the cost model.
+    """The inputs of the inner search. Letters: r rows, u units, d devices, c fused calls, h hidden units of the cost model.
 
     Attributes:
         units: the units that the pieces are of.
@@ -119,7 +121,7 @@ class Pieces:
         dims: `(r,)` columns; of a colocated group, of its tables together.
         served: `(r, 2)` bytes of values and of ids.
         unit: `(r,)` the unit that the piece is of.
-        forbidden: `(u, d)` where no piece of a unit may lie.
+        forbidden: `(u, d)` devices that may hold no piece of a unit.
         rivals: `(u, u)` which units may not share a device; `(0, 0)` if all may.
         mix: `(2, h)` see `cost.model`.
         gates: `(1,)` number of gates, see there.
@@ -187,7 +189,7 @@ class Placed:
 
 @dataclass(frozen=True, eq=False)
 class Cuts:
-    """What the beam reads of every row.
+    """The inputs of the beam for every row.
 
     Attributes:
         whole: `(u,)` rows of the units before any split, sorted.
@@ -291,7 +293,7 @@ def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit:
 
 @dataclass(frozen=True)
 class Score:
-    """What placements are judged by, in ticks: the embedding cost, the largest sum over a device's four phases, or the step time.
+    """The score of placements, in ticks: the embedding cost (the largest sum over a device's four phases), or the step time.
 
     Attributes:
         embedding: whether it is the embedding cost.
@@ -446,7 +448,7 @@ class NeuroShard:
     """Beam over column splits, greedy on a grid of dim bounds.
 
     Attributes:
-        tables_tried: N, how many pieces by size, and by cost, a step tries to halve.
+        tables_tried: N, the number of pieces by size, and by cost, that a step tries to halve.
         beam_width: K, splits that go on to the next step.
         most_splits: L, steps; cuts of tables that fit no device come before the steps and are not counted.
         grid: M, number of dim bounds.
@@ -545,7 +547,7 @@ def _with_joined(pieces: Pieces, state: Ints, groups: list[list[int]]) -> tuple[
     dims = [int(pieces.dims[state[group]].sum()) for group in groups]
     joins = [[_columns(pieces.units.free[owner], 0, dim)] for owner, dim in zip(owners, dims, strict=True)]
     (joined, _), (devices, before) = pieces.encoder.encode(joins), pieces.counts.shape
-    # Sequences of a width that no piece had are in calls of their own.
+    # Sequences of a width that no piece had are in separate calls.
     new = devices, len(pieces.encoder.calls) - before
     own = PieceCosts(Added(pieces.part, pieces.call, pieces.vectors), pieces.bytes, pieces.served)
     added, memory, served = own.then(joined)

@@ -1,7 +1,7 @@
 """Find and register strategies by name, and give a strategy a learned policy that a user names.
 
-The learned strategies and TorchRec's planner lie in separate rooms, `shardwright.learned` and `shardwright.integrations`. Nothing here
-imports these rooms: the registry finds their strategies as it finds plug-ins, by the entry points of this package.
+The learned strategies and TorchRec's planner lie in `shardwright.learned` and `shardwright.integrations`. The core does not import these:
+the registry finds their strategies as it finds plug-ins, by the entry points of this package.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _APART: tuple[Strategy, ...] = (Exact(), _MIP, RecShard(), *UNIFORM, *_OF_HUGECT
 _UNLISTED: dict[str, Strategy] = {strategy.name: strategy for strategy in _APART}
 """Known by name, but not listed: `exact` is for small tasks, the others are for comparisons."""
 _RIVALS = ("torchrec",)
-"""Names of this package's own plug-ins that run third-party planners. They take seconds to minutes, and need packages of their own."""
+"""Names of this package's own plug-ins that run third-party planners. They take seconds to minutes, and need further packages."""
 
 
 def register(strategy: Strategy) -> Strategy:
@@ -50,7 +50,7 @@ def register(strategy: Strategy) -> Strategy:
 
 
 def strategy_named(name: str) -> Strategy:
-    """The strategy of this name: a built-in one, a registered one or a plug-in; "auto" is the best there is.
+    """The strategy of this name: a built-in one, a registered one or a plug-in.
 
     Raises:
         InvalidInput: no strategy has this name, or it is that of a plug-in that cannot be loaded.
@@ -60,7 +60,7 @@ def strategy_named(name: str) -> Strategy:
         return known[name]
     found = (
         own_plugins("strategies") | plugins("strategies") | own_plugins("strategies")
-    )  # ours come first, and stay ours
+    )  # a plug-in cannot replace one of our strategies
     if name not in found:
         raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known | found)}")
     return cast(Strategy, load_plugin(found[name], ("supports", "search")))

@@ -41,7 +41,7 @@ class Choice:
     """The way that every table chooses.
 
     Attributes:
-        everywhere: fused calls that hold only replicas and that pay, and so are made on all devices.
+        everywhere: fused calls of replicas only that lower the cost, and so are made on all devices.
         price: `(tables,)` ms times devices of kernels and links; infinite if a table has no way left.
         rows: piece rows in use, each once.
         uses: how often each of these rows is used.
@@ -62,8 +62,8 @@ class Relaxation:
         catalog: the ways of every table.
         legal: `(pieces,)` whether each piece may be used.
         other_legal: `(others,)` whether each of the other ways may be used.
-        low_rows: pieces that may be a row shorter than the catalog says.
-        low: what these pieces cost if they are a row shorter.
+        low_rows: pieces that may be a row shorter than the catalog states.
+        low: the costs of these pieces if they are a row shorter.
         other: the ways that use several devices at once.
         case: the case of sets of collectives whose ways alone are left; None for all.
         hidden: `(3,)` ms for which values, gradients and ids travel behind dense layers.
@@ -92,18 +92,18 @@ class Relaxation:
 
     @property
     def tables(self) -> int:
-        """How many tables there are."""
+        """Number of tables."""
         return len(self.catalog.task.tables)
 
     @property
     def calls(self) -> int:
-        """How many kinds of fused calls serve the ways."""
+        """Number of kinds of fused calls that serve the ways."""
         return self.catalog.tables.calls
 
     def _least_made(self) -> float:
         """1 or more, or 0 if there are no calls outside `everywhere`.
 
-        Tables whose ways have no call in common, directly or through other tables, each need a call of their own on some device.
+        Tables whose ways have no call in common, directly or through other tables, each need a separate call on some device.
         """
         if self.everywhere.size == self.calls:
             return 0.0
@@ -129,7 +129,7 @@ class Relaxation:
         """
         forms, costs = self.catalog.forms, self.catalog.forms.costs
         price = self._priced(costs, prices, weight)
-        if self.low_rows.size:  # a piece of so many units may have a row less than the catalog says
+        if self.low_rows.size:  # such a piece may have a row less than the catalog states
             price[self.low_rows] = np.minimum(price[self.low_rows], self._priced(self.low, prices, weight))
         price[~self.legal] = np.inf
         of_form, uses = cheapest_widths(forms.first, price)
@@ -147,7 +147,7 @@ class Relaxation:
         Args:
             of_form: `(forms,)` least price of each form.
             of_other: `(others,)` prices of the other ways; infinite afterwards for replicas that do not pay.
-            made: `(calls,)` what making each call of `everywhere` costs.
+            made: `(calls,)` ms times devices that making each call of `everywhere` costs.
 
         Returns:
             `(tables,)` prices, the calls of `everywhere` that pay, and the forms and the other ways in use.
@@ -169,7 +169,7 @@ class Relaxation:
         return best, np.array(worth, dtype=np.int64), form, other
 
     def sums(self, choice: Choice, group: Ints, groups: int) -> tuple[Floats, Floats]:
-        """What the tables' choices add to all devices together, summed by group of tables.
+        """The additions of the tables' choices to all devices together, summed by group of tables.
 
         Args:
             choice: the way of every table.
@@ -209,7 +209,7 @@ class Relaxation:
         return np.stack([priced(vectors, self.other.call, slope) for vectors in self.other.part_vectors])
 
     def least_binding(self, pieces: Floats, others: Floats) -> float:
-        """The largest figure over tables: a table has the smallest of its ways, a way the largest of its pieces.
+        """The largest figure over tables. A table's figure is the smallest of its ways', a way's figure the largest of its pieces'.
 
         Args:
             pieces: `(pieces,)` figures of single pieces.
@@ -273,7 +273,7 @@ class Relaxation:
 
 
 class Sets:
-    """The sets of collectives that plans of a task may need, and what these wait for; see `cost.collectives`.
+    """The sets of collectives that plans of a task may need, and their latencies; see `cost.collectives`.
 
     Args:
         catalog: the ways of all tables.
@@ -322,7 +322,7 @@ class OtherWays:
         vectors: `(k, h + 2)` sums of vectors over all devices.
         links: `(k, 5)` link terms over all devices; see `link_prices`.
         sets: `(k,)` the set of collectives that each needs.
-        part_vectors: `(2, k, h + 2)` what one part adds, of the larger ones and of the smaller ones.
+        part_vectors: `(2, k, h + 2)` addition of one part, of the larger ones and of the smaller ones.
         part_links: `(2, k, 5)` likewise.
     """
 
@@ -363,7 +363,7 @@ def _first_at(best: Floats, table: Ints, price: Floats) -> Ints:
 
 
 def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
-    """Rows of the pieces that may be a row shorter than the catalog says, and what the shorter ones cost."""
+    """Rows of the pieces that may be a row shorter than the catalog states, and the costs of the shorter ones."""
     pieces, rows = catalog.forms.pieces, catalog.tables.rows
     forms = catalog.forms
     fewest = rows[pieces.table] * forms.width // forms.units[forms.form]
@@ -454,7 +454,7 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
 
 
 def row_ways(topology: Topology, count: int, pooled: bool) -> tuple[Way, ...]:
-    """How the outputs of `count` equal row blocks may reach the devices; see `cost.collectives`."""
+    """The ways in which the outputs of `count` equal row blocks may reach the devices; see `cost.collectives`."""
     if not pooled:
         return ("all_to_all",)
     if count == topology.devices:

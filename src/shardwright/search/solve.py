@@ -36,13 +36,13 @@ _WITHOUT_END = 2**31  # rounds of kicks: only the gap or the time limit ends the
 _OF_TORCHREC: dict[BoundScope, BoundScope] = {"blocks": "torchrec", "wide": "torchrec_wide"}
 _SIDES = (
     "; tables of the plan to start from keep their replicas, and others get none, since TorchRec would load no optimizer state: "
-    "cross_replicas (--cross-replicas) lets them"
+    "cross_replicas (--cross-replicas) lifts this"
 )
 _OTHER_RUNTIME = "; the task itself can be planned, but not for this runtime: choose another runs_on"
 
 
 class _SidesKept(InfeasibleTask):
-    """There is a plan only if tables gain or lose replicas; another runtime is no answer."""
+    """A plan exists only if tables gain or lose replicas; planning for another runtime would not help."""
 
 
 def plan(
@@ -71,7 +71,7 @@ def plan(
         seed: the same task, strategy and seed give the same plan.
         time_limit: seconds after which the search returns the best plan so far; None for no limit, 0 for the first plan found.
         gap: the search ends once its plan is proven to be at most this share longer than the best possible one; 0.002 by default. It also
-            ends if nothing better is found for a while. With both a gap and a time_limit, it goes on until the time limit instead.
+            ends if several rounds bring no better plan. With both a gap and a time_limit, it goes on until the time limit instead.
         runs_on: the runtime of the plan. "torchrec": TorchRec for all tables. "shardwright": `shardwright.runtime`, which trains tables in
             any blocks, tiers included. "auto": TorchRec, unless the strategy, `start` or the constraints
             ask for tiers, or TorchRec has no plan. None: any blocks. `Plan.runs_on` names the runtimes of a plan.
@@ -87,7 +87,7 @@ def plan(
         progress: called in a search with the ms of the best step so far, and the bound as far as it is proven, or None.
 
     Raises:
-        InfeasibleTask: no plan keeps memory and constraints; the message states the rule that binds and a remedy.
+        InfeasibleTask: no plan keeps memory and constraints; the message states the broken rule and a remedy.
         InvalidInput: the strategy is unknown, cannot start from a plan or proves no gap, the cost model cannot be read, or seed,
             time_limit, gap or move_cost breaks a rule.
     """

@@ -144,7 +144,7 @@ def watched(told: Told | None) -> Iterator[None]:
 
 
 def tell(step_ms: float, bound_ms: float | None = None) -> None:
-    """Tell whoever watches the search the best step so far, and the bound."""
+    """Report the best step so far, and the bound, to the watcher of the search."""
     told = _WATCHER.get()
     if told is not None:
         told(step_ms, bound_ms)
@@ -164,7 +164,10 @@ class Interruptible:
 
     @contextmanager
     def until_interrupted(self) -> Iterator[None]:
-        """Notice Ctrl-C even if a strategy answers it with its own best plan. On the main thread only: Python shows signals to no other."""
+        """Notice Ctrl-C even if a strategy answers it with its own best plan.
+
+        Works on the main thread only, where Python handles signals.
+        """
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or not callable(before):
             yield
@@ -192,7 +195,7 @@ class BestPlan(Interruptible):
         task: the task.
         cost_model: prices the plans.
         seed: the strategies' seed.
-        deadline: `time.monotonic()` after which no further strategy is asked; None for no limit.
+        deadline: `time.monotonic()` after which no further strategy runs; None for no limit.
         plan: the best plan so far; None before the first.
         step_ms: the best plan's predicted step time.
         seen: all plans with their step times, in the order in which they came.
@@ -216,7 +219,7 @@ class BestPlan(Interruptible):
 
     @contextmanager
     def collecting(self, last: Strategy) -> Iterator[None]:
-        """Collect plans until Ctrl-C, which ends this quietly; if there is no plan then, ask a last strategy.
+        """Collect plans until Ctrl-C, which ends this quietly; if there is no plan by then, run a last strategy.
 
         Raises:
             KeyboardInterrupt: Ctrl-C, and the last strategy finds no plan either.
@@ -241,10 +244,10 @@ class BestPlan(Interruptible):
             tell(step_ms)
 
     def attempt(self, *strategies: Strategy, part: float = 1.0) -> None:
-        """Ask the strategies that support the task and offer their plans, while there is time, and in any case until there is a plan.
+        """Run the strategies that support the task and offer their plans, while there is time, and in any case until there is a plan.
 
         Args:
-            strategies: asked one after another.
+            strategies: run one after another.
             part: part of the time left that each of them gets.
         """
         for strategy in strategies:
@@ -263,7 +266,7 @@ class BestPlan(Interruptible):
 
 
 def search_end(step_ms: float, bound_ms: float | None, tolerance: float, *, interrupted: bool, late: bool) -> SearchEnd:
-    """Why a search ended: its gap was proven, Ctrl-C was pressed, time was up, or nothing better was found."""
+    """Why a search ended: its gap was proven, Ctrl-C was pressed, time was up, or it found no better plan for a while."""
     if bound_ms is not None and step_ms <= (1 + tolerance) * bound_ms:
         return "proven"
     return "interrupted" if interrupted else "deadline" if late else "settled"

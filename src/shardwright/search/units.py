@@ -1,4 +1,4 @@
-"""How tables may be cut, and the units that strategies of whole tables place: each on an allowed device that has memory left.
+"""Cuts of tables, and the units that strategies of whole tables place, each on an allowed device that has memory left.
 
 A table stays whole if that is allowed and fits. Otherwise it is cut in the first way that its constraints allow and that fits: column
 blocks, fewest first; row blocks over its devices; row blocks over the devices of one host; a replica everywhere;
@@ -130,7 +130,7 @@ def _cut(task: Task, table: Table, memory: Ints, cut_large: bool) -> Units:
 
 
 def remedy_for(limits: TableConstraint, hosts: int) -> str:
-    """What would give a table more room, relaxing the constraints that it has first.
+    """A remedy that gives a table more room; constraints are relaxed first.
 
     Args:
         limits: the table's constraints.
@@ -143,8 +143,8 @@ def remedy_for(limits: TableConstraint, hosts: int) -> str:
         (f"raise its max_shards of {limits.max_shards}", limits.max_shards is not None),
         ("let it use more devices", limits.devices is not None),
         (
-            "drop equal_rows, which wants row blocks on all devices of the cluster or of one host",
-            limits.equal_rows and not limits.as_torchrec,  # TorchRec runs no others
+            "drop equal_rows, which needs row blocks on all devices of the cluster or of one host",
+            limits.equal_rows and not limits.as_torchrec,  # TorchRec runs no other row blocks
         ),
         ("use more devices, or devices with more memory", True),
     ]
@@ -189,7 +189,7 @@ def _on_many(task: Task, table: Table, kind: str) -> Units | None:
 
 
 def _units(task: Task, shards: list[Shard], allowed: Bools, largest: int) -> Units | None:
-    """The shards as units of their own; None if one of them does not fit the largest device."""
+    """The shards as separate units; None if one of them does not fit the largest device."""
     units = [Unit((shard,), allowed, shard_bytes(task, shard)) for shard in shards]
     return Units(tuple(units), ()) if all(unit.bytes <= largest for unit in units) else None
 

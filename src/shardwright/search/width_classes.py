@@ -1,4 +1,4 @@
-"""Bounds by how many devices hold blocks of each class of widths; see "Width classes" in `search.bound`."""
+"""Bounds by the number of devices that hold blocks of each class of widths; see "Width classes" in `search.bound`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from shardwright.linear_programs import INFINITE, quiet_solver
 from shardwright.search.holders import Holders, Loads
 
 _MOST = 250  # vectors of devices by class: all of 8 devices
-_GROUPS = 40  # of tables, each with cutting planes of its own
-_CLOSE = 5e-4  # share of the bound: how close the planes have to come to the best weights
+_GROUPS = 40  # groups of tables, each with separate cutting planes
+_CLOSE = 5e-4  # share of the bound: distance of the planes from the best weights at which the search ends
 _CUTS = 24  # most cutting planes a group for a vector
 
 
@@ -154,7 +154,7 @@ class WidthClasses:
         return total, parts
 
     def _spared(self, devices: tuple[int, ...], weights: Floats) -> float:
-        """The largest share of the ids' price that devices of a holder's host may save, in whatever classes they are."""
+        """The largest share of the ids' price that devices of a holder's host may save, over all classes that they may be in."""
         left, saved = self._holders.peers.others, 0.0
         ratios = [(weight / count, count) for weight, count in zip(weights.tolist(), devices, strict=True) if count]
         for ratio, count in sorted(ratios, reverse=True):
@@ -192,7 +192,7 @@ class _Planes:
 
 
 def _add(start: Floats, rise: Floats, group: Ints, loads: Loads, rows: Ints, uses: Floats | Ints, devices: int) -> None:
-    """Add what used parts on devices of one class cost at weights of 0, and how that rises with the weights of the class."""
+    """Add the costs of used parts on devices of one class at weights of 0, and how these rise with the weights of the class."""
     if not devices or not rows.size:
         return
     of_group = group[loads.table[rows]]

@@ -33,7 +33,7 @@ BOUND_SCOPES: dict[str, str] = {
 SearchEnd: TypeAlias = Literal["proven", "settled", "deadline", "interrupted"]
 SEARCH_ENDS: dict[str, str] = {
     "proven": "the plan was proven good enough",
-    "settled": "nothing better was found for a while",
+    "settled": "no better plan was found for a while",
     "deadline": "time was up",
     "interrupted": "it was interrupted",
 }
@@ -177,7 +177,7 @@ class Tuning:
 
     @property
     def above_floor(self) -> float:
-        """How far the step is above the floor, as a share of the floor."""
+        """(step − floor) / floor."""
         return self.measured_ms / self.floor_ms - 1 if self.floor_ms > 0 else 0.0
 
     def check(self, devices: int) -> None:

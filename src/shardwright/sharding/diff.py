@@ -16,7 +16,7 @@ from shardwright.task.topology import Topology
 
 @dataclass(frozen=True)
 class Carried:
-    """What is left of an older plan on the devices of a newer task.
+    """The shards of an older plan that the devices of a newer task still hold.
 
     Attributes:
         shards: for each table that plan and task have in the same shape, the blocks that a device still holds, by the task's ranks.
@@ -37,7 +37,7 @@ class Carried:
     gone_devices: int
 
     def why_no_plan(self, task: Task) -> str | None:
-        """Return why the surviving blocks are no valid plan for the task; None if they are one."""
+        """Return why the surviving blocks are not a valid plan for the task; None if they are."""
         missing = [
             _counted(len(self.new), "table", "new"),
             _counted(len(self.changed), "table", "of another shape"),
@@ -58,7 +58,7 @@ class Carried:
 
 
 def carry(plan: Plan, task: Task) -> Carried:
-    """Return what another task can keep of a plan.
+    """Return the part of a plan that another task can keep.
 
     Args:
         plan: the older plan.
@@ -133,7 +133,7 @@ class Move:
 
 @dataclass(frozen=True)
 class TableChange:
-    """How one table that both plans have changes.
+    """The change of a table that both plans have.
 
     Attributes:
         table: its name.
@@ -161,7 +161,7 @@ class PlanDiff:
         tables: how each table that both plans have changes, in the newer plan's order.
         added: tables only the newer plan has; their weights are initialised, not moved.
         removed: tables only the older plan has.
-        changed: tables whose rows, dim or weight type differ; nothing of them can be kept, so they do not count as moved.
+        changed: tables whose rows, dim or weight type differ; they are initialised anew, not moved.
         made_bytes: bytes of the added and changed tables.
         new_devices: number of devices that only the newer plan has.
         gone_devices: number of devices that only the older plan has.
@@ -193,10 +193,10 @@ class PlanDiff:
 
 
 def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
-    """Return the fetches of each device when `newer` replaces `older`.
+    """Return the blocks that each device must fetch when `newer` replaces `older`.
 
     A device is the same in both plans if it has the same type, the same host and the same place on that host. A table moves whole if its
-    row order changes, because the plans cannot tell which rows its blocks share. So does a tier that is dealt out anew.
+    row order changes, because the plans do not say which rows its blocks share. A tier also moves whole if it is cut into other ranges.
     """
     carried = carry(older, newer.task)
     task = newer.task

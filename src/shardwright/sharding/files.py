@@ -27,7 +27,7 @@ from shardwright.task.table import Table
 FORMAT = 1
 ENDING = ".ranks.safetensors"
 
-# Of a dealt segment, the hottest ranks that matter for an even share of lookups, by block.
+# hottest ranks kept for each block of a dealt segment: enough to spread lookups evenly
 _DEALT_ROUNDS = 64
 _ROUNDING = 1e-9  # relative; a bound may equal the step, summed in another order
 
@@ -70,7 +70,7 @@ def check_rows(found: RankMap, table: Table) -> None:
 
 
 def _told_apart(shards: Sequence[Shard]) -> int:
-    """How many of the hottest ranks of one table matter: all before its coldest segment, and 64 to a block if that is dealt out."""
+    """Number of a table's hottest ranks that the plan tells apart: all before the coldest segment, and 64 a block if that is dealt out."""
     layout = RowLayout.of(shards)
     start, parts = int(layout.starts[-1]), int(layout.parts[-1])
     return start + (_DEALT_ROUNDS * parts if parts > 1 else 0)
@@ -229,9 +229,7 @@ def _cost(content: _PlanFile, devices: int) -> PlanCost | None:
 
 def _check_bound(bound_ms: float | None, cost: PlanCost | None) -> None:
     if bound_ms is not None and cost is not None and bound_ms > cost.step_ms * (1 + _ROUNDING):
-        raise InvalidPlan(
-            f"bound_ms is {bound_ms}, above the step of {cost.step_ms} ms that its devices say; plan again"
-        )
+        raise InvalidPlan(f"bound_ms is {bound_ms}, above the step of {cost.step_ms} ms of its devices; plan again")
 
 
 def _check_text(content: _PlanFile) -> None:

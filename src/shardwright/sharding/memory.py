@@ -12,8 +12,8 @@ and each of its features:
 Optimizer state is fp32 for every weight type, as in FBGEMM. int8 weights add 8 bytes of scale and bias a row.
 
 Replicas of pooled tables reduce whole gradients, in the type of the weights (DistributedDataParallel's buckets). Replicas of sequence
-tables do so, in fp32, if `Exchange` says "whole". With "cheaper" they reduce a whole block only if a step looks up nearly all of its
-rows. The gradient is then about as large as those of the lookups, which are counted.
+tables do so, in fp32, if `Exchange.replica_gradients` is "whole". With "cheaper" they reduce a whole block only if a step looks up nearly
+all of its rows. The gradient is then about as large as those of the lookups, which are counted.
 """
 
 from __future__ import annotations

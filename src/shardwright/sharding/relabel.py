@@ -1,4 +1,4 @@
-"""Renumber the devices of a new plan so that they keep what they hold: equal devices are interchangeable, the bytes on them are not."""
+"""Renumber the devices of a new plan so that they keep the bytes they hold. Equal devices are interchangeable; their bytes are not."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from shardwright.task.task import Task
 
 
 def relabelled(plan: Plan, older: Plan) -> Plan:
-    """The plan on renumbered hosts, and devices of a host, so that the fewest bytes of an older plan move.
+    """The plan with its hosts, and the devices of each host, renumbered so that the fewest bytes of an older plan move.
 
     Args:
         plan: a plan of the older one's task, or of one with other tables or devices.
         older: the plan that runs now.
 
     Returns:
-        A plan that costs the same up to the order of row blocks on ranks; `plan` itself if devices differ, a constraint names some of them,
-        or nothing would be gained.
+        A plan that costs the same up to the order of row blocks on ranks; `plan` itself if devices differ, if a constraint names some of
+        them, or if renumbering saves no bytes.
     """
     task = plan.task
     fixed = any(task.constraints.of(table.name).devices is not None for table in task.tables)
@@ -56,9 +56,9 @@ def _kept(plan: Plan, carried: Carried) -> Floats:
 
 
 def _best_ranks(kept: Floats, per_host: int) -> Ints:
-    """The new rank of each device, so that hosts stay together and many bytes stay; ranks stay where nothing is gained.
+    """The new rank of each device: hosts stay together, and as many bytes as possible stay. Devices that save no bytes keep their ranks.
 
-    Hosts are matched by what each of their devices could keep at best, then the devices of matched hosts.
+    Hosts are matched first, by the most bytes that each of their devices could keep; then the devices of matched hosts.
     """
     hosts = len(kept) // per_host
     gains = kept.reshape(hosts, per_host, hosts, per_host)
@@ -69,7 +69,7 @@ def _best_ranks(kept: Floats, per_host: int) -> Ints:
 
 
 def _matched(gains: Floats) -> Ints:
-    """`(n,)` the column of each row of `(n, n)` gains that matches them best, one to one; a match of equals where nothing is gained."""
+    """`(n,)` columns of a best one-to-one match of the rows and columns of `(n, n)` gains; the identity if no match gains more."""
     count, largest = len(gains), float(gains.max())
     if largest <= 0:
         return np.arange(count)
@@ -79,7 +79,7 @@ def _matched(gains: Floats) -> Ints:
     )
     for places in (*pairs, *pairs.T):
         program.row(places, 1.0, low=1.0, high=1.0)
-    values = program.relaxed().values  # a vertex of the assignment polytope is whole
+    values = program.relaxed().values  # vertices of the assignment polytope are integral
     return np.arange(count) if values is None else values.reshape(count, count).argmax(axis=1)
 
 

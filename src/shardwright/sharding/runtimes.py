@@ -33,7 +33,7 @@ _LEAST_WIRE_BYTES = 2  # of a value or gradient that shardwright.runtime sends
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a table is sharded, in TorchRec's terms.
+    """The sharding of a table in TorchRec's terms.
 
     Attributes:
         kind: TorchRec's sharding type.
@@ -148,7 +148,10 @@ RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 
 
 def _not_of_torchrec(table: Table, device: str) -> tuple[str, ...]:
-    """Our sharding types that TorchRec does not run: of sequences, rows of hosts, and replicas on CPUs, whose dense kernel pools."""
+    """Our sharding types that TorchRec does not run.
+
+    For sequence tables: rows dealt to a host, and replicas on CPUs (its dense kernel pools).
+    """
     of_sequences = ("table_row_wise", "grid", *(("data_parallel",) if device == "cpu" else ()))
     return ("tiered", *(() if table.pooled else of_sequences))
 
@@ -171,9 +174,11 @@ def _shardwright_runs(plan: Plan) -> bool:
 
 
 def _not_of_shardwright(task: Task) -> str | None:
-    """Why `shardwright.runtime` trains no plan of the task, with the remedy; None if it trains some."""
+    """Why `shardwright.runtime` can train no plan of the task, with the remedy; None if it can."""
     if task.groups is not None:
-        return "sharding groups are kept alike by TorchRec's DMPCollection, not by shardwright.runtime: plan for runs_on 'torchrec'"
+        return (
+            "sharding groups need TorchRec's DMPCollection; shardwright.runtime has none: plan for runs_on 'torchrec'"
+        )
     for table in task.tables:
         if table.dtype == "int8":
             return f"table '{table.name}' has int8 weights; shardwright.runtime trains fp32 and fp16 ones: state one of these as its dtype"
@@ -198,7 +203,7 @@ def preferred_runtimes(
 
     Args:
         task: the task.
-        runs_on: one runtime, None for any blocks, or "auto". That prefers TorchRec, unless tiers are asked for, or `like` runs on
+        runs_on: one runtime, None for any blocks, or "auto", which prefers TorchRec unless tiers are asked for or `like` runs on
             `shardwright.runtime` only.
         like: a plan in use, whose runtime is preferred.
         tiers: whether tiers are asked for; a constraint that names them asks too.
@@ -218,7 +223,7 @@ def preferred_runtimes(
 
 
 def other_runtime(plan: Plan) -> Runtime:
-    """Return the runtime that a plan, which runs on TorchRec or on `shardwright.runtime`, was not made for."""
+    """Return the other one of TorchRec and `shardwright.runtime`."""
     return "shardwright" if "torchrec" in plan.runs_on else "torchrec"
 
 
@@ -255,7 +260,7 @@ def _limited(table: Table, limits: TableConstraint, runtime: Runtime, device: st
     allowed = tuple(kind for kind in limits.sharding_types or SHARDING_TYPES if kind not in barred)
     if not allowed:
         raise InfeasibleTask(
-            f"table '{table.name}' allows only {', '.join(limits.sharding_types or ())}, which torchrec does not run for it: allow "
+            f"table '{table.name}' allows only {', '.join(limits.sharding_types or ())}, which TorchRec does not run for it: allow "
             "another sharding type, or plan for runs_on 'shardwright'"
         )
     limits = replace(limits, sharding_types=allowed, equal_rows=True, equal_columns=True)
@@ -263,10 +268,10 @@ def _limited(table: Table, limits: TableConstraint, runtime: Runtime, device: st
 
 
 def on_their_sides(task: Task, start: Plan) -> Task:
-    """Return the task with each table of a plan kept replicated, or kept from replicas, as it is in the plan.
+    """Return the task with constraints that keep the plan's replicated tables replicated and all its other tables without replicas.
 
-    TorchRec trains replicas by the dense optimizer. A checkpoint's state of one optimizer is not loaded into the other, so a table that
-    crosses loses it. SGD has no state, and a single device no replicas; nothing changes then.
+    TorchRec trains replicas with the dense optimizer, and does not load one optimizer's state from a checkpoint into the other: a table
+    that changes sides loses its state. With SGD, which has no state, or on a single device the task is returned unchanged.
     """
     limits = {}
     if task.optimizer != "sgd" and task.topology.devices > 1:
@@ -286,7 +291,7 @@ def on_their_sides(task: Task, start: Plan) -> Task:
 
 
 def crossing(older: Plan, newer: Plan) -> list[str]:
-    """Return the tables that are replicated in one of two plans only, so that TorchRec loads no optimizer state for them."""
+    """Return the tables that are replicated in only one of two plans; TorchRec loads no optimizer state for them."""
     if newer.task.optimizer == "sgd":
         return []
     common = [name for name in newer.by_table if name in older.by_table]

@@ -31,7 +31,7 @@ class Shard:
 
     Attributes:
         table: name of the table.
-        rows: half-open range of rows, counted as `row_order` says.
+        rows: half-open range of rows, counted in `row_order`.
         columns: half-open range of columns.
         devices: ranks that hold the block, ascending; more than one means replicas.
         row_order: whether row ranges count ids ("id") or rows sorted hottest first ("hotness").
@@ -102,7 +102,7 @@ class Shard:
         return max(rows, 0) * max(columns, 0)
 
     def common(self, other: Shard) -> int:
-        """Elements that blocks of two plans, of the same table, are known to share: 0 if their rows are ordered or dealt differently."""
+        """Elements that two plans' blocks of one table are known to share: 0 if their rows are ordered or dealt differently."""
         if self.row_order != other.row_order or self.tier != other.tier or (self.tier and self.rows != other.rows):
             return 0
         return self.overlap(other)
@@ -151,15 +151,15 @@ def even_cuts(length: int, parts: int) -> list[int]:
 
 
 def equal_sizes(rows: int, count: int, *, as_torchrec: bool = True) -> list[tuple[int, int, int, int]]:
-    """How to cut rows into `count` equal blocks: rows and number of the larger blocks, then of the smaller ones.
+    """The cut of rows into `count` equal blocks: rows and number of the larger blocks, then of the smaller ones.
 
-    Blocks differ by one row at most. TorchRec's cut is another if `count` does not divide the rows: blocks of as many rows as the largest
-    must have, a last one with the rest, and empty ones.
+    Blocks differ by one row at most. If `count` does not divide the rows, TorchRec's cut differs: blocks of ceil(rows / count) rows, one
+    with the rest, and empty ones.
 
     Args:
         rows: rows of the table.
         count: number of blocks.
-        as_torchrec: whether TorchRec's cut is wanted too.
+        as_torchrec: whether to return TorchRec's cut too.
     """
     down, longer = divmod(rows, count)
     found = [(down + 1, longer, down, count - longer) if longer else (down, count, down, 0)]
@@ -196,7 +196,7 @@ class RowLayout:
         return cls(starts, parts, np.cumsum(parts) - parts, tuple(sorted(segment_of)))
 
     def locate(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Find the place of `(n,)` rows, given as ids or as ranks by hotness, as the shards' row order says.
+        """Find the place of `(n,)` rows, given as ids or as ranks by hotness, depending on the shards' row order.
 
         Returns:
             `(n,)` number of the row range in `ranges`, and `(n,)` row within that range.

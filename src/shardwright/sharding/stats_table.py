@@ -1,8 +1,8 @@
 """The table of statistics that TorchRec's planner logs (`EmbeddingStats`), read out of any log that holds it.
 
-A log prefixes lines with times and ranks, colours them, wraps them at a terminal's width, and holds other lines between and around. The
-table stands between two lines of `#`, and so does each of its lines between two of them; cells are three spaces apart. Releases
-since 2022 differ in their columns, which are found by name.
+A log may prefix lines with times and ranks, colour them, wrap them at a terminal's width, and mix in other lines. The table stands between
+two lines of `#`. Each of its lines begins and ends with `#`, and cells are three spaces apart. Releases since 2022 differ in their columns,
+which are found by name.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class LoggedTable:
     Attributes:
         name: path of the table's module and its name, with dots between.
         kind: the sharding type as TorchRec abbreviates it.
-        ranks: of the blocks, ascending, which is not the order of the blocks.
+        ranks: ranks of the blocks, sorted, so that their order is not that of the blocks.
         rows: the hash size.
         dim: the embedding dimension.
         block_dim: columns of a block, if the release prints them.
-        lookups: mean lookups by each bag of a sample, as many for all bags of the table, in samples of the step's batch. A feature has one
-            bag, or its number of poolings.
+        lookups: mean lookups of each bag of a sample, equal for all bags of the table, for samples of the step's batch. A feature has one
+            bag, or as many as its `num_poolings`.
         pooled: whether looked-up rows are summed.
         weighted: whether lookups have weights.
         kernel: the compute kernel.
         storage: bytes of device memory by TorchRec's estimate; None if the release does not print it.
-        line: where the row begins in the log, from 1.
+        line: line of the log in which the row begins, from 1.
     """
 
     name: str
@@ -80,15 +80,16 @@ class LoggedTable:
 
 @dataclass(frozen=True)
 class StatsTable:
-    """What one table of statistics says.
+    """The content of one table of statistics.
 
     Attributes:
-        line: where it begins in the log, from 1.
+        line: line of the log in which the table begins, from 1.
         tables: the embedding tables, in the order of the log.
         ranks: number of devices.
         batch_size: samples of each device in a step.
-        memory: bytes of a device that the planner may fill with tables, their input and the dense layers; None if not said.
-        card: bytes of a device before TorchRec's reservation; None if not said.
+        memory: bytes of a device that the planner may fill with tables, their input and the dense layers; None if the log does not print
+            it.
+        card: bytes of a device before TorchRec's reservation; None if the log does not print it.
         others: bytes of that memory for dense layers and inputs.
     """
 
@@ -103,7 +104,7 @@ class StatsTable:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of the table: what stands between its two `#`, and where."""
+    """A line of the table: the text between its two `#`, and its position in the log."""
 
     number: int
     text: str
@@ -126,7 +127,7 @@ def read_stats(text: str, where: str) -> list[StatsTable]:
         where: the log's path, for messages.
 
     Raises:
-        InvalidInput: there is none, or one that is cut off, garbled, or without a column that a plan needs.
+        InvalidInput: there is no table, or one is cut off, garbled, or lacks a column that a plan needs.
     """
     found: list[StatsTable] = []
     for lines in _between_frames(text):
@@ -289,7 +290,7 @@ def _ranks(text: str, line: int, where: str) -> tuple[int, ...]:
 
 
 def _ranks_above(lines: list[_Line]) -> int:
-    """Number of ranks that the summary above lists; 0 if there is none."""
+    """Number of ranks that the summary above the table lists; 0 if there is no summary."""
     head = next((index for index, line in enumerate(lines) if line.cells[0] == "Rank"), None)
     if head is None:
         return 0
@@ -298,10 +299,10 @@ def _ranks_above(lines: list[_Line]) -> int:
 
 
 def _checked(rows: list[LoggedTable], ranks: int, where: str) -> list[LoggedTable]:
-    """The rows. Of two tables of one name and different shapes, as logs with anonymous names have them, the second gets a number.
+    """The rows, with unique names: if two tables of different shapes share a name, as in anonymised logs, the second gets a number.
 
     Raises:
-        InvalidInput: a table stands twice, or lies on a rank that there is not.
+        InvalidInput: a table occurs twice, or lies on a rank that does not exist.
     """
     seen: dict[str, LoggedTable] = {}
     for row in rows:
@@ -324,7 +325,7 @@ def _checked(rows: list[LoggedTable], ranks: int, where: str) -> list[LoggedTabl
 
 
 def _in_batch(table: LoggedTable, batches: list[int], batch_size: int) -> LoggedTable:
-    """The table, with lookups counted in samples of the step's batch if its features have batches of their own."""
+    """The table, with lookups counted in samples of the step's batch if its features have separate batches."""
     if len(batches) != len(table.lookups) or set(batches) == {batch_size}:
         return table
     return replace(

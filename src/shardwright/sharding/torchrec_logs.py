@@ -1,7 +1,7 @@
 """The task and the plan of a table of statistics in a log of TorchRec: for a review of a plan that nobody saved.
 
-The log says neither links nor hosts nor statistics of accesses, nor which of a table's blocks lies on which of its ranks. What is assumed
-in their place is listed, and a task file or a topology replaces it.
+The log lacks links, hosts, access statistics, and which of a table's blocks lies on which of its ranks. `LoggedPlan.assumed` lists the
+assumptions made instead; a task file or a topology replaces them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _KINDS = {
 }
 _USUAL, _LARGER = "h100-8", ("h200-8", "b200-8", "gb300-nvl72")
 _PER_HOST = 8
-_ABOUT = 0.9  # of a card's memory as users state it, in GiB or in GB, is certainly there
-_TELLING = 100e6  # least bytes of a table whose storage tells the type of its weights
+_ABOUT = 0.9  # this share of a card's memory is there, whether users state it in GiB or in GB
+_TELLING = 100e6  # least bytes of a table whose storage shows the type of its weights
 _NO_LOOKUPS = 0.001  # the log rounds to three digits, and a table has lookups
 
 
@@ -45,7 +45,7 @@ class LoggedPlan:
     Attributes:
         plan: the plan of its task; not scored.
         document: the plan as `save_sharding_plan` writes it.
-        assumed: assumptions about what the log lacks, each in a few words.
+        assumed: assumptions that replace information missing from the log, each in a few words.
     """
 
     plan: Plan
@@ -59,7 +59,7 @@ def plan_of_stats(
     """Make the task and the plan of a table of statistics.
 
     Args:
-        stats: what the table says.
+        stats: the table's content.
         where: the log's path, for messages.
         task: the tables and the cluster; by default they are made from the log.
         topology: preset whose devices and links the cluster has, if it is made from the log.
@@ -79,11 +79,9 @@ def plan_of_stats(
     plan = plan_from_sharding_plan(document, made, where)
     plan, more = _with_room(plan)
     moved = [row.name for row in stats.tables if "uvm" in row.kernel or "key_value" in row.kernel]
-    off = (
-        (f"{len(moved)} tables with kernels that keep rows off the device count as if they lay on it",) if moved else ()
-    )
+    off = (f"{len(moved)} tables whose kernels keep rows off the device count as if they lay on it",) if moved else ()
     weights = f"{dtype} weights and optimizer {made.optimizer}"
-    return LoggedPlan(plan, document, (*assumed, *more, weights, "every row is looked up as often", _ORDER, *off))
+    return LoggedPlan(plan, document, (*assumed, *more, weights, "accesses are uniform over the rows", _ORDER, *off))
 
 
 _ORDER = "the blocks of a table lie on its ranks in ascending order"
@@ -110,7 +108,10 @@ def _table(row: LoggedTable, name: str, dtype: Dtype) -> Table:
 
 
 def _dtype(stats: StatsTable) -> Dtype:
-    """Type of the weights, by the storage of the largest table: it is little more than the weights, and small ones are rounded to MB."""
+    """Type of the weights, inferred from the storage of the largest table, which holds little besides weights.
+
+    The log rounds small tables to MB.
+    """
     known = [(row.rows * row.dim, row.storage) for row in stats.tables if row.storage]
     elements, storage = max(known, default=(0, 0.0))
     if storage < _TELLING:
@@ -139,7 +140,11 @@ def _card(preset: str) -> float:
 
 
 def _per_host(stats: StatsTable, usual: int) -> int:
-    """Devices of a host: as many as a table has that is spread over one host, or the most up to the usual number that divide the ranks."""
+    """Devices of a host.
+
+    This is the number of ranks of a table spread over one host; without such a table, the largest divisor of the ranks up to the usual
+    number.
+    """
     spread = [len(row.ranks) // _column_blocks(row) for row in stats.tables if row.kind in ("TWRW", "GS")]
     if spread and stats.ranks % max(spread) == 0:
         return max(spread)
@@ -147,7 +152,7 @@ def _per_host(stats: StatsTable, usual: int) -> int:
 
 
 def _with_room(plan: Plan) -> tuple[Plan, list[str]]:
-    """The plan, on devices with room for it by our account, and whether that needed more memory than the log's."""
+    """The plan, on devices with room for it by our memory account, and whether they need more memory than the log prints."""
     task = plan.task
     used = int(memory_account(task, plan.shards).total.max())
     if used <= min(task.topology.memory_bytes):
@@ -194,10 +199,10 @@ def _column_blocks(row: LoggedTable) -> int:
 
 
 def _blocks(row: LoggedTable, per_host: int, where: str) -> list[tuple[int, int, int, int, int]]:
-    """First row, rows, first column, columns and rank of each block, as TorchRec cuts: equal blocks, and the rest in the last.
+    """First row, rows, first column, columns and rank of each block, cut as TorchRec does: equal blocks, the last one with the rest.
 
     Raises:
-        InvalidInput: there are not as many ranks as blocks.
+        InvalidInput: the numbers of ranks and blocks differ.
     """
     ranks = row.ranks
     across = {"CW": len(ranks), "TWCW": len(ranks), "GS": _column_blocks(row)}.get(row.kind, 1)

@@ -63,7 +63,7 @@ def _equal_counts(table: Table, limits: TableConstraint, shards: int) -> list[in
 
 
 MOST_COLUMNS = 2048
-"""Most columns of a block in FBGEMM's kernels for GPUs, its `max_embedding_dim`. Those for CPUs take any number."""
+"""Most columns of a block in FBGEMM's GPU kernels (`max_embedding_dim`). Its CPU kernels take any number."""
 
 
 def most_columns(device: str) -> int | None:
@@ -72,7 +72,9 @@ def most_columns(device: str) -> int | None:
 
 
 def within_kernels(table: Table, limits: TableConstraint, device: str) -> TableConstraint:
-    """The limits of a table with that of FBGEMM's kernels: a wider table is cut into columns, several blocks on a device if need be.
+    """The limits of a table, narrowed to the widest block of FBGEMM's kernels.
+
+    A wider table is cut into columns; a device may hold several of its blocks.
 
     Args:
         table: the table.
@@ -143,11 +145,11 @@ class Dealt:
         ]
 
 
-_PLACES = 8  # hosts, or sets of hosts, that a table's dealt rows choose between: enough to balance, few enough for 1,000 devices
+_PLACES = 8  # hosts, or sets of hosts, to choose from for a table's dealt rows: enough to balance, few enough for 1,000 devices
 
 
 def some_hosts(hosts: Ints, wide: int, turn: int) -> list[Ints]:
-    """Sets of `wide` hosts: so many that together, tables that take turns can use all hosts."""
+    """Sets of `wide` hosts, enough that tables that take turns use all hosts together."""
     sets = min(_PLACES, -(-hosts.size // wide))
     return [np.sort(np.roll(hosts, -wide * (turn * sets + place))[:wide]) for place in range(sets)]
 
@@ -201,7 +203,7 @@ def dealt_ways(table: Table, limits: TableConstraint, topology: Topology, turn: 
 
 
 def column_units(table: Table, limits: TableConstraint) -> list[int]:
-    """Units of each column form of a table; one form of one unit if it may not be cut."""
+    """Units of columns in each possible form of a table; one form of one unit if the table may not be cut."""
     if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
         return [1]
     if limits.equal_columns:
@@ -212,7 +214,7 @@ def column_units(table: Table, limits: TableConstraint) -> list[int]:
 def row_block_devices(table: Table, limits: TableConstraint, topology: Topology, devices: Ints) -> Ints | None:
     """The devices for a table's equal row blocks: as many of `devices` as it may have blocks, the roomiest first.
 
-    If `devices` lie on several hosts, so do the blocks, however few they are: on one host they would be table_row_wise.
+    If `devices` lie on several hosts, so do the blocks, even if there are two: on one host they would be table_row_wise.
 
     Args:
         table: the table.
@@ -235,7 +237,7 @@ _FEWEST_ROWS = 64  # fewest rows of a row unit: blocks that differ by a row then
 
 
 def row_units(rows: int) -> int:
-    """How many parts row blocks are made of: 16, or 2 if blocks of a finer grid would differ too much by a row."""
+    """Number of parts from which row blocks are made: 16, or 2 if a difference of one row is too large a share of finer parts."""
     return ROW_UNITS if rows >= ROW_UNITS * _FEWEST_ROWS else 2
 
 
@@ -244,10 +246,10 @@ RowPlace: TypeAlias = Literal["anywhere", "several hosts", "one host"]
 
 
 def row_place(limits: TableConstraint, topology: Topology, devices: Ints) -> RowPlace | None:
-    """Where single row blocks may lie on different devices of `devices`, ascending; None if the table may not be cut so.
+    """Where single row blocks may lie on different devices of `devices`, ascending; None if the table may not be cut into row blocks.
 
-    Row blocks on one of several hosts are table_row_wise, all others row_wise. A table that may be both has its blocks anywhere, and so has
-    one whose devices leave no choice.
+    Row blocks on one of several hosts are table_row_wise, all others row_wise. If both types are allowed, or the devices leave no choice,
+    the blocks may lie anywhere.
     """
     if limits.equal_rows or limits.max_shards == 1 or devices.size < 2:
         return None
@@ -282,7 +284,7 @@ def _roomiest(topology: Topology, devices: Ints, count: int) -> Ints:
 
 
 def _as_torchrec(table: Table, topology: Topology, devices: Ints) -> bool:
-    """Whether blocks on these devices are as large as TorchRec's, which are on all devices of the cluster or of one host."""
+    """Whether blocks on these devices are as large as TorchRec's: on all devices of the cluster, or on all of one host."""
     first, last = int(devices[0]), int(devices[-1])
     parts = topology.devices_per_host if topology.host_of(first) == topology.host_of(last) else topology.devices
     return -(-table.rows // devices.size) <= -(-table.rows // parts)

@@ -33,8 +33,8 @@ class ShardWork:
         pooled: whether the rows of a sample are summed.
         access: how the lookups spread over the block's rows.
         dtype: type of the weights.
-        row_share: share that the block's rows are of the table's, or of the tier's, if they are drawn from all of its rows alike; else 1.
-            It tells a cost model what the block was cut from, and does not change the work.
+        row_share: rows of the block over those of the table, or of the tier, if the block's rows are drawn evenly from all of them; else 1.
+            It tells a cost model how large the uncut table was, and does not change the work.
         feature_shares: share of the lookups by each feature that looks up in the table; each feature has its own bags and outputs.
         weighted: whether every lookup has a weight.
     """
@@ -81,8 +81,8 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
 
     Each of r replicas serves `batch_size / r` samples. A row block gets the lookups that fall on its rows. The access profile gives their
     share if the rows are consecutive by hotness. The share is proportional to the number of rows if they are dealt out of a tier, or are
-    ids and hot ids lie scattered. If `Table.id_shares` gives the distribution of lookups over the ids, every block counts as the busiest
-    of its size: TorchRec puts the first block of every table on the first rank, so that busy blocks meet, and a step waits for the busiest
+    ids and hot ids lie scattered. If `Table.id_shares` gives the distribution of lookups over the ids, every block counts as the busiest of
+    its size: TorchRec puts the first block of every table on the first rank, so busy blocks meet there, and a step waits for the busiest
     device.
     """
     table = task.table_by_name[shard.table]
@@ -115,7 +115,7 @@ class ShardWorks:
     _known: dict[tuple[object, ...], ShardWork] = field(default_factory=dict, repr=False)
 
     def of(self, shard: Shard) -> ShardWork:
-        """Return what `shard_work` returns."""
+        """Return the shard's work, as `shard_work` does."""
         place = shard.rows if shard.row_order == "hotness" and shard.tier is None else None
         kind = (shard.table, shard.row_count, shard.dim, len(shard.devices), shard.tier, place)
         if kind not in self._known:
@@ -153,8 +153,8 @@ def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float, flo
 class Call(NamedTuple):
     """The properties that all shards of one fused call share.
 
-    A fused call has one number of samples and one weight type, and sums the bags of all its tables or of none. Without sums, all its
-    tables must have one dim as well (FBGEMM: "Mixed dimension tables only supported for pooling tables").
+    A fused call has one number of samples and one weight type. It sums the bags of all its tables or of none; without sums, all its tables
+    must have one dim (FBGEMM: "Mixed dimension tables only supported for pooling tables").
 
     Attributes:
         samples: bags of each feature.

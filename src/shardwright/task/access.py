@@ -1,4 +1,4 @@
-"""How the accesses of a table spread over its rows, sorted hottest first.
+"""The distribution of a table's accesses over its rows, sorted hottest first.
 
 An `AccessProfile` is the cumulative share of accesses in about 100 points; between two points the density is constant. For any batch and
 any range of rows it yields the expected distinct rows and the 17 reuse bins of the papers (see `REUSE_EDGES`).
@@ -97,7 +97,7 @@ def _legendre() -> tuple[Floats, Floats]:
 def _tail(k: int, mean: Floats) -> Floats:
     """Integral of the gamma density of shape k + 1 from each mean to infinity.
 
-    Below k it is computed as 1 minus the rest, which keeps small tails exact on both sides.
+    For means below k it is computed as 1 minus the integral up to the mean, which keeps small tails exact on both sides.
     """
     width = _REACH * math.sqrt(k)
     low, high = max(k - width, 0.0), k + width + _REACH**2 / 2  # the density leans to the right
@@ -304,7 +304,7 @@ class AccessProfile:
 
 
 def reuse_of_many(profiles: Sequence[AccessProfile], lookups: Sequence[float]) -> tuple[Floats, Floats]:
-    """Return what `AccessProfile.reuse` returns, for n profiles and their lookups; several times as fast.
+    """`AccessProfile.reuse` of n profiles, each with its number of lookups; several times as fast.
 
     Returns:
         `(n, 17)` expected distinct rows in each bin, and `(n, 17)` expected lookups that fall on them.

@@ -73,7 +73,7 @@ class TableConstraint:
 
     @property
     def as_torchrec(self) -> bool:
-        """Whether the blocks are those that TorchRec cuts."""
+        """Whether blocks must be cut as TorchRec cuts them."""
         return self.equal_rows and self.equal_columns
 
     def allows(self, sharding_type: str) -> bool:

@@ -53,11 +53,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class LinkErrors:
-    """How true the links of a collective are over one link class.
+    """Errors of a collective's fitted link speed, for one link class.
 
     Attributes:
-        held_out: mean relative error of times of sizes that the fit has not seen.
-        repeats: mean relative difference of a time measured twice; None without repeats.
+        held_out: mean relative error of the fit at sizes that it has not seen.
+        repeats: mean relative difference between two measurements of one time; None without repeats.
     """
 
     held_out: float
@@ -69,10 +69,10 @@ class MeasuredLinks:
     """Links of a cluster, as measured.
 
     Attributes:
-        cluster: where.
+        cluster: the cluster.
         links: latencies and bandwidths.
-        errors: how true they are, by collective and link class.
-        date: when, in ISO format.
+        errors: their errors, by collective and link class.
+        date: date of the measurement, in ISO format.
     """
 
     cluster: Cluster

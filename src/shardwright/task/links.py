@@ -1,4 +1,4 @@
-"""Known latencies and bandwidths of single collectives, and what TorchRec's modules take beside them."""
+"""Known latencies and bandwidths of single collectives, and the time of TorchRec's modules besides them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LinkSpeed:
     Attributes:
         latency_ms: fixed cost of the collective.
         bandwidth: bytes per second that a device sends; see `cost.collectives` for the bytes that count.
-        following_ms: fixed cost of a collective that follows another one at once; that of any other one if it is not known.
+        following_ms: fixed cost of a collective that follows another one at once; `latency_ms` if it is unknown.
     """
 
     latency_ms: float
@@ -40,7 +40,7 @@ class LinkSpeed:
 
 @dataclass(frozen=True)
 class ModuleTimes:
-    """What TorchRec's modules take in a step, on every device, beside collectives and the kernels of lookups: Python, sorting, copying.
+    """The time of TorchRec's modules in a step, on every device, besides collectives and lookup kernels: Python, sorting, copying.
 
     Attributes:
         pooled_ms: ms of an `EmbeddingBagCollection`.
@@ -62,7 +62,7 @@ _NO_MODULES = ModuleTimes()
 class Links:
     """Speeds by collective, each inside a host and between hosts; None if one was not measured.
 
-    A topology's own latencies and bandwidths apply to collectives that are missing here. `modules` is what comes on top of them.
+    A topology's own latencies and bandwidths apply to collectives that are missing here. `modules` are the times of TorchRec's modules.
     """
 
     all_to_all: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)

@@ -1,4 +1,4 @@
-"""Convert what callers and files say ("80 GB", "450 GB/s", "40M", "float16") to plain Python values and known names.
+"""Convert quantities and names that callers and files state ("80 GB", "450 GB/s", "40M", "float16") to plain Python values.
 
 Bools do not count as numbers: `rows=True` is a slip, not one row. A task keeps plain values only, so that files can hold them.
 """
@@ -165,7 +165,7 @@ def _count_in(value: object) -> Decimal | None:
 
 
 def known_name(value: object, known: Collection[str], also: Mapping[str, str] | None = None) -> str | None:
-    """Return the known name that a text spells, whatever its case and whether words are joined by "-", "_" or a blank.
+    """Return the known name that a text spells, in any case and with "-", "_" or a blank between words.
 
     Args:
         value: value from a caller.
@@ -244,7 +244,7 @@ def parse_bandwidth(value: object, field: str = "bandwidth") -> float:
 
 
 def check_unit(value: object, field: str, *, per_second: bool = False) -> None:
-    """Refuse a small number without a unit, as in "memory: 80": its writer hardly means bytes.
+    """Refuse a small number without a unit: "memory: 80" hardly means 80 bytes.
 
     Raises:
         InvalidInput: the value is a bare number below `LEAST_BARE`.

@@ -47,7 +47,8 @@ class Table:
         poolings: mean lookups per sample by each feature, made from `pooling`. A new `pooling` in `replace` scales those of all features,
             unless it is a list.
         weighted: whether every lookup has a weight, which travels with its id.
-        id_shares: share of the lookups of each of equally many consecutive ids; empty if hot ids lie scattered, or nobody knows.
+        id_shares: shares of the lookups that fall on equal ranges of consecutive ids; empty if hot ids lie scattered or the distribution is
+            unknown.
     """
 
     name: str
@@ -127,7 +128,7 @@ class Table:
         if not isinstance(self.access, AccessProfile):
             raise InvalidInput(
                 f"table '{self.name}': access is {reprlib.repr(self.access)}, must be an AccessProfile; "
-                "leave it away for uniform access, or pass AccessProfile.zipf(rows, exponent) or AccessProfile.from_counts(counts, rows)"
+                "leave it out for uniform access, or pass AccessProfile.zipf(rows, exponent) or AccessProfile.from_counts(counts, rows)"
             )
         if self.access is UNIFORM:
             object.__setattr__(self, "access", AccessProfile.uniform(self.rows))
@@ -151,7 +152,7 @@ class Table:
     def share_of_block(self, rows: int) -> float:
         """Share of the lookups that the busiest of the table's blocks of so many consecutive ids gets.
 
-        Without `id_shares` hot rows lie scattered, and it is the block's share of the rows; with them, it is never less.
+        Without `id_shares` hot rows lie scattered, so it is the block's share of the rows. With them it is never less.
         """
         part = rows / self.rows
         if not self.id_shares or part >= 1:
@@ -176,7 +177,7 @@ class Table:
 
 
 def shares_of_more_ids(shares: Sequence[float], ids: int, rows: int) -> tuple[float, ...]:
-    """Shares of the lookups, as `Table.id_shares`, in a table with more rows than there were ids; empty if ids share its rows."""
+    """`Table.id_shares` of a table with more rows than there were ids; empty if ids share rows."""
     if not shares or rows < ids:
         return ()
     edges = np.arange(len(shares) + 1) / len(shares)

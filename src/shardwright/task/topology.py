@@ -27,7 +27,7 @@ MAX_DEVICES = 65_536
 EMBEDDING_SHARE = 0.85
 """Part of a card's memory that presets give to embeddings; the rest is for dense layers, activations and the allocator."""
 ASSUMED = "10 GB/s are assumed"
-"""What a warning says where nobody states a bandwidth."""
+"""the end of the warning about an unknown bandwidth"""
 
 Memory: TypeAlias = int | str | Sequence[int | str]
 
@@ -45,7 +45,7 @@ class Topology:
         inter_bandwidth: bytes per second a device can send to other hosts.
         intra_latency_ms: fixed cost of a collective inside a host.
         inter_latency_ms: fixed cost of a collective between hosts. Bandwidths and latencies that are not given are those of the first
-            preset with such devices, or 10 GB/s, 0.02 and 0.05 ms if there is none; they are numbers afterwards.
+            preset with such devices, or 10 GB/s, 0.02 and 0.05 ms if there is none; after construction all are numbers.
         links: speeds of single collectives, as measured; None if the latencies and bandwidths above hold for all of them. Given as `Links`
             or as a mapping of collectives.
     """
@@ -91,7 +91,7 @@ class Topology:
         return f"<Topology: {devices}, {memory} each, {intra}/s inside a host{between}>"
 
     def _take_usual_links(self) -> None:
-        """Set the bandwidths and latencies that are not given, and warn of bandwidths that nobody knows and that plans depend on."""
+        """Set the bandwidths and latencies that are not given; warn if a bandwidth that plans depend on is unknown."""
         missing = [name for name in _LINK_FIELDS if getattr(self, name) is None]
         if not missing:
             return
@@ -209,10 +209,10 @@ def _preset(count: int, device: str, memory: float, *links: float) -> Topology:
 
 # Bandwidths are per device and direction. Published collectives (`benchmarks/published_links.py`) give all latencies, NVLink from A100s on,
 # and links between hosts from H100s on: all-to-alls inside hosts of H100s and GB300s (H200s and B200s have the same links) and on 16 GPUs
-# of two hosts; all-reduces elsewhere. Vendors state the other values of these. Memory is 85% of the card's: the rest is left to the dense
-# layers, activations and the allocator (TorchRec's default reservation is 15% too).
+# of two hosts; all-reduces elsewhere. All other values are the vendors'. Memory is 85% of the card's: the rest is left to the dense layers,
+# activations and the allocator (TorchRec's default reservation is 15% too).
 #
-# Of the later ones, with what is not said of them above:
+# Sources of the newer devices, as far as they differ from the above:
 # - GB200, GB300: the domain of 72 is a host. GB300s: an all-to-all of 64 (oracle-quickstart in that table) 667 GB/s, between two racks 24;
 #   GB200s have the same NVLink, and one 400 Gb NIC each, as H100s. Memory: 13.4 and 20 TB a rack (NVIDIA). Latency: as B200s.
 # - MI300X: 48 GB/s reach a peer over the one link of a pair (ROCm/rccl issue 1210), so 7 peers take 336. MI350X: 56 GB/s a pair as measured
@@ -296,7 +296,7 @@ class DenseTime:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What travels between ranks: types, batches under way, and how ranks exchange repeated rows and gradients of sequence tables.
+    """The exchange between ranks: types, pipeline, and handling of repeated rows and gradients of sequence tables.
 
     Attributes:
         deduplicate: "none": every looked-up row travels, as in TorchRec and in FlexShard's description. "device": a device asks
@@ -308,8 +308,8 @@ class Exchange:
         gradients: type of their gradients on the wire.
         pipeline: the training pipeline, by the batches whose ids a device holds at a time: "none" one, "sparse_dist" two as TorchRec's
             `TrainPipelineSparseDist`, "prefetch" three as its `PrefetchTrainPipelineSparseDist`.
-        conversion: what converts values and gradients to narrower types: "codec" kernels of their own, which take time, as for TorchRec's
-            `qcomm_codecs_registry`; "kernel" the lookup kernels themselves, as for its `output_dtype`.
+        conversion: the kernels that convert values and gradients to narrower types: "codec" separate ones, which take time, as for
+            TorchRec's `qcomm_codecs_registry`; "kernel" the lookup kernels themselves, as for its `output_dtype`.
         dense_ms: dense layers behind which data travel. A number stands for `DenseTime(ids=number)`: layers that need the values, as
             nearly all of a DLRM do.
     """
@@ -338,7 +338,7 @@ class Exchange:
 
     @property
     def batches(self) -> int:
-        """Batches whose ids a device holds at a time."""
+        """Number of batches whose ids a device holds at a time."""
         return _BATCHES[self.pipeline]
 
     @property

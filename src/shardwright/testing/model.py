@@ -1,4 +1,4 @@
-"""A cost model for tests: small, fixed, convex, with sound preferences."""
+"""A cost model for tests: small, fixed and convex, with plausible preferences."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ class Scatter:
 def draw_batch(work: ShardWork, rng: np.random.Generator, scatter: Scatter | None = None) -> Batch:
     """Draw a batch of lookups as `work` describes it.
 
-    Each feature has its share of `work.lookups`, rounded up or down at random so that the mean is kept. All bags of a feature of a pooled
-    table have the mean size, up to rounding. The bags of a sequence table have Poisson distributed sizes (given their sum). Rows are drawn
+    Each feature has its share of `work.lookups`, rounded up or down at random with the exact mean. All bags of a feature of a pooled table
+    have the mean size, up to rounding. The bags of a sequence table have Poisson distributed sizes (given their sum). Rows are drawn
     independently, by the inverse of the access profile. If the profile has fractions of rows (a random block of a table), the fractions
     that make up one whole row are drawn as that row.
 

@@ -173,7 +173,7 @@ def test_a_task_has_hosts_for_its_tables_and_is_never_written_over(cli, logs):
     task = Task.load("sub.yaml")
     assert task.topology.hosts == 2  # 442 GB, and half of the memory is to stay free
     Path("sub.yaml").write_text("mine")
-    assert "sub.yaml is there already, and stays as it is" in cli(*numbers).out
+    assert "sub.yaml exists already, and stays as it is" in cli(*numbers).out
     assert Path("sub.yaml").read_text() == "mine"
 
 

@@ -196,7 +196,7 @@ def test_where_none_can_be_started_again_it_is_said(worker: type[FakeWorker], mo
         measurer.visit(work_of(1.0))
         measurer.ready().close()
         monkeypatch.setattr(measuring, "Worker", refuse)
-        with pytest.raises(MeasurementFailed, match=r"3 attempts .* no device.* is kept"):
+        with pytest.raises(MeasurementFailed, match=r"3 attempts .* no device.* are kept"):
             measurer.visit(work_of(1.0))
     with Measurer("cpu", "embedding_bag", 2**20) as measurer, pytest.raises(MeasurementFailed, match="^no device$"):
         measurer.visit(work_of(1.0))

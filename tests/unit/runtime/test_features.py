@@ -55,7 +55,7 @@ def test_features_of_one_table_follow_each_other_behind_the_rows():
         ({"a": ["x"]}, "table 'a' serves 2 features and has 1 names"),
         ({"a": ["x", "x"]}, "feature 'x' is named twice"),
         ({"a": ["x", "b"]}, "feature 'b' is named twice"),
-        ({"a": ["x", "y"], "c": ["z"]}, "features are named for 'c', which is no table here"),
+        ({"a": ["x", "y"], "c": ["z"]}, "features are named for 'c', which is not a table of this module"),
     ],
 )
 def test_names_of_features_must_fit_the_tables(named, text):

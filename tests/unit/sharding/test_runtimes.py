@@ -98,7 +98,7 @@ def test_a_table_that_a_runtime_cannot_run_is_named_with_the_other():
         found = sw.plan(replace(TASK, constraints=limits), cost_model=MODEL, runs_on=runtime)
         assert found.sharding_type("sequence") == "column_wise"
     tiered = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("tiered",))})
-    with pytest.raises(InfeasibleTask, match="only tiered, which torchrec does not run.*'shardwright'"):
+    with pytest.raises(InfeasibleTask, match="only tiered, which TorchRec does not run.*'shardwright'"):
         sw.plan(replace(TASK, constraints=tiered), cost_model=MODEL, runs_on="torchrec")
 
 

@@ -51,7 +51,7 @@ def test_weight_bytes() -> None:
         ({"rows": np.float64(1000)}, "rows is np.float64(1000.0)"),
         (
             {"access": "uniform"},
-            "access is 'uniform', must be an AccessProfile; leave it away for uniform access, or pass",
+            "access is 'uniform', must be an AccessProfile; leave it out for uniform access, or pass",
         ),
         ({"access": None}, "access is None, must be an AccessProfile"),
         ({"id_shares": 0.5}, "table 't': id_shares is 0.5, must be a list of at most 1024 shares of the lookups"),

@@ -15,10 +15,10 @@ A load factor that the user names, in constraints or else in the sharder's `fuse
 replaces the profile's. If that miss rate is not convex, its lower convex hull counts. A table that may leave the devices for a
 key-value store leaves as a whole.
 
-Memory account: in device memory, a cached table takes c of its weights and optimizer state, and FBGEMM's notes: 4 bytes for each row and
-16 for each cached row. All weights and state lie in host memory. A cache is at least as large a part of its table as device memory is of
-host memory, so that whatever fits the devices fits the hosts. With `prefetch_pipeline`, rows of the next batch come while a step still
-needs its own: a cache holds at least the expected distinct rows of two batches.
+Memory account: in device memory, a cached table takes c of its weights and optimizer state, and FBGEMM's notes: 4 bytes for each row and 16
+for each cached row. All weights and state lie in host memory. A cache is at least as large a part of its table as device memory is of host
+memory, so that tables that fit the devices also fit the hosts. With `prefetch_pipeline`, rows of the next batch come while a step still
+needs its own: so a cache holds at least the expected distinct rows of two batches.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def expected_miss_rate(table: Table, load_factor: float) -> float:
 
 
 def demanded(problem: TorchRecProblem, *, whole: bool = False) -> dict[str, KernelChoice]:
-    """Kernels of the tables that may not lie in device memory. A cache has the least size unless the constraints name one.
+    """Kernels of the tables that may not lie in device memory. Caches have the least size unless the constraints name a size.
 
     Args:
         problem: the problem.
@@ -140,7 +140,7 @@ def cached_within(problem: TorchRecProblem, fill: float, *, whole: bool = False)
 
 
 def missed_rows(problem: TorchRecProblem, table: Table, share: float) -> float:
-    """Expected rows that all ranks together fetch in a step with a share of the table cached. The user's statistics go first."""
+    """Expected rows that all ranks together fetch in a step with a share of the table cached. The user's statistics take precedence."""
     known = _statistics(problem.places[table.name])
     if known is not None:
         return float(known.expected_lookups) * float(known.expected_miss_rate(min(share, 1.0)))
@@ -189,7 +189,7 @@ def least_cache(problem: TorchRecProblem) -> float:
 
 
 def _least_cache(problem: TorchRecProblem, name: str) -> float:
-    """Least load factor of a table's cache: that of all caches, and with a prefetching pipeline as much as two batches look up."""
+    """Least load factor of a table's cache: that of all caches; with a prefetching pipeline, at least the rows of two batches."""
     two_batches = _of_two_batches(problem, name) if problem.places[name].cache.prefetch_pipeline else 0.0
     return min(max(least_cache(problem), two_batches), _ALMOST_ALL)
 

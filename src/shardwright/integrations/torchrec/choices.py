@@ -1,4 +1,4 @@
-"""How TorchRec lets each table be sharded: the types and kernels that sharder and constraints leave, as limits of our tasks."""
+"""The sharding types and kernels that sharder and constraints allow for each table in TorchRec, as limits of our tasks."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ _RUNNABLE = (
 
 
 def variable_batches(constraints: Iterable[ParameterConstraints | None], batch_size: int) -> bool:
-    """Whether some feature has a batch size of its own. All features of a batch then come as a variable batch (TorchRec's VBE)."""
+    """Whether some feature has a separate batch size. All features of a batch then come as a variable batch (TorchRec's VBE)."""
     return any(size != batch_size for given in constraints if given for size in given.batch_sizes or ())
 
 
 def searched_types(table: ShardableTable, given: ParameterConstraints | None, types: Sequence[str]) -> tuple[str, ...]:
     """The sharding types that a search may choose for a table, among those that it may take.
 
-    TorchRec trains replicas by the model's dense optimizer, whatever optimizer the table names. A table that names one has replicas only
-    if its constraints name data_parallel, or nothing else is left.
+    TorchRec trains replicas with the model's dense optimizer, even if the table names another one. A table that names one has replicas only
+    if its constraints name data_parallel, or no other type is left.
     """
     asked = given is not None and _REPLICAS in (given.sharding_types or ())
     others = tuple(kind for kind in types if kind != _REPLICAS)
@@ -198,7 +198,7 @@ def limits_of(
         narrowest: fewest columns of a block; see `narrowest_columns`.
         widest: most columns of a block that the installed FBGEMM takes on GPUs; None for those of its newest release.
         host: the host that the table is pinned to if it must lie on one; see `hosts`.
-        bound: whether it must, being of a tower.
+        bound: whether it must lie on one host because it belongs to a tower.
 
     Raises:
         PlannerError: the table must lie on one host, and none of its types does; or it is wider than the kernels' blocks, and may not be
@@ -254,8 +254,8 @@ def needs_host(types: Sequence[str]) -> bool:
 def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]]) -> list[int]:
     """Fewest columns of a block, for each table of a module: `min_partition`, else 4.
 
-    All blocks of sequence tables must have one width (see `conversion`), so the largest demand counts for all of them. Their blocks are
-    at least a quarter of the dim, so that a rank with several blocks still holds few.
+    All blocks of sequence tables must have one width (see `conversion`), so the largest minimum counts for all of them. Their blocks are at
+    least a quarter of the dim, so that a rank with several blocks still holds few.
 
     Raises:
         InvalidInput: a `min_partition` is negative.
@@ -318,7 +318,7 @@ def _row_kinds(table: Table, types: Sequence[str], topology: Topology, *, alone:
 
 
 def _blocks_with_rows(rows: int, ranks: int) -> int:
-    """How many of TorchRec's row blocks have rows."""
+    """Number of TorchRec's row blocks that have rows."""
     return -(-rows // -(-rows // ranks))
 
 

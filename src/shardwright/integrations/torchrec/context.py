@@ -1,7 +1,7 @@
 """A planner's inputs, as TorchRec hashes them: the hash shows whether a saved plan is for the same inputs, whichever planner made it.
 
-The hash covers the search space of TorchRec's enumerator. Listing that space takes longer than finding a plan, so it is listed only
-when somebody reads it.
+The hash covers the search space of TorchRec's enumerator. Listing that space takes longer than finding a plan, so it is listed only on
+demand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_ORDERS = 240
 
 
 class EnumeratorOnDemand(Enumerator):
-    """An enumerator that lists the search space of the last planned model only when somebody reads it.
+    """An enumerator that lists the search space of the last planned model only on demand.
 
     Attributes:
         given: the enumerator that lists.
@@ -51,7 +51,9 @@ class EnumeratorOnDemand(Enumerator):
         return getattr(self.given, "last_stored_search_space", None)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "given" or name.startswith("__"):  # asked for while this object is copied or unpickled
+        if name == "given" or name.startswith(
+            "__"
+        ):  # this attribute is also looked up while the object is copied or unpickled
             raise AttributeError(name)
         return getattr(self.given, name)
 

@@ -41,7 +41,7 @@ _CUT_ALIKE = {
 
 
 def patterns_of(plan: Plan, problem: TorchRecProblem) -> dict[str, Pattern]:
-    """How each table is sharded, in TorchRec's terms.
+    """The sharding of each table in TorchRec's terms.
 
     Raises:
         InvalidPlan: TorchRec cannot run the blocks of a table, or its constraints forbid them; the message names the table.
@@ -124,7 +124,7 @@ def sharding_plan_of(
 def _in_fewer_types(
     patterns: Mapping[str, Pattern], problem: TorchRecProblem, kernels: Mapping[str, KernelChoice]
 ) -> dict[str, Pattern]:
-    """Tables of one column block under the types that their module has anyway, since every sharding type calls its own collectives."""
+    """Tables of one column block take a type that their module has already: every further type calls collectives of its own."""
     pooled = {name for name in patterns if problem.task.table_by_name[name].pooled}
     kinds = {(problem.places[name].path, pattern.kind) for name, pattern in patterns.items() if name in pooled}
     found = dict(patterns)
@@ -226,7 +226,7 @@ def _in_buckets(pattern: Pattern, place: TablePlace, buckets: int) -> Pattern:
 
 
 def cache_params_of(place: TablePlace, chosen: KernelChoice) -> CacheParams | None:
-    """The user's cache parameters, with the chosen load factor unless the kernel gets that one anyway, from them or from the sharder."""
+    """The user's cache parameters, with the chosen load factor unless the kernel already gets it from them or from the sharder."""
     given = deepcopy(place.given.cache_params) if place.given else None
     if chosen.load_factor in (None, place.cache.load_factor) or chosen.kernel not in CACHED:
         return given

@@ -87,8 +87,8 @@ def kernels_listed(
     found = {kind: tuple(one for one in some if (kind, one) in allowed) for kind, some in kernels.items()}
     if not any(found.values()):
         raise PlannerError(
-            f"table '{table.path}.{table.name}': the enumerator lists {sorted(allowed) or 'nothing'} for it, of which sharder and "
-            f"constraints allow nothing; they allow {dict(kernels)}: let the enumerator list one of these",
+            f"table '{table.path}.{table.name}': the enumerator lists {sorted(allowed) or 'nothing'} for it, but sharder and "
+            f"constraints allow none of these; they allow {dict(kernels)}: let the enumerator list one of those",
             PlannerErrorType.STRICT_CONSTRAINTS,
         )
     return {kind: some for kind, some in found.items() if some}

@@ -32,7 +32,7 @@ def logged(method: _Method) -> _Method:
 
 
 class PlannerEvents:
-    """Tell TorchRec's event handlers of one plan.
+    """Report one plan to TorchRec's event handlers.
 
     Args:
         planner_type: name of the planner's class.
@@ -78,7 +78,7 @@ class PlannerEvents:
             _tell(name, options)
 
     def failed(self, error_type: str, message: str, **figures: object) -> None:
-        """Log why there is no plan."""
+        """Log the reason for a failure to plan."""
         told = {"success": False, "error_type": error_type, "error_message": message}
         _tell("log_planning_result", **self._planner, **self._technique, **_text(told | figures))
 
@@ -94,7 +94,7 @@ def _text(fields: Mapping[str, object]) -> dict[str, str]:
 
 
 _LOGGER = logging.getLogger(__name__)
-_PROPOSALS = 2  # row of TorchRec's page that says how many proposals there were
+_PROPOSALS = 2  # row of TorchRec's page with the number of proposals
 
 
 @dataclass
@@ -114,7 +114,7 @@ class SearchStats(PlanDebugStats):
     gap: float | None = None
 
     def line(self) -> str:
-        """One line for people; empty if there is nothing to say."""
+        """One line for people; empty without a step."""
         if self.step_ms is None:
             return ""
         proven = "no bound" if self.gap is None else f"bound {self.bound_ms:.3f} ms, gap {self.gap:.1%}"
@@ -122,7 +122,7 @@ class SearchStats(PlanDebugStats):
 
 
 def log_replicas(plan: ShardingPlan, problem: TorchRecProblem) -> None:
-    """Log which tables are replicated: TorchRec trains them by the dense optimizer. It is a warning if one of them names another."""
+    """Log the replicated tables, which TorchRec trains with the dense optimizer; as a warning if one of them names another optimizer."""
     replicated = [
         place
         for place in problem.places.values()
@@ -152,7 +152,7 @@ class SearchPage(EmbeddingStats):
 
 
 def reservation_line(reservation: StorageReservation) -> str:
-    """Say how much of each device a reservation keeps. Errors show it, because too large a reservation may leave no plan."""
+    """The part of each device that a reservation keeps. Errors show it, because too large a reservation may leave no plan."""
     fixed, share = (getattr(reservation, name, None) for name in ("_hbm_reserved_bytes", "_percentage"))
     if fixed is not None:
         kept = f"{bytes_to_gb(fixed):.3g} GB per device"

@@ -1,8 +1,8 @@
 """Choose a host for each tower, and for each table that may only have column blocks inside one host.
 
 A sharded tower exchanges embeddings inside one host, so all of its tables lie there. TorchRec's planner places them together by
-`ShardingOption.dependency`. Outputs of a sharded `EmbeddingTowerCollection` come host by host, whatever the order of its towers: the
-hosts of its towers therefore ascend, so that outputs have the same order with and without sharding.
+`ShardingOption.dependency`. Outputs of a sharded `EmbeddingTowerCollection` come host by host, for any order of its towers: the hosts of
+its towers therefore ascend, so that outputs have the same order with and without sharding.
 
 Hosts are chosen before the search, and its bound holds for this choice.
 """
@@ -18,14 +18,14 @@ from shardwright.arrays import Floats
 from shardwright.task.table import Table
 from shardwright.task.topology import Topology
 
-_TOO_FULL = 100.0  # how much worse a host is that has too little room
+_TOO_FULL = 100.0  # penalty of a host that has too little room
 
 
 def chosen_hosts(tables: Sequence[Table], towers: Mapping[str, tuple[str, str]], topology: Topology) -> dict[str, int]:
     """A host for each table of some towers, one for all tables of a tower.
 
     The load of a host is the share of its memory that its towers fill, and their share of the values that all towers look up, as a multiple
-    of the mean. The sum of squares over the hosts is least for each module, those with the largest weights first.
+    of the mean. For each module, those with the largest weights first, the hosts with the least sum of squared loads are chosen.
 
     Args:
         tables: all tables, those of a module's first tower first.
@@ -66,7 +66,7 @@ def _looked_up(tables: Sequence[Table]) -> float:
 
 
 def _load(filled: Floats, busy: Floats, room: Floats | float) -> Floats:
-    """Loads of hosts; high where there is too little room."""
+    """Loads of hosts; high for a host with too little room."""
     full = filled / room
     loads: Floats = (busy + full) * np.where(full > 1, _TOO_FULL, 1.0)
     return loads

@@ -82,7 +82,10 @@ class SavedPlanLoader(PlanLoader):
 
 
 def _option(path: str, name: str, table: ParameterSharding) -> ShardingOption:
-    """The sharding option of a saved table. Modules and weights are empty stand-ins, because the planner only takes the choices."""
+    """The sharding option of a saved table.
+
+    Modules and weights are empty stand-ins, because the planner reads only the sharding choices.
+    """
     spec = table.sharding_spec
     extents = (
         [([0, 0], [0, 0], rank) for rank in table.ranks or []]
@@ -147,7 +150,7 @@ def _name_of(loader: PlanLoader) -> str:
 
 
 def _warn_of_idle(loader: PlanLoader, options: list[ShardingOption], ranks: int) -> None:
-    """Warn if the last ranks hold nothing: a plan without a context hash does not say for how many ranks it was made."""
+    """Warn if the last ranks hold nothing: a plan without a context hash does not state its number of ranks."""
     used = 1 + max((shard.rank or 0 for option in options for shard in option.shards), default=-1)
     if used < ranks:
         warnings.warn(

@@ -34,9 +34,9 @@ class ShardableTable:
         module: the module that holds it.
         sharder: the sharder of the module.
         pooled: whether the rows of a sample are pooled.
-        features: names of the features that look it up; empty if the module does not say.
-        weighted: whether the module says that its lookups have weights.
-        tower: the tower that the table is of; all tables of a tower lie on one host. None outside of towers.
+        features: names of the features that look it up; empty if the module does not state them.
+        weighted: whether the module states that its lookups have weights.
+        tower: the tower to which the table belongs; all tables of a tower lie on one host. None outside of towers.
     """
 
     path: str
@@ -158,7 +158,10 @@ def _optimizer_of(sharded: Any) -> str:
 
 
 def _stated(module: nn.Module, path: str) -> dict[str, tuple[tuple[str, ...], bool, str | None]]:
-    """Features, weights and tower by table, as far as the module says; towers have the names that TorchRec's enumerator gives them."""
+    """Features, weights and tower by table, as far as the module states them.
+
+    Towers have the names that TorchRec's enumerator gives them.
+    """
     parts: list[tuple[str | None, Any]] = [(None, module)]
     if isinstance(module, EmbeddingTower):
         parts = [(path, module.embedding)]

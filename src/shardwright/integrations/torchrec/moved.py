@@ -27,12 +27,12 @@ from shardwright.task.table import row_bytes
 
 @dataclass(frozen=True)
 class Moved:
-    """What a sharding plan keeps off device memory, on all ranks together.
+    """The parts of tables that a sharding plan keeps off device memory, on all ranks together.
 
     Attributes:
         kernels: compute kernel of each table off device memory, by the table's name in the problem.
         host_bytes: weights and optimizer state in host memory.
-        ssd_bytes: the same on SSD. Rows of virtual tables count in neither: they come into being when they are looked up.
+        ssd_bytes: the same on SSD. Rows of virtual tables count in neither: they are created at their first lookup.
         cache_bytes: bytes of their caches in device memory.
         fetched_bytes: expected bytes of the rows that a step fetches from host memory and SSD.
         fetch_ms: expected ms that the slowest rank spends fetching in a step, at the bandwidths that the topology states.
@@ -57,7 +57,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a shard keeps off device memory.
+    """The part of a shard off device memory.
 
     Attributes:
         host: bytes in host memory.
@@ -75,7 +75,7 @@ class Kept:
 
 
 def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, rows: int, columns: int) -> Kept:
-    """What a shard keeps off device memory, for a table whose kernel keeps rows there.
+    """The part of a shard off device memory, for a table whose kernel keeps rows there.
 
     Args:
         problem: the problem.

@@ -61,7 +61,7 @@ def bandwidth_of(kernel: str, topology: TorchRecTopology) -> float:
 
 
 def store_cache_bytes(place: TablePlace) -> int:
-    """Bytes of device memory that each shard of a table takes as cache of a key-value store, however large the shard is."""
+    """Bytes of device memory that each shard of a table takes as cache of a key-value store; the same for shards of any size."""
     params, fused = place.given.key_value_params if place.given else None, place.found.fused
     megabytes = (params.max_l1_cache_size if params else None) or fused.get("max_l1_cache_size") or 0
     share, tensor = float(fused.get("cache_load_factor", KV_CACHING_RATIO)), place.found.tensor
@@ -91,8 +91,8 @@ def possible_kernels(
 ) -> dict[str, tuple[str, ...]]:
     """The kernels of each sharding type that this topology and the table's buckets allow.
 
-    `key_value` needs an SSD. Virtual tables find their buckets by rank and world size, so they are row-wise if they may be. They are
-    chosen only if a table may have no other kernel. Row blocks on one host must be whole buckets.
+    `key_value` needs an SSD. Virtual tables find their buckets by rank and world size, so they are row-wise if their types allow it. They
+    are chosen only if the table may have no other kernel. Row blocks on one host must be whole buckets.
 
     Raises:
         PlannerError: no kernel is left, or there are fewer buckets than ranks.

@@ -1,4 +1,4 @@
-"""TorchRec's sharding plans as JSON files, with caches and key-value stores. TorchRec itself only writes them for people to read."""
+"""TorchRec's sharding plans as JSON files, with caches and key-value stores. TorchRec itself writes plans only as text for people."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def load_saved_plan(path: str | Path) -> SavedPlan:
 
 def _module_from_file(tables: object, place: Place) -> EmbeddingModuleShardingPlan:
     if not isinstance(tables, dict):
-        raise InvalidInput(f"{place}: must map names of tables to how they are sharded")
+        raise InvalidInput(f"{place}: must map names of tables to their sharding")
     found = {name: (convert(table, _TableFile, place.at(name)), place.at(name)) for name, table in tables.items()}
     return EmbeddingModuleShardingPlan({name: _table_from_file(table, at) for name, (table, at) in found.items()})
 

@@ -97,15 +97,15 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     Args:
         topology: devices, their storage and bandwidths; by default those of the process group.
         batch_size: samples of a step on each rank; the enumerator's if it has one, 512 with a warning if neither is given.
-        enumerator: its constraints, batch size and pipeline count as for TorchRec's planner, its constraints before those given here. An
-            enumerator of a class of your own is asked which sharding types and kernels each table may have. Handed to `stats`; lists the
-            search space that the hash of the inputs covers, when the hash is asked for.
+        enumerator: its constraints, batch size and pipeline count as for TorchRec's planner, its constraints before those given here. The
+            planner asks an enumerator of your own class for the sharding types and kernels of each table. It is passed to `stats`, and
+            lists the search space for the hash of the inputs on demand.
         storage_reservation: reserves storage for the rest of the model; by default TorchRec's heuristic reservation with 15%.
         proposer: has no effect.
         partitioner: has no effect.
         performance_model: has no effect; see `cost_model`.
-        stats: logs plans and failures to plan, with a `SearchStats` as `debug_stats`; by default TorchRec's page with bound and gap, and
-            no page for more than 256 devices, since writing it would take longer than finding a plan.
+        stats: logs plans and failures to plan, with a `SearchStats` as `debug_stats`; by default TorchRec's page with bound and gap; no
+            page for more than 256 devices, since writing it would take longer than the search.
         constraints: constraints by name of the parameter.
         debug: passed to `stats`.
         callbacks: each gets the chosen sharding options and returns those to use.
@@ -165,7 +165,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         _check_time("time_limit", time_limit)
         _check_time("timeout_seconds", timeout_seconds)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # about the default reservation, which nobody chose
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # about the default reservation, which the user did not choose
             super().__init__(
                 topology,
                 batch_size,
@@ -181,7 +183,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         warn_of_multipliers(self._topology)
         self._said = Said.by(
             enumerator, constraints, batch_size
-        )  # hash and reservation are of what the planner itself is told
+        )  # hash and reservation cover the planner's own arguments
         if stats is None:
             self._stats: list[Stats] = [SearchPage()] if self._topology.world_size <= _MOST_LOGGED else []
         self._enumerator = EnumeratorOnDemand(
@@ -281,7 +283,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     def review(
         self, module: nn.Module, sharders: List[Sharder] | None = None, sharding_plan: ShardingPlan | None = None
     ) -> tuple[Review, ShardingPlan]:
-        """Say how good the sharding of a model is: its predicted step, that of the best plan found, and the proven bound.
+        """Rate the sharding of a model: its predicted step, that of the best plan found, and the proven bound.
 
         Args:
             module: a sharded model (`DistributedModelParallel`), which stays as it is; or a model that is not sharded, with a plan.
@@ -480,7 +482,7 @@ def _check_time(name: str, seconds: float | None) -> None:
 
 @contextmanager
 def _as_planner_error() -> Iterator[None]:
-    """Tell of constraints that break a rule by TorchRec's type of error."""
+    """Report constraints that break a rule with TorchRec's type of error."""
     try:
         yield
     except InvalidInput as error:

@@ -114,7 +114,8 @@ class TorchRecProblem:
     """A model to shard, as a task, and the way back to TorchRec.
 
     Attributes:
-        task: tables under unique names; memory is what the storage reservation leaves, and the batch size counts all ranks together.
+        task: tables under unique names; memory is the rest that the storage reservation leaves, and the batch size is that of all ranks
+            together.
         places: place in the model of each table of the task, in the task's order.
         topology: TorchRec's topology as given.
         reserved: TorchRec's topology with the storage left for embeddings.
@@ -250,7 +251,7 @@ def warn_of_unknown(
 
 
 def warn_without_optimizer(found: Sequence[ShardableTable]) -> None:
-    """Warn once if no table names the optimizer that trains it, because its state then counts nothing."""
+    """Warn once if no table names the optimizer that trains it, because its state then counts 0 bytes."""
     if not any(table.quantised or table.optimizer for table in found):
         warnings.warn(
             "no table names an embedding optimizer, so plans leave no room for its state: call apply_optimizer_in_backward before "
@@ -295,7 +296,7 @@ def _limits(
 
 
 def _unit(table: ShardableTable, kernels: Mapping[str, tuple[str, ...]], buckets: int | None) -> int:
-    """Parameter rows per planned row: a bucket's for virtual tables, which may have 2**50 rows, most never coming into being."""
+    """Parameter rows per planned row: a bucket's for virtual tables, which may have 2**50 rows, most of them never created."""
     rows, virtual = int(table.tensor.shape[0]), all(kernel in VIRTUAL for some in kernels.values() for kernel in some)
     return rows // buckets if virtual and buckets is not None and table.tensor.numel() > MAX_ELEMENTS else 1
 
@@ -332,7 +333,7 @@ def exchange_of(
 
 
 def _codec_types(table: ShardableTable) -> tuple[WireType, WireType] | None:
-    """Types of values and of gradients; None without codecs. Those of reduce-scatters are alike but for fp8, which sums do not take."""
+    """Types of values and of gradients; None without codecs. Reduce-scatters use the same types except fp8, which cannot be summed."""
     operation = CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL if table.pooled else CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL
     codecs = (getattr(table.sharder, "qcomm_codecs_registry", None) or {}).get(operation.name)
     if codecs is None:

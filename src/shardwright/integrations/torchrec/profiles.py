@@ -78,8 +78,8 @@ def statistics_of(
 ) -> tuple[list[float], AccessProfile]:
     """Lookups of a table per sample of the step's batch by each bag of a sample, and how all of them spread over its rows.
 
-    Pooling factors in constraints go before those of profiles. The bags a sample of a feature are its number of poolings × its own batch
-    size / the step's batch size. If these are no whole numbers, the bags of all features together are rounded up, and get equal lookups.
+    Pooling factors in constraints take precedence over those of profiles. A feature has number of poolings × its batch size / the step's
+    batch size bags a sample. If that is not a whole number, the bags of all features together are rounded up and get equal lookups.
 
     Raises:
         InvalidInput: constraints do not have one number for each feature, or one that is no number.
@@ -102,7 +102,7 @@ def statistics_of(
 
 
 def check_numbers(constraints: Mapping[str, ParameterConstraints] | None, names: Collection[str]) -> None:
-    """Check that what constraints say of tables' lookups are numbers, before anybody reckons with them.
+    """Check the numbers in constraints on tables' lookups before they are used.
 
     Args:
         constraints: constraints by name of the parameter.
@@ -118,7 +118,7 @@ def check_numbers(constraints: Mapping[str, ParameterConstraints] | None, names:
 
 
 def id_shares_of(name: str, rows: int, features: Sequence[str], known: Mapping[str, Table]) -> tuple[float, ...]:
-    """How the lookups of a table lie over its ids, by all of its features together; empty if that is unknown for one of them."""
+    """Distribution of a table's lookups over its ids, for all of its features together; empty if it is unknown for one of them."""
     profiles = [profile for profile in _matched(name, features, known) if profile is not None]
     found = [shares_of_more_ids(profile.id_shares, profile.rows, rows) for profile in profiles]
     if len(found) < len(_matched(name, features, known)) or len({len(shares) for shares in found}) > 1:
@@ -186,7 +186,7 @@ def _matched(name: str, features: Sequence[str], known: Mapping[str, Table]) -> 
 
 
 def _factors(name: str, features: Sequence[str], known: Mapping[str, Table]) -> list[float]:
-    """The pooling factor of each feature by its profile; that of a profile with the table's name is shared out."""
+    """The pooling factor of each feature by its profile; a profile with the table's name shares its factor out to the features."""
     matched = _matched(name, features, known)
     if len(matched) == len(features) > 1 or matched[0] is None:
         return [profile.pooling if profile else POOLING_FACTOR for profile in matched]

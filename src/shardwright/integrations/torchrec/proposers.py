@@ -1,7 +1,7 @@
 """A proposer for TorchRec's planner: dynamic programming over the memory of all devices together, as in TorchEasyRec.
 
-Written anew after `DynamicProgrammingProposer` in `tzrec/utils/plan_util.py` of alibaba/TorchEasyRec. On 200 sets of synthetic options
-both made the same proposals. TorchRec's class of that name does so in plain Python, and also proposes shards that no device holds. Host
+Written anew after `DynamicProgrammingProposer` in `tzrec/utils/plan_util.py` of alibaba/TorchEasyRec. On 200 sets of synthetic options both
+made the same proposals. TorchRec's class of that name does the same in plain Python, and also proposes shards that fit no device. Host
 memory is ignored, because no task here has tables there.
 """
 
@@ -79,7 +79,7 @@ def _bytes(storage: Storage) -> int:
 
 
 def cheapest_by_memory(tables: Sequence[Options], memory: float, bins: int) -> list[list[int]]:
-    """For each bin of memory the option of every table by which all together cost least, most memory first.
+    """For each bin of memory, the options of all tables with the least total cost, most memory first.
 
     A bin keeps the exact bytes of its cheapest choice, so that rounding does not add up.
 

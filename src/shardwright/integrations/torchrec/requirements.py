@@ -1,4 +1,4 @@
-"""Check that TorchRec and FBGEMM are installed, and that their versions go together with torch's."""
+"""Check that TorchRec and FBGEMM are installed, and that their versions match torch's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from shardwright.errors import MissingDependency
 
 MATCHED = {"2.13": "1.8", "2.12": "1.7", "2.11": "1.6"}
-"""Release of FBGEMM and of TorchRec that goes with each release of torch."""
+"""Releases of FBGEMM and of TorchRec that match each release of torch."""
 
 _FBGEMM = ("fbgemm-gpu", "fbgemm-gpu-cpu", "fbgemm-gpu-genai")
 
 
 def require_torchrec() -> None:
-    """Check that torch, FBGEMM and TorchRec are installed in versions that go together, without importing them.
+    """Check that torch, FBGEMM and TorchRec are installed in matching versions, without importing them.
 
     Raises:
         MissingDependency: one is missing, or the versions do not match; the message has the install command.
@@ -29,13 +29,13 @@ def require_torchrec() -> None:
 
 
 def check_versions(release_of: Callable[[str], str | None]) -> None:
-    """Check that the releases of torch, FBGEMM and TorchRec go together.
+    """Check that the releases of torch, FBGEMM and TorchRec match.
 
     Args:
         release_of: returns the release of a distribution, such as "2.13"; None if it is unknown.
 
     Raises:
-        MissingDependency: the releases do not go together.
+        MissingDependency: the releases do not match.
     """
     torch, torchrec = release_of("torch"), release_of("torchrec")
     fbgemm = next(filter(None, map(release_of, _FBGEMM)), None)

@@ -27,7 +27,7 @@ from shardwright.task.topology import Topology
 
 PROGRAM = "shardwright.integrations.torchrec.strategy"
 _START_S = 30.0  # to import torch and TorchRec on a busy machine
-_INSTALL = "install it as the README says ('Installing': TorchRec goes without its own dependencies)"
+_INSTALL = "install it as described in the README ('Installing': TorchRec without its own dependencies)"
 
 SHARDING_TYPES = {
     "data_parallel": "data_parallel",
@@ -46,7 +46,8 @@ _ON_CPU = {
     "sequence": ("table_wise", "column_wise", "row_wise"),
 }
 _ON_GPU = {"pooled": tuple(SHARDING_TYPES), "sequence": ("data_parallel", "table_wise", "column_wise", "row_wise")}
-"""What TorchRec's sharders offer its planner; sequence tables on CPUs lack data_parallel, since FBGEMM would sum their rows."""
+"""The sharding types that TorchRec's sharders offer its planner; sequence tables on CPUs lack data_parallel, since FBGEMM would sum their
+rows."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class TorchRec:
 
     Attributes:
         statistics: whether the planner gets the pooling factors; without them it assumes 1 for each, as most users run it.
-        proposer: what proposes sharding types for all tables: TorchRec's defaults, or dynamic programming as in TorchEasyRec.
-        time_limit_s: seconds after which the planner ends if the search has no deadline; the best plan so far counts. From some 200
-            tables on 16 devices on, the planner takes minutes.
+        proposer: the proposer of sharding types for all tables: TorchRec's defaults, or dynamic programming as in TorchEasyRec.
+        time_limit_s: seconds after which the planner ends if the search has no deadline, with its best plan so far. With 200 tables on 16
+            devices or more, it takes minutes.
         name: name of the strategy.
     """
 
@@ -156,7 +157,7 @@ def why_not_expressible(task: Task) -> str | None:
             allowed = ", ".join(limits.sharding_types or ("any type",))
             shards = f" in at most {limits.max_shards} shards" if limits.max_shards is not None else ""
             kind, device = "pooled" if table.pooled else "sequence", compute_device(task.topology)
-            return f"table '{table.name}' allows {allowed}{shards}; TorchRec's planner offers none of it for a {kind} table on {device}"
+            return f"table '{table.name}' allows {allowed}{shards}; TorchRec's planner offers none of these for a {kind} table on {device}"
     return None
 
 

@@ -1,9 +1,9 @@
 """From a problem to a sharding plan: move tables to host memory if device memory is short, then search.
 
-The searched task may differ from the problem's. A table whose cache holds c rows enters the search with its c hottest rows. Each
-expected miss counts as several lookups: the ratio of device memory's speed to that of the link to the host or SSD, at most 64. Beyond 64
-the same devices stay busiest, and the ids of so many lookups would fill them. A search knows only the cached rows, so the time that
-sharding groups take to synchronise tables in host memory is added afterwards.
+The searched task may differ from the problem's. A table whose cache holds c rows enters the search with its c hottest rows. Each expected
+miss counts as several lookups: the ratio of device memory's speed to that of the link to the host or SSD, at most 64. A larger factor would
+leave the same devices busiest, but fill them with ids. A search knows only the cached rows, so the time that sharding groups take to
+synchronise tables in host memory is added afterwards.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *
     Args:
         problem: the problem.
         choices: kernels of the tables that do not lie in device memory.
-        spread: let tables off the devices take the same share of device memory as of the host's memory or of the SSD, so that whatever
-            fits the devices fits there.
+        spread: let tables off the devices take the same share of device memory as of the host's memory or of the SSD, so that tables that
+            fit the devices fit there.
     """
     task = problem.task
     if not choices:
@@ -171,7 +171,7 @@ _FILLS = (0.95, 0.85, 0.7, 0.5, 0.0)
 
 @dataclass(frozen=True)
 class Search:
-    """How plans are found.
+    """Settings of the search for plans.
 
     Attributes:
         strategy: a strategy or its name.
@@ -226,7 +226,7 @@ class Search:
 
 
 def _kernels_to_try(problem: TorchRecProblem) -> Iterator[dict[str, KernelChoice]]:
-    """Kernel choices in the order to try: first as few tables in host memory as demanded, if that can fit; then more and more.
+    """Kernel choices in the order to try: first only the tables that must lie in host memory, if the rest can fit; then more and more.
 
     Then the same again with each table of a key-value store whole, because each of its shards takes a cache.
     """
@@ -260,7 +260,10 @@ def _check_room(plan: ShardingPlan, problem: TorchRecProblem) -> None:
 
 
 def _no_plan(problem: TorchRecProblem, binding: InfeasibleTask | None) -> PlannerError:
-    """TorchRec's error with its type: storage if the tables need more than there is, or nobody narrowed their choice; else constraints."""
+    """TorchRec's error with its type: storage if the tables need more than the ranks have, or if the user did not narrow their choice.
+
+    In all other cases it is constraints.
+    """
     task, needs, room = problem.task, _needs(problem), _room(problem)
     short = [tier for tier, has in room.items() if needs[tier] > has]
     held, has = needs["device"] + needs["ddr"] + needs["either"], room["device"] + room["ddr"]
@@ -294,7 +297,10 @@ def _room(problem: TorchRecProblem) -> dict[str, int]:
 
 
 def _needs(problem: TorchRecProblem) -> dict[str, int]:
-    """Fewest bytes that the tables need where they must lie, and of those that may lie on devices or hosts; virtual tables need none."""
+    """Fewest bytes of the tables that must lie on devices, hosts or SSDs, and of those that may lie on devices or hosts.
+
+    Virtual tables need none.
+    """
     task, forced, needs = problem.task, demanded(problem), {"device": 0, "ddr": 0, "ssd": 0, "either": 0}
     for table in task.tables:
         place, kernel = problem.places[table.name], forced[table.name].kernel if table.name in forced else None

@@ -21,7 +21,7 @@ from shardwright.task.sharding_groups import ShardingGroups
 GroupSizeChoice: TypeAlias = int | Literal["auto"] | None
 Planned: TypeAlias = tuple[ShardingPlan, Plan | None]
 
-_LOADED = "its plan was not searched for"
+_LOADED = "it was loaded, not searched"
 
 
 def group_candidates(
@@ -119,7 +119,7 @@ def best_size(
 
 
 def dmp_arguments(groups: ShardingGroups) -> dict[str, Any]:
-    """The arguments that tell `DMPCollection` about the groups that a plan is for."""
+    """The arguments with which `DMPCollection` makes the groups of a plan."""
     return {
         "world_size": groups.devices,
         "sharding_group_size": groups.size,

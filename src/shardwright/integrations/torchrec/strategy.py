@@ -46,7 +46,7 @@ def torchrec_plan(
 ) -> Plan:
     """Plan a task with TorchRec's `EmbeddingShardingPlanner`.
 
-    TorchRec counts memory differently from our account. If its plan exceeds our account, it is asked again with that much less memory.
+    TorchRec counts memory differently from our account. If its plan exceeds our account, it plans again with that much less memory.
 
     Args:
         task: the task; all its memory is for embeddings, without a reservation.

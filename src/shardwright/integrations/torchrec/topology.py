@@ -31,7 +31,7 @@ _SAME = 0.01  # bandwidths that differ by less (relatively) are of one GPU
 
 @dataclass(frozen=True)
 class KnownLinks:
-    """What TorchRec's topology lacks.
+    """Properties of links that TorchRec's topology lacks.
 
     Attributes:
         links: speeds of single collectives; None for those that TorchRec's topology states.
@@ -45,7 +45,7 @@ class KnownLinks:
     def of(
         cls, links: Links | str | Path | None, latencies_ms: tuple[float, float] | None, given: TorchRecTopology
     ) -> KnownLinks:
-        """What a user states: links or a file of `shardwright calibrate --links`, and latencies.
+        """Links that a user states, or a file of `shardwright calibrate --links`, and latencies.
 
         Raises:
             InvalidInput: the file cannot be read, or is of another cluster.
@@ -105,8 +105,8 @@ def warn_of_multipliers(given: TorchRecTopology) -> None:
     changed = [f"{name} {getattr(given, name):g}" for name, value in usual.items() if getattr(given, name) != value]
     if changed:
         warnings.warn(
-            f"topology: {', '.join(changed)}: used by TorchRec's estimates alone, without effect on Shardwright's cost model, which knows "
-            "backward passes, weights and blocks by itself; give a measured one as cost_model",
+            f"topology: {', '.join(changed)}: used by TorchRec's estimates alone, without effect on Shardwright's cost model, which prices "
+            "backward passes, weights and blocks itself; pass a measured one as cost_model",
             stacklevel=3,
         )
 
@@ -122,9 +122,9 @@ def _speeds(
 ) -> tuple[LinkSpeed | None, LinkSpeed | None]:
     """Known speeds of a collective, else those by TorchRec's bandwidths by collective; None if the topology's own count.
 
-    `BasicCommsBandwidths` knows intra_host_bw and inter_host_bw alone, which the topology has. Other classes are asked. TorchRec divides
-    a rank's whole buffer by a bandwidth. Over several hosts, the devices of a host share what all but all-to-alls send to other hosts, so
-    each needs only its part of the bandwidth.
+    `BasicCommsBandwidths` knows intra_host_bw and inter_host_bw alone, which the topology has. Other classes give bandwidths by collective.
+    TorchRec divides a rank's whole buffer by a bandwidth. In all collectives but all-to-alls, the devices of a host share the bytes to
+    other hosts, so each needs only its part of the bandwidth.
     """
     asked: list[LinkSpeed | None] = [None, None]
     bandwidths = given.comms_bandwidths

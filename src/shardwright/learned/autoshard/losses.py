@@ -110,7 +110,7 @@ def policy_loss(
 def cost_loss(network: AutoShardNetwork, shards: ShardBatch, method: Method = "shardwright") -> Tensor:
     """Mean squared relative error of predicted costs; sets that cost next to nothing need not be exact.
 
-    The paper squares the error in ms. That prices cheap tables badly, although they are placed last and level the devices.
+    The paper squares the error in ms. That makes errors on cheap tables large, although these are placed last to even out the devices.
     """
     true_s = shards.cost_s / network.cost_scale
     error_s = shards.predicted(network) - true_s

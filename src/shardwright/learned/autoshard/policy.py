@@ -177,7 +177,7 @@ def decode(
         weights: the policy.
         order: `(n,)` units in the order of placement.
         noise: `(n, d)` noise to add to the logits of each unit.
-        logits: `(n, d)` array to fill with the logits of each unit; minus infinity where the unit may not go.
+        logits: `(n, d)` array to fill with the logits of each unit; minus infinity for devices that may not take the unit.
 
     Returns:
         The first unit for which no device is left, or -1; and the `(n,)` device of each unit.

@@ -35,7 +35,7 @@ from shardwright.learned.trainer import Trainer
 from shardwright.learned.worlds import Placed, World, compute_ms
 from shardwright.workload.training_tasks import TrainingTasks
 
-_LEAST_SPREAD = 1e-2  # least divisor of a feature: one that hardly differs in training is not blown up
+_LEAST_SPREAD = 1e-2  # least divisor of a feature, so that one that hardly varies in training is not magnified
 _SAME = 1e-6
 
 

@@ -74,7 +74,7 @@ PHASES = 4
 
 
 class PlacementBuffer:
-    """Placements of training tasks with the costs that the world told.
+    """Placements of training tasks with their costs from the world.
 
     Attributes:
         task_m: index of the placement's task.

@@ -3,8 +3,8 @@
 Shape suffixes: e episodes, u units, b blocks, d devices, f features, h hidden, k cost heads; `...` stands for any leading dimensions.
 
 The published architecture: an encoder 21→128→32 encodes each block, and a device is the SUM of its blocks. Three heads 32→64→1 give
-forward, backward and backward communication; a head 32→64→1 on the MAX over devices gives the overall cost. The policy sums encodings of
-an encoder of its own, and takes the three costs through 3→64→32; a linear layer 64→1 then gives the logit of a device.
+forward, backward and backward communication; a head 32→64→1 on the MAX over devices gives the overall cost. The policy sums encodings of a
+separate encoder, and takes the three costs through 3→64→32; a linear layer 64→1 then gives the logit of a device.
 
 These networks also fix points that the paper leaves open, and deviate from it if that works better. The method "paper" selects the
 published way:

@@ -37,7 +37,7 @@ FIRST_POWER = 28.0
 FIRST_URGENCY = 10.0
 """Factor on that power before training; the larger it is, the more samples of the policy keep to the likeliest device."""
 MOST_URGENT = 20.0
-"""Logarithm above which such a power continues as its tangent, so that no device is ever too slow to get worse."""
+"""Logarithm above which such a power continues as its tangent, so that the value of a slow device still changes with its load."""
 HEADS = 3
 """Number of cost heads: forward, backward, backward communication."""
 LEAST_EVEN = 0.01

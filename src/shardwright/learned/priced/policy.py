@@ -34,14 +34,14 @@ FEATURES = (
     "rise of the step", "rise of the step above the references", "rise of kernels over the unit alone", "memory taken",
     "gates open", "gates to open", "time over the mean device",
 )  # fmt: skip
-"""What is seen of a device, over the references of the phases."""
+"""The policy's inputs about a device; times are over the references of the phases."""
 FACTS = (
     *(f"{phase} of the unit alone" for phase in PHASES),
     *(f"part of {phase}" for phase in PHASES),
     "units before", "work left", "devices", "units a device", "even share over shares alone", "wide units left",
     "gates of the unit", "step",
 )  # fmt: skip
-"""What is the same for all devices at a step."""
+"""The policy's inputs that are the same for all devices at a step."""
 HIDDEN = 32
 FIRST_GAIN = 8.0
 """Gain before training."""

@@ -148,7 +148,7 @@ class PricedTask:
         return found
 
     def _gated(self, rng: np.random.Generator) -> PricedTask:
-        """The task with gates as a GPU has them (`cost.model`): wide units make the narrower ones of their call dearer."""
+        """The task with gates as a GPU has them (`cost.model`): wide units raise the time of the narrower ones in their call."""
         works = WorkArrays.of(self.works)
         is_wider = wider(works)[..., None]
         work = np.stack([works.lookups, works.outputs], axis=1)[:, None] * 1e-7

@@ -45,9 +45,9 @@ from shardwright.learned.worlds import SimulatedWorld, World
 from shardwright.modelling.fitting import Stack
 
 _MOST_NUMBERS = 400_000  # most logits of a play; larger tasks are played in fewer copies
-_MOST_ROWS = 40_000  # most logits of a play that an update looks at
+_MOST_ROWS = 40_000  # most logits of a play in one update
 _NORM, _LEAST_SPREAD, _LAST_RATE = 1.0, 2e-3, 0.02
-_UNPLACED = 1.0  # what a unit without a device adds to the step, in references
+_UNPLACED = 1.0  # addition of a unit without a device to the step, in references
 
 
 class PricedNetwork(nn.Module):
@@ -219,7 +219,7 @@ def learn_from(
 
 
 def choices(network: PricedNetwork, each: Play) -> tuple[Tensor, Tensor]:
-    """`(t, k)` log probability of the chosen devices, and `(t, k)` entropy; 0 where there was no choice."""
+    """`(t, k)` log probability of the chosen devices, and `(t, k)` entropy; 0 without a choice."""
     possible = each.able.any(dim=2)
     able = each.able | ~possible[..., None]
     logs = (

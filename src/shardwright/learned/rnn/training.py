@@ -227,7 +227,7 @@ class PlanLedger:
             ms = step_ms(phases)
             if not np.isfinite(ms):
                 raise ShardwrightError(
-                    f"rnn: world '{self._world.name}' says that a plan takes {ms} ms; it must return finite times"
+                    f"rnn: world '{self._world.name}' returned {ms} ms for a plan; it must return finite times"
                 )
             self._known[key] = ms
             self.worst_ms = max(self.worst_ms, ms)
@@ -240,7 +240,7 @@ def train_placement(
 ) -> Ints | None:
     """Train on one task, and return the best plan that training saw. The last plan considered is the trained network's own.
 
-    Training draws at least one batch of plans, whatever the deadline.
+    Training draws at least one batch of plans, even after the deadline.
 
     Args:
         arrays: the task, with at least one unit.

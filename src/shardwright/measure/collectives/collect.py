@@ -119,7 +119,7 @@ def collect_collectives(
     Sample i depends only on the seed and i. Every 20th sample is measured a second time, ten samples later.
 
     Args:
-        collection: what to measure, and the store.
+        collection: the collectives to measure, and the store.
         timeout_s: longest time of a sample.
         progress: called after each measurement.
         group: options of the group; by default from the collection and the timeout.
@@ -206,8 +206,8 @@ def read_collectives(
 
     Args:
         folder: the store.
-        hardware: hardware of the samples, whatever the kernel backend: a fingerprint, or a part of a processor's name; None if there
-            is only one kind.
+        hardware: hardware of the samples, for any kernel backend: a fingerprint, or a part of a processor's name; None if there is only one
+            kind.
         allow_other_hardware: take samples of any machine, also of several machines.
 
     Returns:
@@ -277,7 +277,7 @@ def step_ms(table: pa.Table) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 @dataclass(frozen=True)
 class CollectivesSummary:
-    """What a store holds after collecting collectives.
+    """The content of a store after collecting collectives.
 
     Attributes:
         folder: the store.

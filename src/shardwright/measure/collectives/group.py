@@ -1,4 +1,6 @@
-"""The ranks of a group, asked by rank 0's process or by their parent: processes of this machine, or ranks that torchrun started.
+"""The ranks of a group, which serve requests of rank 0 or of their parent process.
+
+They are processes of this machine, or ranks that torchrun started.
 
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint host0:29500 -m shardwright calibrate --links --device cuda
 
@@ -25,7 +27,7 @@ from shardwright.measure.collectives.rank import Answer, Member, RunPolicy, answ
 from shardwright.processes import Child, parsed
 
 _LOOK_S = 0.2  # interval of checks of the ranks during a wait
-_LAST_WORDS_S = 5.0  # after rank 0 fell silent: time for it to end, which shows why
+_LAST_WORDS_S = 5.0  # time for rank 0 to end after its last reply; its end shows the reason
 _LEAVE_S = 1.0  # after the group or one rank ended: time for the other ranks to end by themselves
 
 RANK_PROGRAM = ("-m", "shardwright.measure.collectives.rank")
@@ -158,7 +160,7 @@ class RankGroup:
 
 @contextmanager
 def telling_what_is_kept() -> Iterator[None]:
-    """Add to the error of a failed group how to continue."""
+    """Add a remedy, continuing from the measurements kept, to the error of a failed group."""
     try:
         yield
     except GroupFailed as error:

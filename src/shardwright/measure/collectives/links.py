@@ -1,4 +1,4 @@
-"""Measure what links carry: the collectives that TorchRec calls, over a ladder of sizes, inside every host and between all ranks.
+"""Measure links: the collectives that TorchRec calls, over a ladder of sizes, inside every host and between all ranks.
 
 Bytes that a device sends inside its host and to other hosts, of a buffer of V bytes on each of D devices, P of them on each of H hosts:
 
@@ -7,10 +7,10 @@ Bytes that a device sends inside its host and to other hosts, of a buffer of V b
   share the crossing.
 - all-reduce: 2 V (P - 1) / P and 2 V (H - 1) / H / P.
 
-So `cost.collectives` prices them, whatever the library does inside: gloo's reduce-scatter is an all-reduce, and looks like slow links.
+`cost.collectives` prices them by these bytes, for any library: gloo's reduce-scatter is an all-reduce inside, and so looks like slow links.
 
-Devices start a collective one after the other, as they do after kernels of different length. Gloo needs that: a device that starts late
-sends its data before it asks for the other's, so the two directions of a link follow one another. In equal starts they overlap.
+Devices start a collective one after the other, as they do after kernels of different length. This matters for gloo: a device that starts
+late sends its data before it posts its receives, so the two directions of a link follow one another. With equal starts they overlap.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 SIZES = tuple(2**power for power in range(13, 27))
 """Bytes of a buffer, 8 KiB to 64 MiB."""
 ROUNDS = 2
-"""How often the ladder is climbed; the differences are the noise."""
+"""Number of climbs of the ladder; their differences are the noise."""
 _VALUE_BYTES = 4
 _FEWEST, _MOST = 3, 25  # counted runs of a rung, whose mean counts without the tenths at both ends
 _PAUSE_MS = 5.0
 _SPREAD_MS = 0.3  # between the first device and the last one to start
 CHAIN = 4
-"""Collectives of a chain, as the input of a step calls them; what the later ones wait is the latency of following ones."""
+"""Collectives of a chain, as the input of a step calls them; the time of each later one gives the latency of a following collective."""
 _STEEP = 4.0  # a rung that would take more than this times its share of the time is left out, and all above it
 
 
@@ -47,11 +47,11 @@ class Rung:
     """A collective of one size.
 
     Attributes:
-        collective: which.
-        within: whether the devices of each host are on their own, all hosts at once; else all devices together.
+        collective: the collective.
+        within: whether the devices of each host form a group, all hosts at once; else all devices form one.
         size: bytes of the whole buffer on a device, before rounding to a multiple of the devices.
         round: number of the climb, from 0.
-        calls: how often it is called at once, without a pause.
+        calls: number of calls in a row, without a pause.
     """
 
     collective: Collective
@@ -151,7 +151,7 @@ def _slowest(member: Member, call: Callable[[], Any], run: int) -> float:
     """Milliseconds of a call from the last start until the last rank is done; each run has another rank start last.
 
     A pause before it stands for the kernels of a step. Threads that have just served a collective serve the next one at once: on two cores,
-    gloo took 0.2 ms then, and 2.5 after a pause.
+    gloo took 0.2 ms then, and 2.5 ms after a pause.
     """
     place = (member.rank + run) % member.world
     delay = _PAUSE_MS + _SPREAD_MS * place / max(1, member.world - 1)

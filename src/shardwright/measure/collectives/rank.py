@@ -3,8 +3,8 @@
 A rank's time runs from its own start, after its delay, to its own end. So it includes the wait for later ranks, as in NeuroShard.
 
 The program reads requests from standard input, one JSON document per line, and measures them with the other ranks. Rank 0 answers each on
-standard output. A rank ends when its standard input closes. A rank that is stuck then ends itself some time after its sample's timeout, so
-it does not outlive its parent process for long.
+standard output. A rank ends when its standard input closes. A rank that hangs at that time ends itself some time after its sample's
+timeout.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GRACE_S = 10.0  # after the timeout; by then the parent process should have end
 
 @dataclass(frozen=True)
 class RunPolicy:
-    """How often a collective is run; the defaults are NeuroShard's.
+    """Numbers of runs of a collective; the defaults are NeuroShard's.
 
     Attributes:
         warm_up: runs that are not counted.

@@ -189,7 +189,7 @@ def _pieces(tables: Tables, table: Ints, units: Ints, rows: Bools, equal: Bools,
 
 
 def _costs(tables: Tables, pieces: Blocks, blocks: Ints) -> BlockCosts:
-    """What each piece adds to its device: the costs of its block, times its number of blocks."""
+    """The costs that each piece adds to its device: those of its block, times its number of blocks."""
     single = np.flatnonzero(blocks == 1)
     costs = tables.costs(pieces.part(single))
     if single.size == blocks.size:
@@ -232,7 +232,7 @@ def _spreads(task: Task, tables: Tables) -> Spreads:
 
 
 def _outputs(task: Task, table: int, way: Dealt) -> Way:
-    """How the outputs of a spread reach the devices; see `cost.collectives.way_of`."""
+    """The way in which the outputs of each spread reach the devices; see `cost.collectives.way_of`."""
     if way.copies:
         return "data_parallel"
     if not task.tables[table].pooled:
@@ -258,7 +258,7 @@ def _item_pieces(catalog: Catalog, members: Members) -> tuple[Ints, PieceCosts, 
     A piece of a group holds the same share of the columns of all its tables. Its form has as many units as the gcd of the tables' units.
 
     Returns:
-        `(forms + 1,)` where the pieces of each form begin, what they add, whether they are legal, and the catalog's form behind each form.
+        `(forms + 1,)` the first piece of each form, the pieces' costs, whether they are legal, and the catalog's form behind each form.
     """
     forms, first, tables = catalog.forms, catalog.forms.first, len(catalog.task.tables)
     single = [group[0] for group in members if len(group) == 1]
@@ -347,7 +347,7 @@ NO_HOME = Home(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_FLOATS, _NO
 
 
 class EngineArrays(NamedTuple):
-    """What stays the same in a search. Letters: d devices, h hidden units, f forms, r rows of the piece arrays; see `native/problem.hpp`.
+    """The constant arrays of a search. Letters: d devices, h hidden units, f forms, r rows of the piece arrays; see `native/problem.hpp`.
 
     Attributes:
         first: `(f + 1,)` index of the first piece of each form: one of w units is row `first[form] + w - 1`.
@@ -423,7 +423,7 @@ class Assembly:
     """A search's arrays, and the meaning of its items.
 
     Attributes:
-        arrays: what stays the same in the search.
+        arrays: the constant arrays of the search.
         catalog: the source of the arrays.
         members: `(items,)` tables of each item: one, or a colocated group.
         forms: `(forms,)` the catalog's form behind each form; for a group, that of its first table.
@@ -466,7 +466,7 @@ class Assembly:
 
     @property
     def spread_added(self) -> Added:
-        """What each spread adds to each of its devices."""
+        """The additions of each spread to each of its devices."""
         return Added(self.arrays.spread_part, self.arrays.spread_call, self.arrays.spread_vectors)
 
     @cached_property
@@ -481,7 +481,7 @@ class Assembly:
         return found
 
     def units(self, form: int) -> int:
-        """How many units a form cuts its item into."""
+        """Number of units into which a form cuts its item."""
         return int(self.arrays.first[form + 1] - self.arrays.first[form])
 
     def forms_of(self, item: int) -> list[int]:

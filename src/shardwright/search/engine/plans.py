@@ -1,4 +1,4 @@
-"""From plans to solutions of the engine and back: what devices hold, the price of moves, the solution that keeps it, and its shards.
+"""From plans to solutions of the engine and back: holdings of devices, prices of moves, the solution that keeps a plan, and its shards.
 
 A device that holds the share s of a table's columns holds that share of all its rows. A piece of w row units there therefore has to
 receive w (1 − s) units, and likewise the other way round. Between pieces of one form the widths are subtracted.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Holding:
-    """What devices hold of an item.
+    """The parts of an item that devices hold.
 
     Attributes:
         form: the form of the item whose units these are.
@@ -43,7 +43,7 @@ class Holding:
 
 
 def holding_of(carried: Carried, assembly: Assembly, item: int) -> Holding | None:
-    """What devices hold of an item; None if its forms cannot express it: grids, tiers, parts of groups."""
+    """The parts of an item that devices hold; None if its forms cannot express them: grids, tiers, parts of groups."""
     tables = assembly.tables_of(item)
     shards = [carried.shards.get(table.name, []) for table in tables]
     if len(tables) > 1:
@@ -93,7 +93,7 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _holding_of_group(assembly: Assembly, item: int, shards: list[list[Shard]]) -> Holding | None:
-    """For each unit of a group's columns: the devices that hold it of all tables, or else one that holds it of the most bytes."""
+    """For each unit of a group's columns: the devices that hold it for all tables, else the one that holds it for the most bytes."""
     units = assembly.units(item)
     tables = assembly.tables_of(item)
     sizes = [_bytes_of(assembly.task, table) if blocks else 0.0 for table, blocks in zip(tables, shards, strict=True)]
@@ -176,7 +176,7 @@ def _covered(holding: Holding | None, units: Ints) -> float:
 
 
 def _kept_bytes(carried: Carried, assembly: Assembly, item: int) -> float:
-    """Bytes of an item's tables that can be kept or moved; tables that must be made anew count nothing."""
+    """Bytes of an item's tables that can be kept or moved; tables that must be made anew count 0."""
     return sum(_bytes_of(assembly.task, table) for table in assembly.tables_of(item) if table.name in carried.shards)
 
 
@@ -272,7 +272,7 @@ def spread_fits(assembly: Assembly, solution: Solution, item: int, spread: int) 
 
 
 def _take_pieces(carried: Carried, assembly: Assembly, solution: Solution, item: int, lost: list[Lost]) -> bool:
-    """Give an item the pieces that it has; leave those unplaced whose device is gone, or may not have them any more."""
+    """Give an item the pieces of the start plan; pieces whose device no longer exists or may no longer hold them stay unplaced."""
     arrays, holding = assembly.arrays, holding_of(carried, assembly, item)
     if holding is None:
         return False
@@ -312,7 +312,7 @@ def _owners(holding: Holding, units: int, turn: int) -> Ints:
 
 
 def _filled(owner: Ints) -> Ints:
-    """Give units that no device holds alone, because a block ends inside them, to the holder of the unit before, or else after."""
+    """Give units that no device holds whole, because a block ends inside them, to the holder of the unit before, or else after."""
     known = np.maximum.accumulate(np.where(owner >= 0, np.arange(owner.size), 0))
     filled: Ints = owner[known]
     filled[filled < 0] = owner[int(np.argmax(owner >= 0))]
@@ -454,7 +454,7 @@ def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -
     As far as possible, devices keep the units that they held before.
 
     Args:
-        home: what devices held before.
+        home: the units that devices held before.
         item: the item.
         form: form of its pieces.
         devices: `(n,)` the device of each piece, no two equal.
@@ -517,20 +517,20 @@ class WarmStart:
         self.kept = self._carried.all_shards() if self._carried.why_no_plan(task) is None else None
 
     def settle(self, prepared: Prepared) -> None:
-        """Tell a search what devices hold already."""
+        """Give a search the parts that devices already hold."""
         home = home_of(self._carried, prepared.assembly, self._ms_per_byte)
         prepared.assembly = replace(prepared.assembly, home=home)
 
     def resume(self, session: SearchSession) -> bool:
-        """Resume from the plan, and improve it unless time is up; return whether starting anew as well may pay."""
+        """Resume from the plan, and improve it unless time is up; return whether a search from scratch may also pay."""
         late, prepared = session.late, session.prepared
         if not session.resume(self._carried, improve=not late):
             return True
-        # A plan made anew leaves few tables in place: it pays only if it gains more than moving half of everything costs.
+        # A plan from scratch leaves few tables in place, so it pays only if it gains more than half the price of moving everything.
         return not late and session.best_ms - prepared.bound_ms > 0.5 * everything_ms(prepared.assembly)
 
     def chosen(self, shards: Sequence[Shard]) -> tuple[Sequence[Shard], float]:
-        """The shards that a search has found, or the start plan's if these cost no more with moves priced in; and their step time."""
+        """The shards that a search has found, or the start plan's if these cost no more once moves are priced; and their step time."""
         found, moved = self._scored(shards)
         if self.kept is None:
             return shards, found

@@ -68,7 +68,7 @@ class Prepared:
         """
         if self._proof is None or self._bound is None:
             return None
-        for _ in range(0 if late else _TIGHTENINGS):  # pieces struck out may make further ones impossible
+        for _ in range(0 if late else _TIGHTENINGS):  # striking out pieces may make further ones impossible
             before = self._bound.ms
             self._bound = self._proof.tightened(self._bound, step_ms)
             if self._bound.ms <= before * (1 + 1e-4):
@@ -113,7 +113,7 @@ class Prepared:
         return ", ".join(table.name for table in self.assembly.tables_of(item))
 
     def remedy_of(self, item: int) -> str:
-        """What would give an item room."""
+        """A remedy that would give an item room."""
         limits = [self.task.constraints.of(table.name) for table in self.assembly.tables_of(item)]
         remedy = remedy_for(next((one for one in limits if one != ANY), ANY), self.task.topology.hosts)
         alike = "give them the same sharding_types, since colocated tables are cut alike; or "
@@ -153,7 +153,7 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
 
 
 def _prices(assembly: Assembly, prices: Prices) -> tuple[Floats, Floats]:
-    """Ms times devices of pieces, infinite where they may not be, and of spreads."""
+    """Ms times devices of pieces, infinite if they are not allowed, and of spreads."""
     arrays, served = assembly.arrays, served_price(assembly.task, prices)
     pieces = Added(arrays.part, arrays.call, arrays.vectors).priced(prices.vector)
     pieces += arrays.served @ [served[:2].sum(), served[2]]
@@ -211,7 +211,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Start:
-    """How to make a first solution.
+    """Rules for a first solution.
 
     Attributes:
         limit: largest peak share of a piece or a spread; an item that cannot meet it takes its way with the least.
@@ -285,7 +285,7 @@ def _largest(values: Floats) -> float:
 def filled(assembly: Assembly) -> tuple[Solution, int]:
     """Make a first solution for tight memory: fill devices up.
 
-    Items that cannot be cut come first, then the others, large ones first. Each lies whole where there is room, else in the widest pieces
+    Items that cannot be cut come first, then the others, large ones first. Each lies whole if a device has room, else in the widest pieces
     that fit. Even cuts would waste room: every block has buffers, and optimizer state for each of its rows, so that many narrow blocks take
     more memory than a few wide ones.
 
@@ -371,7 +371,7 @@ _LOST = 0.02  # share of the step time: a lane so far behind the best continues 
 
 
 class SearchSession:
-    """A search under way. What it finds does not depend on the number of threads, unless it runs out of time.
+    """A search under way. Its result does not depend on the number of threads, unless it runs out of time.
 
     If the assembly has a start plan, the search lowers the step time plus the price of the moves.
 
@@ -461,18 +461,19 @@ class SearchSession:
         return stuck
 
     def simplify(self, worse: float, cut_error: float = 0.0) -> None:
-        """Make cut and spread items whole, cheap ones first, if the cost model does not tell which is better.
+        """Make cut and spread items whole, cheap ones first, if the cost model's error exceeds the difference.
 
         Args:
             worse: share of the step time that all of these items together may add.
-            cut_error: share of an item's time by which its cuts may be mispriced. The item may add so much, shared out to the devices.
+            cut_error: share of an item's time by which its cuts may be mispriced. The item may add this much, divided by the number of
+                devices.
         """
         assert self.best is not None
         self.best.simplify(worse, cut_error, self._stop)
         self.best_ms = self.best.value()
 
     def kick(self, seed: Sequence[int], lanes: int) -> bool:
-        """Run a few kicks in a row on each of some lanes; return whether the best solution became notably better."""
+        """Run a few kicks in a row on each of some lanes; return whether the best solution improved by at least the threshold."""
         best, best_ms = self.best, self.best_ms
         assert best is not None
         other, other_ms = self._best_of.get(not self._copied(best), (best, best_ms))

@@ -9,8 +9,8 @@ every piece adds time to it: an empty call is then never the slowest.
 Gates. A gate adds extra · z if some piece of the call opens it, else nothing. This is not convex, so each gate of a call has a binary w,
 1 if such a piece is taken: extra ms ≥ extra · z - most · (1 - w), and ≥ 0, where `most` is the most that extra · z can be.
 
-Links. On each device a pass takes the time of its all-to-alls over the slower link class in the busier direction, and that of its other
-collectives take: linear in the pieces. Besides, every device pays the latencies of the sets of collectives in use: a variable for each set,
+Links. On each device a pass takes the time of its all-to-alls over the slower link class in the busier direction, plus that of its other
+collectives, linear in the pieces. In addition, every device pays the latencies of the sets of collectives in use: a variable for each set,
 at least 1 if a table is made in a way that needs it.
 """
 
@@ -52,7 +52,7 @@ _ROUNDING = 1e-12
 
 
 EACH_PHASE = ((0,), (1,), (2,), (3,))
-"""The objective of a plan: the maximum over devices of each phase by itself, summed."""
+"""The objective of a plan: the sum over phases of the maximum over devices."""
 
 
 def add_phases(program: Program, devices: int, maxima: Sequence[Sequence[int]] = EACH_PHASE) -> Ints:
@@ -61,8 +61,8 @@ def add_phases(program: Program, devices: int, maxima: Sequence[Sequence[int]] =
     Args:
         program: the program.
         devices: how many devices there are.
-        maxima: groups of phases; each counts as the maximum over devices of its sum. Fewer groups make a weaker objective, and no groups
-            that of the mean device. Such objectives show how much stronger bounds can gain.
+        maxima: groups of phases; each counts as the maximum over devices of its sum. Fewer groups make a weaker objective; without groups
+            it is the mean device's. Such objectives show how much a stronger bound could gain.
 
     Returns:
         `(devices, 4)` a variable for each device and phase, in the order of `sharding.costs.PHASES`.
@@ -156,7 +156,7 @@ def add_links(program: Program, task: Task, placement: PlacementVariables, times
 
 
 def _lines(task: Task) -> list[tuple[int, tuple[float, float, float], float]]:
-    """What each pass takes at least: the pass, shares of the traffic forward, backward and of ids, and ms behind dense layers."""
+    """Lower limits of each pass: the pass, shares of the traffic forward, backward and of ids, and ms behind dense layers."""
     hidden = task.exchange.hidden
     found = [(0, (1.0, 0.0, 0.0), hidden.values + hidden.ids), (1, (0.0, 1.0, 0.0), hidden.gradients)]
     if hidden.values:
@@ -294,7 +294,7 @@ _SMALLEST = 1e-6
 
 @dataclass(frozen=True)
 class Effort:
-    """How long the solver may take.
+    """Limits of the solver.
 
     Attributes:
         deadline: `time.monotonic()` at which it has to end; None for no limit.
@@ -314,7 +314,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of the best plan.
+    """The best plan found, and the bound.
 
     Attributes:
         shards: of the best plan found; None if there is none.

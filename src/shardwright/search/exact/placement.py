@@ -80,9 +80,9 @@ class Way:
 
     Attributes:
         table: the table.
-        kind: what is cut.
+        kind: the dimension that is cut.
         pieces: blocks it offers.
-        rules: which numbers of them make the table.
+        rules: the numbers of pieces that make the table.
         outputs: how the outputs of its pieces reach the devices.
     """
 
@@ -150,7 +150,7 @@ def _equal(
 ) -> Iterator[Way]:
     """`count` row blocks of equal size on different devices of `ranks`, not all of them on one host of `across`.
 
-    Rows that are dealt to all devices, or to one host, are ways of their own.
+    Rows that are dealt to all devices, or to one host, are separate ways.
     """
     if len(ranks) < count or count < 2:
         return
@@ -186,7 +186,7 @@ def _equal_blocks(
 
 
 def _dealt_places(topology: Topology, table: Table, ranks: Sequence[int]) -> list[list[int]]:
-    """All devices, and those of each host, among `ranks`: where a pooled table's equal row blocks are reduced by collectives."""
+    """All devices, and those of each host, among `ranks`: on these, collectives reduce a pooled table's equal row blocks."""
     near = topology.devices_per_host
     hosts = [list(range(host * near, (host + 1) * near)) for host in range(topology.hosts)]
     places = [list(range(topology.devices)), *(hosts if topology.hosts > 1 and near > 1 else ())]
@@ -294,7 +294,7 @@ def ways_of(task: Task, table: Table, units: int, merging_pays: bool) -> list[Wa
 
 
 def column_units(table: Table, limits: TableConstraint, most: int | None) -> int:
-    """How many equal column units a table has: all, or their largest divisor of at most `most`; 1 if the table may not be cut."""
+    """Number of equal column units of a table: all, or their largest divisor of at most `most`; 1 if the table may not be cut."""
     if not limits.allows("column_wise"):
         return 1
     if limits.equal_columns:
@@ -306,7 +306,7 @@ def column_units(table: Table, limits: TableConstraint, most: int | None) -> int
 
 
 def _columns(table: Table, limits: TableConstraint, ranks: Sequence[int], units: int, merging_pays: bool) -> Way | None:
-    """The whole table on one device, or column blocks of any widths, several on one device where that may pay."""
+    """The whole table on one device, or column blocks of any widths, several on one device if that may pay."""
     least = 1 if limits.allows("table_wise") else 2
     most = min(units, limits.max_shards or units)
     if most < least:
@@ -349,7 +349,7 @@ def _equal_columns(table: Table, limits: TableConstraint, ranks: Sequence[int], 
 
 
 _STEPS = 1e6  # a device's memory in the unit of its row: one byte too many is then far above the solver's tolerance
-_ORDERED = 6  # tables that tell equal devices apart
+_ORDERED = 6  # tables by which equal devices are ordered
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,10 +26,10 @@ MAX_TABLES, MAX_DEVICES = 20, 4
 class Exact:
     """A mixed-integer linear program, solved by HiGHS: the referee for small tasks and convex cost models.
 
-    It chooses among the ways that the lower bound covers: a table whole; in column blocks of multiples of 4 columns (of any columns where
-    the dim is no multiple of 4); in row blocks, one a device, of whole sixteenths of the table (where these have at least 64 rows) or of
-    equal size over 2, 4, … devices, a host's, those it is pinned to or all; or replicated everywhere. Colocated tables may be cut over the
-    same devices.
+    It chooses among the ways that the lower bound covers: a table whole; in column blocks of multiples of 4 columns (of any columns if the
+    dim is no multiple of 4); in row blocks, one a device, of whole sixteenths of the table (if these have at least 64 rows) or of equal
+    size over 2, 4, … devices, over those of a host, over those it is pinned to, or over all; or replicated everywhere. Colocated tables may
+    be cut over the same devices.
 
     Up to 6 tables on 4 devices, or 8 on 2, take seconds. More can take hours, so give them a time limit: the plan then carries the bound
     proven so far.
@@ -39,8 +39,8 @@ class Exact:
         units_per_table: most column units of a table; None for all. Fewer units make larger tasks solvable. The plan is then the best of
             that coarser choice only, without a bound on all plans.
         max_nodes: most nodes of the search tree, a limit that does not depend on the machine; None for no limit.
-        any_size: whether larger tasks are taken too, as by `mip`, the strategy for comparisons. Give them a time limit: until the solver
-            finds something better, the plan is that of the best heuristic.
+        any_size: whether to accept larger tasks too, as `mip` does, the strategy for comparisons. Give them a time limit: until the solver
+            finds a better plan, the answer is the best heuristic's.
         name: name of the strategy.
     """
 

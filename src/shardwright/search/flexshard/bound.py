@@ -1,4 +1,4 @@
-"""What rows cost in every tier, which mixture of tiers costs least, and a proven bound on the communication of every plan.
+"""The costs of rows in every tier, the cheapest mixture of tiers, and a proven bound on the communication of every plan.
 
 *Coefficients.* The rows between two points of an access profile are alike: a *segment*. For each segment of each sequence table and each
 *way* to hold a row, `cost.flows` gives the bytes that all devices together send, linear in the rows. A way is k copies on h hosts.
@@ -7,7 +7,7 @@ The four extremes are enough (see there); with "cheaper" gradients, each of them
 *The relaxed problem* covers all tables together. Let x be the rows of each segment held in each way. Minimise T_f + T_b + T_r: the forward
 all-to-alls, the backward ones and the exchange of replicas. Here T_f ≥ wait_l + ms_l(x) for both link classes l, the others likewise, and
 bytes(x) ≤ the memory of all devices: a linear program. Its Lagrangian at prices λ of the link classes (which sum to 1 for each collective)
-and μ of a byte falls apart into segments:
+and μ of a byte separates into segments:
 
     L(λ, μ) = Σ_l λ_l wait_l - μ memory + Σ over segments of min over ways of (λ · ms + μ bytes)
 
@@ -16,11 +16,11 @@ cheapest ways at those prices are the next answer. It ends when both meet. A mix
 alike, so the segment is cut.
 
 *The bound.* Any plan holds each row, or each column block of it, in some places: k copies on h hosts. Its bytes are at least linear in h
-and k (`cost.flows`), so it costs at least its cheapest extreme at the prices of the relaxed problem. A column block costs its part of
-that: column blocks share values, gradients and weights, but not ids and row-wise states. A pass lasts at least as long as the mean
-device's bytes take on either link, after the latency of a link that carries any. Memory is what all devices have together, less the least
-that buffers of all tables, and pooled tables themselves, can take. The traffic of pooled tables is left out. What dense
-layers may hide at most is subtracted.
+and k (`cost.flows`), so it costs at least its cheapest extreme at the prices of the relaxed problem. A column block costs its part of that:
+column blocks share values, gradients and weights, but not ids and row-wise states. A pass lasts at least as long as the mean device's bytes
+take on either link, after the latency of a link that carries any. Memory is that of all devices together, less the least that buffers of
+all tables, and pooled tables themselves, can take. The traffic of pooled tables is left out. The most that dense layers may hide is
+subtracted.
 """
 
 from __future__ import annotations
@@ -140,11 +140,11 @@ def rates_of(task: Task, tables: Sequence[Table], tiers: Sequence[Tier] = ("cold
 
 @dataclass(frozen=True, eq=False)
 class _Asks:
-    """How many rows of each segment samples look up, `(n,)` each: asked for by a device, and distinct for a device, a host and all.
+    """Looked-up rows of each segment, `(n,)` each: those that a device asks for, and the distinct ones of a device, a host and all.
 
     Attributes:
         each: rows that a device asks another one for.
-        far: rows that a device asks for between hosts; through proxies, that its host asks for.
+        far: rows that a device asks for between hosts; through proxies, rows that its host asks for.
         proxies: whether a host asks as one.
         rows: all rows of the segment.
         device: distinct rows of the samples of one device.
@@ -207,8 +207,8 @@ class Limits:
 
     Attributes:
         memory: bytes of all devices together.
-        each: bytes that every single device has for what lies on all of them; None if the total is limit enough.
-        waits: `(6,)` ms that each link class takes besides: latency, and the traffic of other tables.
+        each: bytes that every single device has for the rows that lie on all devices; None if the total is limit enough.
+        waits: `(6,)` further ms of each link class: latency, and the traffic of other tables.
     """
 
     memory: float
@@ -381,7 +381,7 @@ def tier_bound(task: Task, memory: Ints, relaxation: TierRelaxation) -> float:
 
 
 def _looked_up(table: Table) -> float:
-    """How many rows of a table samples look up at all."""
+    """Number of rows of a table that samples look up at all."""
     return float(np.diff(table.access.rows)[np.diff(table.access.share) > 0].sum())
 
 
@@ -397,7 +397,8 @@ def _least_besides(task: Task, table: Table) -> float:
 def _least_waits(task: Task, rows: float, memory: float) -> Floats:
     """`(6,)` ms of latency that can be charged to each collective, alike for both link classes.
 
-    Rows are asked for unless all lie on all devices. If they may, either all-to-alls or the exchange of replicas are certain.
+    Devices ask for rows unless all rows lie on all devices. If memory allows that, a plan needs either all-to-alls or the exchange of
+    replicas.
 
     Args:
         task: the task.

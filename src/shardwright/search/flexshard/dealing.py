@@ -1,8 +1,8 @@
 """Turn two boundaries a table into blocks that fit the memory of every device, to the byte.
 
 The hot rows [0, h) are one block on all devices. The warm rows [h, w) are dealt out like cards to the local ranks, on all hosts alike; the
-cold rows [w, rows) are dealt to all devices. A table goes on where the last one ended, so that no device always gets the block that is a
-row larger. If devices have unequal room, the coldest rows are dealt to the roomier devices only, as further cold tiers.
+cold rows [w, rows) are dealt to all devices. Each table continues at the device where the last one ended, so that the blocks that are a row
+larger spread over the devices. If devices have unequal room, the coldest rows are dealt to the roomier devices only, as further cold tiers.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Level:
 
 
 def cold_levels(room: Floats, need: float, most: int = 4) -> list[Level]:
-    """How to deal out cold rows of `need` bytes to devices with `(devices,)` bytes of room: as evenly as they fit, in few levels.
+    """Deal out cold rows of `need` bytes to devices with `(devices,)` bytes of room: as evenly as they fit, in few levels.
 
-    If the room does not suffice, all devices get more than their room, in proportion to it.
+    If the room is too small for all rows, each device gets more than its room, in proportion to it.
     """
     devices = room.size
     if most == 1 or need <= 0 or room.min() >= need / devices:
@@ -79,7 +79,7 @@ class Deal:
 
     @property
     def parts(self) -> int:
-        """How many blocks the tier has."""
+        """Number of blocks of the tier."""
         return min(len(self.holders), self.rows[1] - self.rows[0])
 
     @property
@@ -258,7 +258,7 @@ class Dealer:
         )
 
     def _boundaries(self, relaxation: TierRelaxation, budget: Floats) -> tuple[Ints, float]:
-        """`(tables, 2)` ends of the hot and the warm rows under budgets, and the ms that they should cost."""
+        """`(tables, 2)` ends of the hot and the warm rows under budgets, and their predicted ms."""
         each = float(budget.min()) if np.ptp(budget) > 0 else None
         mixture: Mixture | None = None
         if budget.min() > 0 and self._task.topology.devices > 1:
@@ -285,7 +285,7 @@ class Dealer:
         return Fitted(boundaries, ms, dealt, *bytes_of(task, dealt))
 
     def _reserve(self) -> float:
-        """Bytes of a device's buffers with a block of each tier and level of each table, and what blocks are uneven by."""
+        """Bytes of a device's buffers with a block of each tier and level of each table, plus the unevenness of blocks."""
         topology, batch, total = self._task.topology, self._task.batch_size, self._uneven()
         batches = self._task.exchange.batches
         copies = {"cold": 1 / self._levels, "warm": topology.hosts, "hot": topology.devices}
@@ -296,13 +296,13 @@ class Dealer:
         return total
 
     def _uneven(self) -> float:
-        """Bytes that blocks are uneven by: a row of each tier of each table."""
+        """Unevenness of blocks in bytes: a row of each tier of each table."""
         rows = sum(row_memory(self._task, table) + gradient_memory(self._task, table) for table in self._tables)
         return float(len(self._tiers) * rows)
 
 
 def _waits(task: Task, others: Sequence[Shard]) -> Floats:
-    """`(6,)` ms by collective and link class: latency, plus the slowest device's time for what other shards send."""
+    """`(6,)` ms by collective and link class: latency, plus the slowest device's time to send the traffic of other shards."""
     flows, prices = traffic(task, others), prices_of(task)
     sets = sets_of(task, others) | {set_of("all_to_all", False)}
     waits, bandwidth = waits_of(prices, sets), np.array(task.topology.bandwidth_of("all_to_all"))

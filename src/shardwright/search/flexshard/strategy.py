@@ -43,7 +43,7 @@ class TierPlan:
         boundaries: end of the hot and of the warm rows of each table, hottest first.
         shards: the blocks of these tables, and the shards that were given for others.
         bound_ms: no choice of tiers has less `communication_ms`.
-        plans_bound_ms: no plan of the task has less, whatever its blocks. It is lower if memory is tight: every device that
+        plans_bound_ms: no plan of the task, with any blocks, has less. It is lower than `bound_ms` if memory is tight: every device that
             holds cold rows of a table needs the offsets of a whole batch, and a plan may save some by holding cold rows on few devices.
     """
 
@@ -55,7 +55,7 @@ class TierPlan:
 
     @cached_property
     def communication_ms(self) -> float:
-        """Slowest device's forward plus slowest device's backward communication."""
+        """Forward communication of the slowest device plus backward communication of the slowest device, in ms."""
         forward, backward = communication_ms(self.task, self.shards)
         return float(forward.max() + backward.max())
 
@@ -164,7 +164,7 @@ def place_others(
 def _placed_pooled(
     pooled: Task, room: Ints, even: int, cost_model: CostModel, seed: int, deadline: float | None
 ) -> list[Shard]:
-    """The shards of `certified`'s plan, about as much on every device if possible: that leaves room for tiers on all devices."""
+    """The shards of `certified`'s plan, spread evenly over the devices if possible, to leave room for tiers on all of them."""
     for most in (np.minimum(room, max(even, 1)), room):
         topology = replace(pooled.topology, memory=most.tolist())
         try:
@@ -178,7 +178,7 @@ def _placed_pooled(
 
 
 def _pooled_task(task: Task) -> Task | None:
-    """The pooled tables as a task of their own; None if there are none."""
+    """The pooled tables as a separate task; None if there are none."""
     tables = [table for table in task.tables if table.pooled]
     if not tables:
         return None

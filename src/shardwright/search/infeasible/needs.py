@@ -1,8 +1,8 @@
 """The least that each table needs in any allowed way to shard it, and the devices on which it may lie.
 
-Every number is a lower bound over all plans that the checker accepts, whoever made them: also those with column blocks of a single column,
-row blocks of a single row, or several blocks of a table on one device. So a task that is impossible here is impossible for every strategy.
-Colocated tables count as one group.
+Every number is a lower bound over all plans that the checker accepts, from any strategy: also those with column blocks of a single
+column, row blocks of a single row, or several blocks of a table on one device. So a task that is impossible here is impossible for every
+strategy. Colocated tables count as one group.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Where:
 
     @property
     def count(self) -> int:
-        """How many devices are in the set."""
+        """Number of devices in the set."""
         return len(self.memory)
 
     @cached_property
@@ -107,7 +107,7 @@ _ROUNDING = 1e-9  # share of the lookups by which the blocks' shares may miss th
 
 @dataclass(frozen=True)
 class Need:
-    """What a table needs if it is sharded in one way.
+    """The needs of a table that is sharded in one way.
 
     Attributes:
         kind: the sharding type.
@@ -140,7 +140,7 @@ class Impossible:
 
 
 def needs_of(task: Task, table: Table, where: Where) -> list[Need | Impossible]:
-    """What each allowed sharding type needs on the devices `where`; whether that fits their memory is not checked."""
+    """The needs of each allowed sharding type on the devices `where`; whether they fit the memory is not checked."""
     limits = task.constraints.of(table.name)
     return [_need(task, table, limits, where, kind) for kind in SHARDING_TYPES if limits.allows(kind)]
 
@@ -221,7 +221,7 @@ def _input_bytes(task: Task, table: Table) -> int:
 
 
 def _whole_total(task: Task, table: Table) -> int:
-    """Least bytes of all blocks together: cutting and copying saves nothing of what the whole table takes on one device.
+    """Least bytes of all blocks together: cutting and copying never take less than the whole table on one device.
 
     That is the weights and optimizer state of every element, the ids of every lookup once, and for every column the output of every
     bag (of every lookup if they are not pooled) with its gradient.
@@ -308,7 +308,7 @@ def _possible(task: Task, table: Table, where: Where) -> list[Need]:
 
 
 def _nowhere(task: Task, table: Table, where: Where, found: Sequence[Need | Impossible]) -> str:
-    """Say which rule keeps a table from every device, and what would help."""
+    """The rule that keeps a table from every device, and a remedy."""
     limits = task.constraints.of(table.name)
     needs = [need for need in found if isinstance(need, Need)]
     barred = [f"{one.kind} {one.reason}" for one in found if isinstance(one, Impossible)]

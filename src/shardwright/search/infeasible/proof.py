@@ -1,12 +1,12 @@
-"""Is there provably no plan? Three rules; `prove_infeasible` checks the cheap ones first.
+"""Proofs that a task has no plan, by three rules; `prove_infeasible` checks the cheap ones first.
 
 *Cliques.* Two groups cannot share a device if constraints keep them apart, or if both must stay whole and each takes more than half of the
 largest memory. A greedy finds sets in which no two groups can share a device. Each group of such a set needs separate devices, so there
 must be a matching of groups to devices.
 
 *Crowds.* A set of devices has less memory than is confined to it. By Hall's theorem for divisible goods (Gale, "A theorem on flows in
-networks", 1957) it is enough to look at one set: the source side of a minimum cut between tables, with what they need, and devices, with
-what they have. The same cut tells how many groups of a clique find devices (König).
+networks", 1957) it is enough to look at one set: the source side of a minimum cut between tables, with their needs, and devices, with their
+memory. The same cut gives the number of groups of a clique that find devices (König).
 
 *Packing.* Groups that must each stay on one device may be too many for the devices. Two bounds of bin packing decide:
 
@@ -81,7 +81,7 @@ def _extended(start: Sequence[int], rivals: dict[int, set[int]]) -> frozenset[in
 
 
 def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: Ints) -> None:
-    """Check that the groups of a clique can each lie on as many devices of its own as it needs."""
+    """Check that each group of a clique finds as many separate devices as it needs."""
     members = [groups[index] for index in clique]
     needed = sum(group.fewest for group in members)
     options = [group.where.mask & (memory >= (group.bytes if group.single else 0)) for group in members]
@@ -151,8 +151,8 @@ def _check_crowd(task: Task, groups: Sequence[Group], where: Where) -> None:
 def _most_crowded(masks: Bools, needs: Floats, room: Floats) -> Bools:
     """`(devices,)` the devices that the tables confined to them overfill most; none if all fits.
 
-    Solves a program of sets and devices, in which a set counts only if all of its devices do. Its solutions are whole by themselves. The
-    program is solved in floating point, so the caller checks the result to the byte.
+    Solves a program of sets and devices, in which a set counts only if all of its devices do. Its vertices are integral. The program is
+    solved in floating point, so the caller checks the result to the byte.
 
     Args:
         masks: `(sets, devices)` the devices of each set.
@@ -205,12 +205,12 @@ def _check_set(where: Where, confined: Sequence[Group]) -> None:
     if devices > where.count:
         raise InfeasibleTask(
             f"{len(sizes)} tables or colocated groups, {_some(confined)}, must each stay on one device. They would fill {devices} devices "
-            f"of {format_bytes(where.memory[0])} memory (smaller devices count by what they lack), but may use {where}: {remedy}"
+            f"of {format_bytes(where.memory[0])} memory (space that smaller devices lack counts as filled), but may use {where}: {remedy}"
         )
 
 
 def too_many(sizes: Sequence[int], memory: Sequence[int]) -> tuple[int, int] | None:
-    """Least n such that the n largest items exceed what the bins take of their size, and what the bins take; None if there is no n.
+    """Least n such that the bins cannot take n items of the n-th largest item's size, and the number that they take; None if there is no n.
 
     Args:
         sizes: of the items, largest first.
@@ -225,7 +225,7 @@ def too_many(sizes: Sequence[int], memory: Sequence[int]) -> tuple[int, int] | N
 
 
 def fewest_bins(sizes: Sequence[int], memory: Sequence[int]) -> int:
-    """The L2 bound: the fewest bins of the largest size that the items need. What smaller bins lack counts as items.
+    """The L2 bound: the fewest bins of the largest size that the items need. The space that smaller bins lack counts as items.
 
     Args:
         sizes: of the items, none larger than the largest bin.
@@ -263,8 +263,8 @@ def _some(groups: Sequence[Group], most: int = 5) -> str:
 def prove_infeasible(task: Task) -> str | None:
     """The proof that no plan of the task exists; None if no proof was found.
 
-    A proof holds for every plan that the checker accepts, whatever strategy made it, so that no search is needed. None proves nothing:
-    packing is hard, and only bounds are checked.
+    A proof holds for every plan that the checker accepts, from any strategy, so no search is needed. If the result is None, a plan may or
+    may not exist: packing is hard, and only bounds are checked.
 
     1. Some table's smallest allowed block fits no device that the table may use, or no allowed way to shard it exists.
     2. Colocated tables need more devices than one of them may be spread over, or more memory than one device has.
@@ -273,7 +273,7 @@ def prove_infeasible(task: Task) -> str | None:
     5. Tables that cannot share devices find too few devices.
 
     Returns:
-        The rule that is broken, the numbers and what would help.
+        An error with the broken rule, the numbers and a remedy.
     """
     try:
         groups = groups_of(task)

@@ -1,6 +1,6 @@
 """The profile of one column of ids, and the counting of a log's parts, in this process or on the workers of a cluster.
 
-Both give the same profile bit by bit. Sketches are merged in the order of the parts, whatever order the workers finish in. While all ids
+Both give the same profile bit by bit. Sketches are merged in the order of the parts, even if workers finish in another order. While all ids
 are counted exactly, any order gives the same result; beyond that, the order decides which heavy hitters are forgotten.
 """
 
@@ -72,7 +72,7 @@ class ColumnProfile:
     def is_sequence(self) -> bool:
         """Whether the looked-up rows of a sample stay separate.
 
-        A log does not say. The user's choice decides; without one, a list column is a sequence if a list has over `SEQUENCE_LENGTH` ids.
+        Logs do not state it. The user's choice decides; without one, a list column is a sequence if a list has over `SEQUENCE_LENGTH` ids.
         """
         if self.pooled is not None:
             return not self.pooled
@@ -100,7 +100,7 @@ class ColumnProfile:
         )._with_ids(other.min_id, other.max_id)
 
     def _with_ids(self, *ids: int | None) -> ColumnProfile:
-        """Return this column with these ids seen too."""
+        """Return this column with these ids added."""
         known = [number for number in (self.min_id, self.max_id, *ids) if number is not None]
         return replace(self, min_id=min(known, default=None), max_id=max(known, default=None))
 
@@ -258,7 +258,7 @@ def count_part(
         counted: called with the lookups of each batch.
 
     Raises:
-        InvalidInput: a file of the part is gone, damaged or has changed.
+        InvalidInput: a file of the part is missing, damaged or has changed.
     """
     first, *_ = names = list(job.columns)
     counters = {name: ColumnCounter(column, job.pending) for name, column in job.columns.items()}
@@ -278,7 +278,7 @@ def counts_by(pool: Pool[None], jobs: Sequence[CountingJob], counted: Callable[[
     """Yield the counts of parts in their order, from workers that see the files under the same absolute paths.
 
     Raises:
-        InvalidInput: as `count_part`, for the first part in order that fails, whichever failed first in time.
+        InvalidInput: as `count_part`, for the first part in the log's order that fails, even if another failed earlier.
     """
     at_once = _AHEAD * pool.size
     for first in range(0, len(jobs), at_once):

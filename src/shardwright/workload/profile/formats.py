@@ -1,4 +1,4 @@
-"""What a reader of logs is, which columns hold embedding ids, and the reader of Parquet files.
+"""The interface of log readers, the columns that hold embedding ids, and the reader of Parquet files.
 
 Parquet files are read by row groups, and their footers are checked before they are trusted.
 """
@@ -30,7 +30,7 @@ _READ_AHEAD = 1 << 20
 
 @dataclass(frozen=True)
 class Reading:
-    """What a log does not say of itself.
+    """Properties that a log does not state.
 
     Attributes:
         list_separator: separator of the ids of a list in a CSV field; lists of integers are recognised without it.
@@ -129,7 +129,7 @@ class LogReader(ABC):
         path: the file.
         schema: names and Arrow types of its columns.
         is_events: whether a line is one event of a user instead of one sample.
-        has_all_columns: whether a column that the schema lacks is missing; False if a sample just leaves out what it has no value of.
+        has_all_columns: whether a column that the schema lacks is missing; False if a sample may leave out columns without a value.
         may_be_text: whether ids that look like integers can be read as text; False if the file's types are fixed.
         pieces: number of pieces that can be read separately; 1 if the file is only read as a whole, 0 if it is empty.
     """
@@ -142,7 +142,7 @@ class LogReader(ABC):
     pieces = 1
 
     def lookups(self, columns: Sequence[str]) -> int | None:
-        """Number of lookups in the columns; None if only reading the file would tell."""
+        """Number of lookups in the columns; None if only reading the whole file would show it."""
         return None
 
     @abstractmethod
@@ -232,7 +232,7 @@ class ParquetLog(LogReader):
         rows = 0
         batch_rows = self._batch_rows(columns, claimed, sum(int(chunk.num_values) for chunk in chunks))
         for batch in file.iter_batches(batch_rows, row_groups=[group], columns=list(columns)):
-            batch.validate(full=True)  # damage can leave indices without entries in their dictionary
+            batch.validate(full=True)  # a damaged file can have indices without entries in their dictionary
             rows += batch.num_rows
             yield batch
         if rows != claimed:
@@ -250,8 +250,8 @@ class ParquetLog(LogReader):
     def _short_texts(self, columns: Sequence[str], chunks: Sequence[Any]) -> list[str]:
         """Return the paths of text columns to read as dictionaries: those with a small chunk.
 
-        A dictionary is much faster for few distinct texts. A long text that is repeated a million times then does not take a
-        million times its size. But a dictionary grows with its row group, so columns with large chunks do not use one.
+        If few texts are distinct, a dictionary is much faster, and it stores a long text that occurs a million times only once. But a
+        dictionary grows with its row group, so columns with large chunks do not use one.
         """
         return [
             str(self._metadata.schema.column(position).path)

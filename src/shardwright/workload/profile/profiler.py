@@ -65,8 +65,8 @@ def profile_logs(
         header: whether the first line of a CSV file names its columns.
         names: names of the columns of CSV files without a header; by default "column_1" and so on.
         sketch_bytes: memory for all counts together; a log of several parts takes it twice, for the merged counts and the part's.
-        progress: called with the lookups counted so far and their number in all files; the number is None if a file does not say it or
-            a `pool` counts.
+        progress: called with the lookups counted so far and their number in all files; the number is None if a file does not state it or a
+            `pool` counts.
         pool: workers that count the parts; they must see the files under the same absolute paths. By default this process counts.
 
     Raises:
@@ -108,7 +108,7 @@ def _profiled(
     choices = _pooling_choices(kinds, sequence, pooled)
     if selection.is_events and (selection.columns is not None or selection.exclude or choices or hashed):
         raise InvalidInput(
-            f"{files[0]}: is an event file: columns, exclude, sequence, pooled and hashed do not apply to it; leave them away"
+            f"{files[0]}: is an event file: columns, exclude, sequence, pooled and hashed do not apply to it; leave them out"
         )
     empty = _empty_columns(kinds, choices, sketch_bytes)
     for name in (name for pattern in hashed for name in _fitting("hashed", pattern, kinds)):

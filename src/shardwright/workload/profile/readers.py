@@ -1,6 +1,6 @@
 """Open logs, and cut them into the parts in which they are counted.
 
-Each part is counted by itself, in one process or in many, and parts are merged in the order of the log. The parts depend on the files
+Each part is counted separately, in one process or in many, and parts are merged in the order of the log. The parts depend on the files
 alone, not on the processes that count, so a log has exactly one profile.
 """
 
@@ -83,7 +83,7 @@ class LogFile:
         """Record the present size and pieces of an open log.
 
         Raises:
-            InvalidInput: the file is gone.
+            InvalidInput: the file no longer exists.
         """
         try:
             return cls(log.path, log.path.stat().st_size, log.pieces)

@@ -1,7 +1,7 @@
 """The result of profiling, the tables that follow from it, and the files that it writes.
 
-Some columns hold ids by their type, but their values show that they are hardly features: times, numbers, labels, keys of sessions. A
-table for such a column costs memory, and learns nothing or learns the answer. The rules avoid false alarms, so they miss some columns.
+Some columns hold ids by their type, but their values show that they are hardly features: times, numbers, labels, keys of sessions. A table
+for such a column takes memory and learns nothing, or learns the label. The rules avoid false alarms, so they miss some such columns.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _INTEGERS_BESIDE = (
 """Names of integers, and of the categories beside them, in Criteo's logs as Criteo, TorchRec and others write them."""
 _COUNTS = 0.05  # distinct numbers per lookup, and per number up to the largest; fewer are sparse
 _SMALL, _DENSE = 32, 0.9  # numbers that are small, and the share of them that occurs
-_FEWEST_IDS = 1024  # fewer ids crowd by chance
-_CROWDED = 2.0  # times its share of ids: a range with so many lookups more than its hottest id explains
+_FEWEST_IDS = 1024  # with fewer ids, dense ranges occur by chance
+_CROWDED = 2.0  # lookups of a range over its share of ids, hottest id excluded, above which it is reported
 _NEW_SHARE = 0.9
 
 
@@ -67,7 +67,7 @@ class Doubt:
 
     Attributes:
         column: name of the column.
-        reason: what the column looks like, and which of its values show it.
+        reason: the likely meaning of the column, and values that show it.
         table: the table made from the column.
     """
 
@@ -117,7 +117,7 @@ def _like_number(column: ColumnProfile) -> str | None:
 def _like_count(column: ColumnProfile, columns: Collection[str]) -> str | None:
     """A count, by its name in the public logs of clicks, or because small numbers are dense and large ones sparse.
 
-    Ids do not spread like that: hashes are sparse everywhere, and of a vocabulary in order of hotness a log has a part that is not small.
+    Ids are not distributed like that: hashes are sparse everywhere, and a vocabulary in order of hotness is dense over a large range.
     """
     sketch, last = column.sketch, column.max_id
     if column.kind.is_list or column.hashed or last is None:
@@ -188,7 +188,7 @@ class ProfileResult:
         """Return the tables, in the order of the columns.
 
         Args:
-            dim: embedding dimension of all tables; a log does not tell it.
+            dim: embedding dimension of all tables, which a log does not state.
             rows: "distinct" for as many rows as distinct ids (estimated if there are very many); right if ids are hashed or looked up
                 in a vocabulary. "max_id" for the largest id + 1; right if ids are row numbers. "numbered": the largest id + 1 if ids
                 can be row numbers, distinct ids if they are text or numbers above 2 ** 40.

@@ -1,4 +1,4 @@
-"""Which columns of a set of log files hold embedding ids, and which of them a user names by name or pattern."""
+"""The columns of a set of log files that hold embedding ids, and the selection of some by name or pattern."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Selection:
 
 
 def matching(pattern: str, names: Collection[str]) -> list[str]:
-    """The names that a name or a pattern such as `I*` fits; a name that is there stands for itself, whatever marks it has."""
+    """The names that a name or a pattern such as `I*` fits; an existing name fits itself alone, even if it has pattern marks."""
     return [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
 
 

@@ -215,7 +215,7 @@ def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int, int]:
     if lowest < 0:
         raise InvalidInput(
             f"{where}: id {lowest} is negative; ids must be at least 0 "
-            "(write missing ids as null, or take hashes as they are with --hashed)"
+            "(write missing ids as null, or accept hashes with --hashed)"
         )
     return scramble(numbers.astype(np.uint64)), lowest, int(numbers.max())
 
@@ -321,7 +321,7 @@ def access_profile(sketch: AccessSketch, rows: int | None = None) -> AccessProfi
 def id_shares(sketch: AccessSketch, rows: int) -> tuple[float, ...]:
     """Share of the lookups of each of 16 equal ranges of the ids 0 to `rows` - 1, in the order of ids.
 
-    If the sketch is not exact, ids that are surely hot count as often as they were seen, and those of the sample stand for all others.
+    If the sketch is not exact, ids that are certainly hot have their own counts, and those of the sample represent all others.
 
     Args:
         sketch: accesses of a table whose ids are integers.

@@ -43,7 +43,7 @@ class CsvLog(LogReader):
     A text column holds lists if every value in the file's first block is a list of integers, such as `1 2 3`, `[1, 2, 3]`,
     `1|2|3` or `1;2;3`. With a `list_separator`, it also holds lists if a value contains it.
 
-    A column of integers of one width, some with leading zeros, holds hexadecimal ids: they are text, also where no letter is among them.
+    A column of integers of one width, some with leading zeros, holds hexadecimal ids: they are text, even those without letters.
     """
 
     may_be_text = True

@@ -125,7 +125,7 @@ def test_variants_are_held_against_the_full_system():
     assert line_of(page, "`neuroshard` without one part", "no beam")["not placed, without and with"] == "3, 1"
     said = " ".join(page.text)
     assert "These lengthen the step: no beam (+100.00%, 2 tasks more not placed)." in said
-    assert "not for sure: no grid (-0.33%, 1 tasks more placed)" in said
+    assert "not significantly: no grid (-0.33%, 1 tasks more placed)" in said
     assert "`certified`**" not in said
 
 

@@ -94,7 +94,7 @@ def task_with(limits, pooled=True, device="cpu", **constraints):
         (task_with(None, colocate=(("t", "u"),)), "colocate"),
         (task_with(None, apart=(("t", "u"),)), "colocate"),
         (task_with(TableConstraint(sharding_types=("tiered",))), "'t' allows tiered"),
-        (task_with(TableConstraint(sharding_types=("row_wise",))), "offers none of it for a pooled table on cpu"),
+        (task_with(TableConstraint(sharding_types=("row_wise",))), "offers none of these for a pooled table on cpu"),
         (task_with(TableConstraint(("row_wise",), max_shards=2), device="h100"), "in at most 2 shards"),
         (task_with(TableConstraint(sharding_types=("grid",)), pooled=False, device="h100"), "for a sequence table"),
         (Task([Table("a.b", 10, 4)], Topology(), 8), "'a.b' has a dot"),

@@ -1,9 +1,9 @@
-"""Measure what TorchRec's modules take in a step beside collectives, on the ranks that have just measured the links of a cluster.
+"""Measure the time of TorchRec's modules in a step besides collectives, on the ranks that have just measured the links of a cluster.
 
-An `EmbeddingBagCollection`, then an `EmbeddingCollection`, of small tables train whole steps. What these take beyond the predicted
-collectives is the time of the module: Python, sorting and copying of ids and rows, and the calls of kernels.
+An `EmbeddingBagCollection`, then an `EmbeddingCollection`, of small tables train whole steps. Their time beyond the predicted collectives
+is the time of the module: Python, sorting and copying of ids and rows, and the calls of kernels.
 
-It is the program of the ranks too: `serve` answers requests for rungs of the ladder of links, and for the steps of a module.
+This module is also the program of the ranks: `serve` answers requests for rungs of the ladder of links, and for the steps of a module.
 """
 
 from __future__ import annotations

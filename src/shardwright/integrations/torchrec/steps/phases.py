@@ -1,8 +1,8 @@
 """Times of the phases of a step, from torch's profiler.
 
-The step runs phase by phase, each to its end, so that every phase has its own time. All ranks start each of these phases together, so an
-exchange does not hold the wait for a slower rank's kernel: a prediction takes the maximum over devices of every phase too. A step at full
-speed overlaps some phases.
+The step runs phase by phase, each to its end, so that every phase has its own time. All ranks start each of these phases together, so that
+the time of an exchange does not include the wait for a slower rank's kernel. Predictions also take the maximum over devices of every phase.
+A step at full speed overlaps some phases.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def profiled_phases(
 
 
 def start_together(member: Member) -> None:
-    """Wait until all ranks are here. On one machine they go on at the same instant: from a barrier, they would leave one by one."""
+    """Wait until all ranks are here. On one machine they continue at the same instant; from a barrier they would leave one by one."""
     member._wait_until(member._common_start())
 
 

@@ -1,4 +1,4 @@
-"""What a rank does: train some steps on each plan, round after round, together with the other ranks of its group.
+"""The work of a rank: train some steps on each plan, round after round, together with the other ranks of its group.
 
 A round builds a plan's model, runs steps that are not counted, whole steps, and steps phase by phase, and drops the model. So plans take
 turns in the machine's better and worse times, and only one model needs memory. Every step has a fresh batch. The program of a rank on this
@@ -30,7 +30,7 @@ from shardwright.sharding.plan import Plan
 
 
 class Rounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is measured of each plan.
+    """Numbers of rounds and steps to measure.
 
     Attributes:
         rounds: rounds; each measures every plan once.
@@ -81,7 +81,7 @@ def run_rounds(plans: Sequence[Plan], wanted: Rounds, member: Member) -> list[li
             sharded = ShardedModel.of(plan.task, sharding_plan, member)
             reports.append(_report(sharded, Batches(plan.task, wanted.seed + round_), wanted, member))
             del sharded
-            gc.collect()  # a model refers to itself
+            gc.collect()  # a model has reference cycles
     texts = gathered(msgspec.json.encode(found), member)
     by_rank = [msgspec.json.decode(text, type=list[list[RankReport]]) for text in texts]
     return [[list(ranks) for ranks in zip(*rounds, strict=True)] for rounds in zip(*by_rank, strict=True)]

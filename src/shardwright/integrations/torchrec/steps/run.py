@@ -50,7 +50,7 @@ _MORE_TIME = "allow more time with --timeout of verify or --minutes of tune"
 
 
 def rank_program() -> tuple[str, ...]:
-    """Arguments of Python that run a rank. It drops the huge pages that processes which measure ask malloc for: a training has none."""
+    """Arguments of Python that run a rank, without the huge pages of other measuring processes, since trainings use none."""
     tunables, module = os.environ.get("GLIBC_TUNABLES", ""), "shardwright.integrations.torchrec.steps.rank"
     return ("-c", _RANK.format(tunables, sys.executable, sys.executable, module))
 
@@ -74,7 +74,7 @@ class Steps:
 
     @property
     def spread(self) -> float:
-        """Largest step of a round less the smallest one, relative to the median: how far two measurements of this plan are apart."""
+        """Largest step of a round less the smallest one, relative to the median: the difference between two measurements of this plan."""
         steps = self.rounds(STEP)
         return (max(steps) - min(steps)) / self.step_ms
 
@@ -97,7 +97,7 @@ class Steps:
 
     @cached_property
     def _cost(self) -> PlanCost | None:
-        """The plan's cost if dense layers hide nothing: the trainings have no pipeline, and next to no dense layers."""
+        """The plan's cost without hidden traffic, since the trainings have no pipeline and hardly any dense layers."""
         plan, exchange = self.plan, self.plan.task.exchange
         if plan.cost is None or not exchange.hidden.total_ms:
             return plan.cost
@@ -129,7 +129,7 @@ def run_here(
 
     Args:
         plans: plans for equally many devices; ranks share hosts as in their topologies.
-        rounds: how much is measured.
+        rounds: numbers of rounds and steps.
         device: "cpu" (gloo) or "cuda" (NCCL, one GPU a rank).
         timeout_s: longest time of the rounds, once the processes have started.
         program: arguments of Python that run a rank.
@@ -220,10 +220,10 @@ def _of_torchrun(place: PlaceInGroup, device: str, timeout_s: float) -> Iterator
             device, place.rank, world, local_rank=local_rank, local_world=local_world, timeout_s=timeout_s
         ) as member:
             yield measure
-    except RuntimeError as error:  # what torch.distributed raises where another rank is gone or silent
+    except RuntimeError as error:  # raised by torch.distributed if another rank ended or does not answer
         first = str(error).splitlines()[0]
         raise MeasurementFailed(
-            f"rank {place.rank}: TorchRec did not run the plan: {first}; look at what the other ranks said before, or {_MORE_TIME}"
+            f"rank {place.rank}: TorchRec did not run the plan: {first}; look at the output of the other ranks, or {_MORE_TIME}"
         ) from error
 
 

@@ -47,7 +47,7 @@ def running_problem(task: Task, kind: str) -> TorchRecProblem:
 
     Args:
         task: the task.
-        kind: "cpu" or "cuda", whatever device the task was planned for.
+        kind: "cpu" or "cuda"; need not be the device that the task was planned for.
     """
     every = {
         table.name: ParameterConstraints(sharding_types=[*SHARDING_TYPES.values(), "table_column_wise"])
@@ -82,7 +82,7 @@ class ShardedModel:
         """Shard the model of a task; every rank of the group must call this.
 
         Args:
-            task: the task; TorchRec sees its hosts, whatever machines the ranks run on.
+            task: the task; TorchRec sees its hosts, even if the ranks run on other machines.
             sharding_plan: how to shard it.
             member: this rank.
             module: tables with the initial weights; random weights by default.

@@ -1,10 +1,9 @@
 """Tuning by whole steps: a few plans take turns as trainings of TorchRec, and the fastest measured one is adopted.
 
-1. The candidates: the default plan, which comes first, TorchRec's own plan, and plans under another seed or fewer sharding types.
-2. A round measures each candidate once, with fresh batches. Two plans are compared by the ratios of their steps, round by round, so that a
-   slow minute of the machine counts for both.
-3. After each round, plans that are slower than the fastest one beyond the noise are dropped. The first plan stays to the end.
-4. The fastest plan is taken if it is faster than the first one beyond the noise; else the first one is.
+1. The candidates: the default plan, which comes first, TorchRec's own plan, and plans under another seed or fewer sharding types. 2. A
+round measures each candidate once, with fresh batches. Two plans are compared by the ratios of their steps, round by round, so that a slow
+minute of the machine affects both. 3. After each round, plans that are slower than the fastest one beyond the noise are dropped. The first
+plan stays to the end. 4. The fastest plan is taken if it is faster than the first one beyond the noise; else the first one is.
 """
 
 from __future__ import annotations
@@ -35,8 +34,10 @@ from shardwright.task.constraints import SHARDING_TYPES
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 
-LEAST_ROUNDS = 3  # before any plan is dropped or taken, whatever the time limit
-_SURE = 0.99  # chance at which a plan counts as faster; high, because several plans are asked after several rounds
+LEAST_ROUNDS = 3  # before any plan is dropped or taken, with any time limit
+_SURE = (
+    0.99  # confidence at which a plan counts as faster; high, because several plans are compared after several rounds
+)
 _ALIKE = 0.005  # share of a step: a difference that is known this well needs no further round
 _SMALL_ROWS = 2_000  # rows of tables that lie on every device in one of the candidates
 _PLANNING = 0.3  # share of the time after which no further candidate is searched
@@ -45,11 +46,12 @@ _LEAST_TIMEOUT_S = 300.0  # of one round
 
 @dataclass(frozen=True)
 class Difference:
-    """How much longer one plan's step is than another's, in the rounds that measured both.
+    """The relative difference between the steps of two plans, over the rounds that measured both.
 
     Attributes:
         share: the ratio of the steps − 1, by the geometric mean over the rounds: −0.05 is 5% faster.
-        noise: how far the truth may lie to the side of 0, as a share, at a chance of 1%; infinite before `LEAST_ROUNDS`.
+        noise: margin of error towards 0, as a share: the true difference lies beyond it with a probability of 1%; infinite before
+            `LEAST_ROUNDS`.
     """
 
     share: float
@@ -138,7 +140,7 @@ class TunedSteps:
         return next(iter(self.candidates.values()))
 
     def against_first(self, name: str) -> Difference:
-        """How much longer a candidate's step is than the first plan's."""
+        """The relative difference between a candidate's step and the first plan's."""
         return Difference.between(self.candidates[name].rounds(STEP), self.first.rounds(STEP))
 
 
@@ -179,12 +181,12 @@ def tune_steps(
     kind, _ = tuned_machine(task, device)
     if task.groups is not None:
         raise InvalidInput(
-            "the task is for sharding groups, whose synchronisation no step here has; leave sharding_groups out of it"
+            "the task is for sharding groups, whose synchronisation these steps do not include; leave sharding_groups out of it"
         )
     place, began, limit_s = place_of_this_process(), monotonic(), 60 * minutes
 
     def tell(what: str) -> float:
-        """Say what comes next; return the seconds since the start."""
+        """Report the next piece of work; return the seconds since the start."""
         if progress is not None:
             progress(monotonic() - began, limit_s, what)
         return monotonic() - began
@@ -286,7 +288,7 @@ def _left(found: Mapping[str, Steps]) -> list[str]:
 def _candidates(
     task: Task, model: CostModel, seed: int, kind: str, in_time: Callable[[str], bool]
 ) -> tuple[dict[str, Steps], list[str]]:
-    """Distinct plans that TorchRec can run, by all of their names, the default one first; and why others are missing."""
+    """Distinct plans that TorchRec can run, by all of their names, the default one first; and the reasons for missing ones."""
     every = {*SHARDING_TYPES}
     small = _limited(task, {"data_parallel"}, lambda table: table.pooled and table.rows <= _SMALL_ROWS)
     ways = {
