@@ -586,4 +586,6 @@ def test_which_of_the_plans_is_fastest(program, tmp_path):
     pytest.importorskip("pyarrow")
     fastest.main()
     rows = rows_of((tmp_path / "fastest_of.md").read_text(), "hardware")
-    assert [row["hardware"] for row in rows] == [name for name in ("H100, kernels", "CPU, kernels", "CPUs over gloo, whole steps") for _ in range(2)]
+    assert [row["hardware"] for row in rows] == [
+        name for name in ("H100, kernels", "CPU, kernels", "CPUs over gloo, whole steps") for _ in range(2)
+    ]
