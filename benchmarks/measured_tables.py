@@ -13,7 +13,8 @@ from experiments.neuroshard.plans_on_kernels import orders
 import shardwright as sw
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask
-from shardwright.measure.measuring import Controls, MeasuredPlan
+from shardwright.measure.measuring import MeasuredPlan
+from shardwright.measure.visits import Controls
 from shardwright.sharding import Plan
 from shardwright.task import Task
 

@@ -20,8 +20,9 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.files import write_atomically
 from shardwright.hardware import Fingerprint, default_backend, fingerprint
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, decode_work, device_works, encode_work
-from shardwright.measure.measuring import Measurer, Progress, Times, time_of, usual_state
+from shardwright.measure.measurer import Measurer
 from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.visits import Progress, Times, time_of, usual_state
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWork
 

@@ -24,8 +24,10 @@ from experiments.entrants import SORTED, Entrant, Limits, entrant
 from experiments.experiment import Page, Piece, ResultTable, Row, Value
 from experiments.learned.tasks import draw_task
 from experiments.neuroshard.plans_on_kernels import CONTROLS, measured_rows
-from experiments.neuroshard.production import WORLDS, production_task
-from experiments.neuroshard.table import BATCH_SIZE, DEVICES, MAX_DIMS, SEED
+from experiments.neuroshard.production import production_task
+from experiments.neuroshard.table import DEVICES, MAX_DIMS
+from experiments.neuroshard.table_page import BATCH_SIZE, SEED
+from experiments.neuroshard.worlds import WORLDS
 from experiments.outcomes import planned, row_of
 from experiments.pages import processor_of
 from experiments.rows import HARDWARE

@@ -22,57 +22,17 @@ from experiments.entrants import (
     torchrec_installed,
 )
 from experiments.experiment import Page, Piece, Row
+from experiments.neuroshard.production_page import made_page
+from experiments.neuroshard.worlds import FILL, MAX_DIM, WORLDS, World
 from experiments.outcomes import planned
 from shardwright.cost.choice import cost_model_for
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
 from shardwright.workload.generators import halved_dims, table_pool
 
-HOSTS, DEVICES_PER_HOST = 16, 8
-POOL, MAX_DIM = "dlrm-2021", 128
-FILL = 0.5
-"""Share of the cluster's memory that the weights take."""
-
-
-@dataclass(frozen=True)
-class World:
-    """A cluster and its cost model.
-
-    Attributes:
-        name: device type; selects the cost model.
-        batch_size: samples per step over all devices.
-        about: description for readers of the page.
-    """
-
-    name: str
-    batch_size: int
-    about: str
-
-    @property
-    def topology(self) -> Topology:
-        """16 hosts of 8 devices."""
-        if self.name == "cpu":
-            return Topology(
-                HOSTS, DEVICES_PER_HOST, "cpu", "16 GB", intra_bandwidth="10 GB/s", inter_bandwidth="5 GB/s"
-            )
-        return Topology.preset(f"{self.name}-8", hosts=HOSTS)
-
-
-WORLDS = (
-    World(
-        "cpu",
-        1024,
-        "CPU cores, 16 GB each, 10 GB/s inside a host and 5 GB/s between hosts",
-    ),
-    World(
-        "a100",
-        65_536,
-        "A100s, 68 GB each, with the links of the preset a100-8",
-    ),
-)
+POOL = "dlrm-2021"
 
 
 def production_task(world: World, seed: int) -> Task:
@@ -156,8 +116,6 @@ class NeuroShardProduction:
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
         """Costs beside the paper's, as ratios to `random`, and the results of each strategy in each world."""
-        from experiments.neuroshard.production_page import made_page
-
         return made_page(rows, self.strategies)
 
 

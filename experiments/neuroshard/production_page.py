@@ -10,7 +10,7 @@ import numpy as np
 from experiments.entrants import TORCHREC
 from experiments.experiment import Page, ResultTable, Row, Value
 from experiments.neuroshard.comparisons import CASE, compared, failure_table, gaps, success, with_cases
-from experiments.neuroshard.production import DEVICES_PER_HOST, FILL, HOSTS, MAX_DIM, WORLDS
+from experiments.neuroshard.worlds import DEVICES_PER_HOST, FILL, HOSTS, MAX_DIM, WORLDS
 from experiments.rows import VERSION
 from experiments.summaries import NOTHING, REDESIGNS, cell, conditions, grouped, in_order, mean_interval, with_interval
 

@@ -15,22 +15,30 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
-from experiments.entrants import SORTED, Entrant, Limits, entrant, model_version
+from experiments.entrants import Entrant, entrant, model_version
 from experiments.experiment import Page, Piece, Row
 from experiments.neuroshard.networks import NOT_OF_NETWORKS, network_rows
-from experiments.neuroshard.production import WORLDS, fitting_task
-from experiments.neuroshard.table import BATCH_SIZE, DEVICES, MAX_DIMS, SEED
+from experiments.neuroshard.production import fitting_task
+from experiments.neuroshard.published_page import (
+    BY_STEP,
+    LIMITS,
+    NETWORKS,
+    PRODUCTION,
+    PUBLISHED,
+    RIVALS,
+    SCORES,
+    made_page,
+)
+from experiments.neuroshard.table import DEVICES, MAX_DIMS
+from experiments.neuroshard.table_page import BATCH_SIZE, SEED
+from experiments.neuroshard.worlds import WORLDS
 from experiments.outcomes import planned
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.task.task import Task
 
-PRODUCTION, SCORES, NETWORKS = "production", "scores", "networks"
-PUBLISHED, BY_STEP = "neuroshard", "neuroshard by step"
-RIVALS = ("random", *SORTED, "greedy", PUBLISHED, BY_STEP, "certified")
 WORLD = WORLDS[0]
 SEEDS, TASKS = 5, 10
 QUICK_SEEDS, QUICK_TASKS = 1, 1
-LIMITS = Limits(seconds=20.0)
 _SEARCHES = {PUBLISHED: NeuroShard(free_cuts=False), BY_STEP: NeuroShard(free_cuts=False, score="step")}
 
 
@@ -78,8 +86,6 @@ class NeuroShardPublished:
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
         """A table for each part."""
-        from experiments.neuroshard.published_page import made_page
-
         return made_page(rows)
 
 

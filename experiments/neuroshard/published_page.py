@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments.entrants import SORTED, Limits
 from experiments.experiment import Page, ResultTable, Row, Value
 from experiments.neuroshard.comparisons import compared, settings_of, with_cases
 from experiments.neuroshard.networks import EPOCHS, OURS, THEIRS
 from experiments.neuroshard.production_page import PUBLISHED as PAPER
-from experiments.neuroshard.published import BY_STEP, LIMITS, NETWORKS, PRODUCTION, PUBLISHED, RIVALS, SCORES
 from experiments.summaries import NOTHING, cell, in_order, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+PRODUCTION, SCORES, NETWORKS = "production", "scores", "networks"
+PUBLISHED, BY_STEP = "neuroshard", "neuroshard by step"
+RIVALS = ("random", *SORTED, "greedy", PUBLISHED, BY_STEP, "certified")
+LIMITS = Limits(seconds=20.0)
 
 _COST, _STEP = "embedding_cost_ms", "step_ms"
 CONDITIONS = (

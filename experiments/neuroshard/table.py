@@ -12,8 +12,9 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import product
 
-from experiments.entrants import COMPARED, TORCHREC, Limits, entrant, model_version, torchrec_installed
+from experiments.entrants import COMPARED, TORCHREC, entrant, model_version, torchrec_installed
 from experiments.experiment import Page, Piece, Row
+from experiments.neuroshard.table_page import BATCH_SIZE, LIMITS, MEASURED, PLANNED, ROUNDS, SEED, made_page
 from experiments.outcomes import planned
 from shardwright.task.task import Task
 
@@ -23,10 +24,6 @@ TASKS, TORCHREC_TASKS = 100, 15
 QUICK_MAX_DIMS, QUICK_TASKS = (4, 32, 128), 2
 QUICK_TORCHREC_TASKS = {4: 1, 8: 0}  # by number of devices: TorchRec's planner takes longer than all others together
 QUICK_MEASURED = {"devices": 4, "max_dim": 32, "task": 0}
-BATCH_SIZE, SEED, ROUNDS = 1024, 2026, 3
-LIMITS = Limits(seconds=5.0, torchrec_seconds=60.0)
-PLANNED, MEASURED = "planned", "measured"
-SETTING = ("devices", "max_dim")
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,6 @@ class NeuroShardTable:
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
         """The tables by setting, and a picture of costs over the largest dim."""
-        from experiments.neuroshard.table_page import made_page
-
         return made_page(rows, self.strategies)
 
     def _strategies(self, torchrec_tasks: int, number: int) -> list[str]:

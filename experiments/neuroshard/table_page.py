@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from experiments.entrants import SORTED, TORCHREC
+from experiments.entrants import SORTED, TORCHREC, Limits
 from experiments.experiment import Page, ResultTable, Row, Value
 from experiments.neuroshard.comparisons import (
     CASE,
@@ -23,7 +23,6 @@ from experiments.neuroshard.comparisons import (
     with_cases,
 )
 from experiments.neuroshard.plans_on_kernels import NOT_MEASURED, measured_table
-from experiments.neuroshard.table import BATCH_SIZE, LIMITS, MEASURED, PLANNED, ROUNDS, SETTING
 from experiments.rows import HARDWARE
 from experiments.summaries import (
     REDESIGNS,
@@ -39,6 +38,11 @@ from experiments.summaries import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+BATCH_SIZE, SEED, ROUNDS = 1024, 2026, 3
+LIMITS = Limits(seconds=5.0, torchrec_seconds=60.0)
+PLANNED, MEASURED = "planned", "measured"
+SETTING = ("devices", "max_dim")
 
 _HEADS = ("devices", "max dim")
 _BESIDE_TORCHREC = ("random", "neuroshard", "certified")

@@ -1,10 +1,11 @@
-"""A real headless Chromium for tests, and pages opened in it that must neither fail nor ask a network for anything.
+"""Programs of benchmarks/; a headless Chromium for tests, and pages opened in it that must neither fail nor ask a network for anything.
 
 Needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM); tests skip without.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from pathlib import Path
@@ -49,3 +50,11 @@ def visit(browser):
     assert faults == []
     assert requests
     assert all(url.startswith(LOCAL) for url in requests)
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Imports a module of benchmarks/ whose results go to a folder of the test."""
+    pytest.importorskip("matplotlib", reason="the figures need matplotlib")
+    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
+    return lambda name: importlib.import_module(f"benchmarks.{name}")

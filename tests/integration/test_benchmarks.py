@@ -17,14 +17,6 @@ from shardwright.sharding.memory import shard_bytes
 from shardwright.task import PRESETS, Constraints, Table, TableConstraint, Task, Topology
 
 
-@pytest.fixture
-def program(tmp_path, monkeypatch):
-    """Imports a module of benchmarks/ whose results go to a folder of the test."""
-    pytest.importorskip("matplotlib", reason="the figures need matplotlib")
-    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
-
-
 def rows_of(page: str, head: str) -> list[dict[str, str]]:
     """The first table of a Markdown page whose head begins so."""
     lines = page.splitlines()

@@ -21,12 +21,12 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import collect as module
 from shardwright.measure.collect import collect, main
 from shardwright.measure.device_work import DeviceWork
-from shardwright.measure.measuring import MOST_VISITS
 from shardwright.measure.samples import read_samples
 from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.measure.stock import Collection, CollectSummary
 from shardwright.measure.store import reading
 from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.visits import MOST_VISITS
 from shardwright.measure.worker import Worker, WorkerOptions
 from shardwright.sharding.work import ShardWork
 from shardwright.task import AccessProfile, Table

@@ -1,21 +1,12 @@
 """The benchmark of tiered plans on a slow link: its batches and its model against plain ones, and a tiny run of all of it."""
 
 import functools
-import importlib
 import json
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-
-
-@pytest.fixture
-def program(tmp_path, monkeypatch):
-    """Imports a module of benchmarks/ whose results go to a folder of the test."""
-    pytest.importorskip("matplotlib", reason="the figures need matplotlib")
-    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 @pytest.fixture
@@ -132,11 +123,3 @@ def test_plans_are_measured_on_hosts_with_a_slow_link(program, tmp_path, monkeyp
     assert "<svg" in (tmp_path / "flexshard_measured.svg").read_text()
     measured.main(arguments)  # all of it is known
     assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == len(found)
-
-
-def test_without_root_or_tools_the_benchmark_says_so_and_ends(program, tmp_path, monkeypatch, capsys):
-    measured = program("flexshard_measured")
-    monkeypatch.setattr(measured, "why_not", lambda: "hosts need root")
-    measured.main(["--journal", str(tmp_path / "journal.jsonl")])
-    assert "skipped: hosts need root" in capsys.readouterr().err
-    assert not (tmp_path / "journal.jsonl").exists()

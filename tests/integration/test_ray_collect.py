@@ -33,10 +33,10 @@ from shardwright.cluster import Cluster
 from shardwright.errors import ClusterFailed, InvalidInput, MeasurementFailed
 from shardwright.hardware import fingerprint
 from shardwright.measure.collect import collect
-from shardwright.measure.measuring import Progress
 from shardwright.measure.remote import open_fleet
 from shardwright.measure.samples import fingerprints, read_samples
 from shardwright.measure.stock import CollectSummary
+from shardwright.measure.visits import Progress
 
 pytestmark = [needs_ray, pytest.mark.slow]
 

@@ -44,8 +44,12 @@ def test_entries_take_turns_on_hosts_with_slow_links(program, tmp_path, capsys):
     capsys.readouterr()
 
 
-def test_without_root_or_tools_a_benchmark_says_so_and_ends(program, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", [*FEW, "dlrm_throughput", "steps_measured", "flexshard_measured"])
+def test_without_root_or_tools_a_benchmark_says_so_and_ends(name, tmp_path, monkeypatch, capsys):
+    program = importlib.import_module(f"benchmarks.{name}")
+    rows = tmp_path / "rows.jsonl"
     monkeypatch.setattr("benchmarks.steps_measured.why_not", lambda: "hosts need root")
-    program.main(["--rows", str(tmp_path / "rows.jsonl")])
+    monkeypatch.setattr(program, "why_not", lambda: "hosts need root", raising=False)
+    program.main(["--journal" if name == "flexshard_measured" else "--rows", str(rows)])
     assert "skipped: hosts need root" in capsys.readouterr().err
-    assert not (tmp_path / "rows.jsonl").exists()
+    assert not rows.exists()

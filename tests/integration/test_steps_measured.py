@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 
 import pytest
@@ -10,13 +9,6 @@ import pytest
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
 pytestmark = pytest.mark.torchrec
-
-
-@pytest.fixture
-def program(tmp_path, monkeypatch):
-    """Imports a module of benchmarks/ whose results go to a folder of the test."""
-    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 def test_rows_survive_a_run_that_was_killed(program, tmp_path):
@@ -53,11 +45,3 @@ def test_plans_are_measured_on_hosts_with_slow_links(program, tmp_path, monkeypa
     assert "| 2x1 | backward kernel |" in page
     measured.main(arguments)  # all of it is known
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == len(rows)
-
-
-def test_without_root_or_tools_the_benchmark_says_so_and_ends(program, tmp_path, monkeypatch, capsys):
-    measured = program("steps_measured")
-    monkeypatch.setattr(measured, "why_not", lambda: "hosts need root")
-    measured.main(["--rows", str(tmp_path / "rows.jsonl")])
-    assert "skipped: hosts need root" in capsys.readouterr().err
-    assert not (tmp_path / "rows.jsonl").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,9 +15,8 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.calibration.curriculum import Curriculum
-from shardwright.calibration.pace import check_enough, check_minutes, minutes_text
-from shardwright.calibration.sets import Group, Set, fitted_task
-from shardwright.calibration.visits import Observed, Visitor, calibration_lock, earlier_samples
+from shardwright.calibration.sets import Group, fitted_task
+from shardwright.calibration.visits import Observed, calibration_lock, earlier_samples, pace_by
 from shardwright.cost.choice import cache_folder, keep_model, path_for, samples_folder, task_digest
 from shardwright.cost.files import bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
@@ -32,8 +31,10 @@ from shardwright.hardware import (
     device_memory,
     fingerprint,
 )
-from shardwright.measure.measuring import Measurer, control_works
+from shardwright.measure.measurer import Job, Measurer, Visitor
+from shardwright.measure.pace import check_enough, check_minutes, minutes_text
 from shardwright.measure.store import SampleStore
+from shardwright.measure.visits import control_works
 from shardwright.modelling.accuracy import Accuracy, accuracy_metadata
 from shardwright.modelling.adapting import FEWEST_SCALING, FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
 from shardwright.modelling.dataset import Samples
@@ -179,8 +180,10 @@ def _calibrated(
             start = _published(device, optimizer, curriculum, cache_bytes(kind))
         ways = recipes(start, cache_bytes(kind), kind)
         with Measurer(kind, None, room + _PAGES) if visitor is None else nullcontext(visitor) as measurer:
+            if start is not None:
+                curriculum.seconds = pace_by(start)
             observed = Observed(measurer, controls, store, lambda: run.tell("measuring"), batch_size, earlier,
-                                until=began + seconds, model=start, pace=curriculum.seconds)  # fmt: skip
+                                until=began + seconds, pace=curriculum.seconds)  # fmt: skip
             run = Calibrating(curriculum, observed, ways, start, seconds, aim, told, began)
             run.run()
     result = Calibration(
@@ -306,6 +309,7 @@ class Calibrating(Interruptible):
         # Loading torch and training take seconds, independently of the number of sets.
         self._trains = self.start is None or self.seconds >= _TRAINS_S
         self._reserve = min(max(_RESERVE * self.seconds, _LEAST_RESERVE_S), _MOST_RESERVE_S)
+        self._tried = True  # whether any set of the last choice fitted into the time
         self.stopped = "time"
 
     def run(self) -> None:
@@ -326,10 +330,10 @@ class Calibrating(Interruptible):
         self.observed.visit_controls()
         self._ready = monotonic()
         models: Sequence[ComputeModel] = [self.start] if self.start is not None else []
-        goal, foreseen, tried = FEWEST_SETS, False, True
+        goal, foreseen = FEWEST_SETS, False
         if len(self.observed) >= FEWEST_SETS and self._time_to_train:  # from earlier calibrations
             models, goal = self._trained()
-        while tried and not (foreseen and self._over):
+        while self._tried and not (foreseen and self._over):
             lacking = max(goal - len(self.observed), _FEWEST_CHOSEN)
             self.tell("choosing sets")
             if self._error is None:
@@ -339,14 +343,9 @@ class Calibrating(Interruptible):
             if not foreseen:
                 foreseen = True
                 self._foresee(queue)
-            tried = False
-            for group in queue:
-                if self._over:
-                    break
-                if self._fits(group):
-                    tried = True
-                    self._visit_group(group)
-            self._visit_again(len(queue) // _AGAIN)
+            self._tried = False
+            self.observed.visit_sets(self._sets_of(queue))
+            self.observed.visit_sets(self._disturbed(len(queue) // _AGAIN))
             if len(self.observed) < FEWEST_SETS and self._left <= 0:
                 self._reserve = _SCALING_S
             elif len(self.observed) >= goal and self._time_to_train:
@@ -458,22 +457,25 @@ class Calibrating(Interruptible):
         with one_thread():
             return best, best.recipe(samples, self.curriculum.seed, effort)
 
-    def _visit_group(self, group: Group) -> None:
-        """Visit each set of a group once; after a set that fails, skip the rest of the group, since incomplete pairs do not count."""
-        for one in group:
-            if not self.observed.known(one) and not self._visit(one):
+    def _sets_of(self, groups: Iterable[Group]) -> Iterator[Job]:
+        """The sets of the groups that fit into the time left; after a set that fails, not the rest of its group: a pair counts whole."""
+        for group in groups:
+            if self._over:
                 return
+            if self._fits(group):
+                self._tried = True
+                for job in group:
+                    if not self.observed.known_set(job):
+                        yield job
+                        if job.work in self.observed.failed:
+                            break
 
-    def _visit_again(self, most: int) -> None:
-        """Visit disturbed sets again; this happens later because disturbances last minutes."""
-        for one in self.observed.disturbed()[:most]:
-            if self._over or not self._fits((one,)):
+    def _disturbed(self, most: int) -> Iterator[Job]:
+        """Disturbed sets, to be visited again; this comes later because disturbances last."""
+        for job in self.observed.disturbed()[:most]:
+            if self._over or not self._fits((job,)):
                 return
-            self._visit(one)
-
-    def _visit(self, one: Set) -> bool:
-        """Visit a set; return whether it could be measured."""
-        return self.observed.visit(one) is not None
+            yield job
 
     def tell(self, what: str) -> None:
         """Report progress."""

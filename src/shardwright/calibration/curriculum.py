@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.calibration.pace import VisitSeconds
-from shardwright.calibration.sets import Group, Set, cut_pair, heavy_sets, plan_sets, random_sets, task_sets
+from shardwright.calibration.sets import Group, cut_pair, heavy_sets, plan_sets, random_sets, task_sets
 from shardwright.cost.files import kind_of_table
 from shardwright.cost.model import ComputeModel, CostModel
 from shardwright.cost.score import device_ms
+from shardwright.measure.measurer import Job
+from shardwright.measure.pace import VisitSeconds
 from shardwright.measure.sampling import BREADTHS, SampleSpace
 from shardwright.modelling.accuracy import predict
 from shardwright.modelling.dataset import Samples, samples_of_works
@@ -105,18 +106,18 @@ class Curriculum:
         fitting = [group for group in groups if all(one.work.table_bytes <= self.room_bytes for one in group)]
         return [*self._heavy, *(fitting[place] for place in self._rng.permutation(len(fitting)))]
 
-    def _quick(self, sets: Sequence[Set], model: ComputeModel, count: int) -> list[Set]:
+    def _quick(self, sets: Sequence[Job], model: ComputeModel, count: int) -> list[Job]:
         """Sets with few to many shards that take little time to measure."""
         expected = self._seconds_of(sets, _step_ms([model], sets)[0])
         return _best_of_each_size(sets, self._rng.lognormal(0, _SPREAD, len(sets)) / expected, count)
 
-    def _disputed(self, sets: Sequence[Set], models: Sequence[ComputeModel], count: int) -> list[Set]:
+    def _disputed(self, sets: Sequence[Job], models: Sequence[ComputeModel], count: int) -> list[Job]:
         """Sets with few to many shards on which the models disagree most, in proportion to the measuring time."""
         predicted = _step_ms(models, sets)
         spread = np.log(predicted).std(axis=0)
         return _best_of_each_size(sets, spread / np.sqrt(self._seconds_of(sets, predicted.mean(axis=0))), count)
 
-    def _seconds_of(self, sets: Sequence[Set], ms: Floats) -> Floats:
+    def _seconds_of(self, sets: Sequence[Job], ms: Floats) -> Floats:
         return self.seconds.expected([one.work for one in sets], ms)
 
     def _plans(self, model: CostModel) -> list[Group]:
@@ -141,12 +142,12 @@ class Curriculum:
         scale = min(1.0, 0.4 * self.room_bytes * _DEVICES / total)
         return task if scale == 1 else replace(task, tables=[table.scaled_rows(scale) for table in task.tables])
 
-    def _new_sets(self, count: int, of_task: int) -> list[Set]:
+    def _new_sets(self, count: int, of_task: int) -> list[Job]:
         """Random sets that were not drawn before, and some of the task's tables."""
         self._drawn += count
         return [*random_sets(self._space, self._drawn - count, count), *self._of_task(of_task, self._rng)]
 
-    def _of_task(self, count: int, rng: np.random.Generator) -> Iterable[Set]:
+    def _of_task(self, count: int, rng: np.random.Generator) -> Iterable[Job]:
         return task_sets(self.task, count, rng) if self.task is not None else ()
 
     def _name(self, kind: str) -> str:
@@ -159,18 +160,18 @@ def _size(groups: Sequence[Group]) -> int:
     return sum(map(len, groups))
 
 
-def _step_ms(models: Sequence[ComputeModel], sets: Sequence[Set]) -> Floats:
+def _step_ms(models: Sequence[ComputeModel], sets: Sequence[Job]) -> Floats:
     """`(models, n)` predicted step ms of each set: forward plus backward."""
     samples = samples_of_works([one.work.works for one in sets], np.ones((len(sets), 2)))
     return np.stack([np.maximum(predict(model, samples).sum(axis=1), 1e-3) for model in models])
 
 
-def _best_of_each_size(sets: Sequence[Set], value: Floats, count: int) -> list[Set]:
+def _best_of_each_size(sets: Sequence[Job], value: Floats, count: int) -> list[Job]:
     """The `count` sets of highest value, taken in turn from those with 1, 2-3, 4-7, … shards."""
     by_size: defaultdict[int, list[int]] = defaultdict(list)
     for place in np.argsort(value).tolist():
         by_size[len(sets[place].work.works).bit_length()].append(place)
-    chosen: list[Set] = []
+    chosen: list[Job] = []
     while by_size and len(chosen) < count:
         for size in sorted(by_size):
             chosen.append(sets[by_size[size].pop()])

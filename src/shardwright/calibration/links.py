@@ -26,7 +26,7 @@ from shardwright.measure.collectives.group import (
 )
 from shardwright.measure.collectives.links import Rung, measure_ladders
 from shardwright.measure.collectives.rank import Member, RunPolicy, answer, group_backend
-from shardwright.measure.measuring import Progress
+from shardwright.measure.visits import Progress
 from shardwright.modelling.links import links_path, measured_links
 from shardwright.task.link_files import FORMAT, Cluster, MeasuredLinks
 

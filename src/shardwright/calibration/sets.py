@@ -8,7 +8,7 @@ such plans needs such devices in its training data. Plans also cut different tab
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.measure.device_work import DeviceWork, device_works
+from shardwright.measure.measurer import Job
 from shardwright.measure.sampling import SampleSpace
 from shardwright.modelling.dataset import pair_label
 from shardwright.search import plan
@@ -32,41 +33,26 @@ _NARROWEST = 8  # fewest columns of each half when a block is halved
 _FILL = 0.5  # share of the room that an even share of the tables may fill
 
 
-@dataclass(frozen=True)
-class Set:
-    """A set of shards to measure on one device.
-
-    Attributes:
-        work: the work of the device.
-        kind: "random", "policy", "neighbour", "task" or "pair".
-        label: the pair and variant that the set belongs to; see `shardwright.modelling.dataset`.
-    """
-
-    work: DeviceWork
-    kind: str
-    label: str = ""
-
-
-Group: TypeAlias = tuple[Set, ...]
+Group: TypeAlias = tuple[Job, ...]
 """Sets that are worth measuring together."""
 
 
-def random_sets(space: SampleSpace, first: int, count: int) -> Iterator[Set]:
+def random_sets(space: SampleSpace, first: int, count: int) -> Iterator[Job]:
     """Sets drawn from a sample space: numbers `first` to `first + count - 1`."""
     for number in range(first, first + count):
         drawn = space.draw(number)
-        yield Set(DeviceWork(drawn.works, drawn.seeds, drawn.optimizer), "random")
+        yield Job(DeviceWork(drawn.works, drawn.seeds, drawn.optimizer), "random")
 
 
-def task_sets(task: Task, count: int, rng: np.random.Generator) -> Iterator[Set]:
+def task_sets(task: Task, count: int, rng: np.random.Generator) -> Iterator[Job]:
     """Sets of random tables of a task, about as many as a device gets; some tables are cut to a block of their columns or rows."""
     for _ in range(count):
         works, seeds = _some_tables(task, rng)
         blocks = [_random_block(work, rng) if rng.random() < _CUT_SHARE else work for work in works]
-        yield Set(DeviceWork(tuple(blocks), tuple(seeds), task.optimizer), "task")
+        yield Job(DeviceWork(tuple(blocks), tuple(seeds), task.optimizer), "task")
 
 
-def heavy_sets(task: Task) -> Iterator[Set]:
+def heavy_sets(task: Task) -> Iterator[Job]:
     """Each table with more than half of a device's even share of lookups, whole and halved: the slowest device may hold nothing else."""
     works = [shard_work(task, Shard.whole(table, 0)) for table in task.tables]
     share = [work.lookups * work.dim for work in works]
@@ -74,7 +60,7 @@ def heavy_sets(task: Task) -> Iterator[Set]:
         if share[place] * 2 * task.topology.devices > sum(share):
             dim = works[place].dim
             for width in (dim, dim // 8 * 4) if dim >= 2 * _NARROWEST else (dim,):
-                yield Set(DeviceWork((replace(works[place], dim=width),), (place,), task.optimizer), "task")
+                yield Job(DeviceWork((replace(works[place], dim=width),), (place,), task.optimizer), "task")
 
 
 def cut_pair(task: Task, name: str, rng: np.random.Generator) -> Group:
@@ -110,11 +96,11 @@ def plan_sets(task: Task, model: CostModel, name: str, seed: int) -> tuple[Group
         variants.append([work for work in device_works(found, seed) if work.works])
     if not variants:
         return (), ()
-    moved = tuple(Set(work, "neighbour") for work in _moved(variants[-1], rng))
+    moved = tuple(Job(work, "neighbour") for work in _moved(variants[-1], rng))
     distinct = [variant for place, variant in enumerate(variants) if variant not in variants[:place]]
     if task.topology.devices > _MOST_DEVICES:
         few = ((some, rng.choice(len(some), min(len(some), _MOST_DEVICES // 2), replace=False)) for some in distinct)
-        return tuple(Set(some[place], "policy") for some, places in few for place in places), moved
+        return tuple(Job(some[place], "policy") for some, places in few for place in places), moved
     return _pair(name, distinct, "policy"), moved
 
 
@@ -139,7 +125,7 @@ def fitted_task(task: Task, room_bytes: int) -> tuple[Task, str | None]:
 
 def _pair(name: str, variants: Sequence[Sequence[DeviceWork]], kind: str) -> Group:
     return tuple(
-        Set(work, kind, pair_label(name, number, len(variant)))
+        Job(work, kind, pair_label(name, number, len(variant)))
         for number, variant in enumerate(variants)
         for work in variant
     )

@@ -26,9 +26,8 @@ import numpy as np
 
 from shardwright.calibration.calibration import coverage
 from shardwright.calibration.moves import Moves
-from shardwright.calibration.pace import check_enough, check_minutes, minutes_text
 from shardwright.calibration.sets import fitted_task
-from shardwright.calibration.visits import Candidate, Comparison, Visitor, calibration_lock
+from shardwright.calibration.visits import Candidate, Comparison, calibration_lock, pace_by
 from shardwright.cost.choice import cache_folder, keep_model, path_for, resolve_cost_model, samples_folder
 from shardwright.cost.correction import CorrectedModel
 from shardwright.cost.files import device_type, kind_of_table, telling_name
@@ -44,8 +43,10 @@ from shardwright.hardware import (
     fingerprint,
 )
 from shardwright.measure.device_work import arena_bytes
-from shardwright.measure.measuring import Measurer, control_works
+from shardwright.measure.measurer import Measurer, Visitor
+from shardwright.measure.pace import check_enough, check_minutes, minutes_text
 from shardwright.measure.store import SampleStore
+from shardwright.measure.visits import control_works
 from shardwright.modelling.correction import corrected, held_out_error, with_cut_price
 from shardwright.search.solve import plan
 from shardwright.search.strategy import Interruptible
@@ -156,7 +157,7 @@ def tune(
         with SampleStore(samples_folder(), machine) as store:
             measured = Comparison(
                 measurer, controls, store, lambda: tell(monotonic() - began, 60 * minutes, run.doing),
-                np.random.default_rng([seed, 1]), until=began + 60 * minutes, model=base,
+                rng=np.random.default_rng([seed, 1]), until=began + 60 * minutes, pace=pace_by(base),
             )  # fmt: skip
             run = Tuner(
                 fitted, runs_on, base, measured,

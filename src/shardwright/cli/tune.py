@@ -13,19 +13,12 @@ from shardwright.cli.checks import check_target
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, cost_model_for, option
 from shardwright.cli.output import emit, ms, note, progress, saved, signed
+from shardwright.cli.tune_steps import STOPPED, run_steps
 from shardwright.errors import InvalidInput, require
 
 if TYPE_CHECKING:
     from shardwright.calibration import Tuned
     from shardwright.sharding.runtimes import RunsOn
-
-STOPPED = {
-    "floor": "it is within the noise of the floor",
-    "no gain": "several rounds in a row brought no gain",
-    "settled": "no further round would change the choice",
-    "time": "time was up",
-    "interrupted": "it was interrupted",
-}
 
 
 def run(
@@ -69,8 +62,6 @@ def run(
     """
     require("measure", "measuring")
     if steps:
-        from shardwright.cli.tune_steps import run_steps
-
         if runs_on not in ("auto", "torchrec"):
             raise InvalidInput(f"--runs-on {runs_on}: with --steps, TorchRec runs the plans; leave one of the two out")
         check_target(output, inputs=[task, model])

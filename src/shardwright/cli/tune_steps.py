@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
     from shardwright.integrations.torchrec.steps.tuning import TunedSteps
 
+STOPPED = {
+    "floor": "it is within the noise of the floor",
+    "no gain": "several rounds in a row gained nothing",
+    "settled": "no further round would change the choice",
+    "time": "time was up",
+    "interrupted": "it was interrupted",
+}
+
 _CAPTION = "step: ms of the slowest rank, the median over the rounds · against default: by the ratios of each round, with noise"
 
 
@@ -117,8 +125,6 @@ def _view(found: TunedSteps) -> rich.table.Table:
 
 def _why(found: TunedSteps, where: str) -> str:
     """Lines about the plan that was taken, and why."""
-    from shardwright.cli.tune import STOPPED
-
     against = found.against_first(found.name)
     if found.plan is found.first.plan:
         why = "no other plan is faster beyond the noise"

@@ -8,19 +8,20 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from shardwright.errors import MeasurementFailed, telling_errors
+from shardwright.errors import telling_errors
 from shardwright.hardware import default_backend, fingerprint
 from shardwright.measure.backend import BACKEND_HELP, check_backend, is_own
+from shardwright.measure.campaign import Campaign
 from shardwright.measure.checks import require_checked
 from shardwright.measure.device_work import Visit
-from shardwright.measure.measuring import Measurer, Printer, Progress
-from shardwright.measure.sampling import BREADTHS, TableSet
+from shardwright.measure.measurer import Job, Measurer, Visitor
+from shardwright.measure.measuring import Printer
+from shardwright.measure.sampling import BREADTHS
 from shardwright.measure.stock import (
     Collection,
     CollectSummary,
@@ -28,17 +29,14 @@ from shardwright.measure.stock import (
     seconds_or_default,
     summarise,
     summary_text,
-    work_of,
 )
 from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.visits import Progress
 from shardwright.task.quantities import parse_bytes
 from shardwright.task.task import OPTIMIZERS
 
 if TYPE_CHECKING:
     from shardwright.measure.remote import Fleet
-
-MOST_IN_A_ROW = 20
-"""Number of failures in a row that indicates a fault of the machine, not of a set."""
 
 _AHEAD = 3  # number of sets drawn before they are needed
 
@@ -82,7 +80,7 @@ def collect(
     if fleet is not None:
         arena, ahead = collection.arena(lambda: fleet.facts.memory), not fleet.cluster.local
         with Stock(path, fleet.facts.hardware, collection, arena, ahead=ahead) as stock:
-            visit_all(stock, partial(fleet.visits_to_sets, arena), stop_at, progress, ahead=fleet.pool.size)
+            _collect(stock, fleet.visitor(arena), stop_at, progress, ahead=fleet.pool.size)
             return summarise(stock, monotonic() - started)
     backend, arena = backend or default_backend(), collection.arena()
     check_backend(backend)
@@ -93,63 +91,25 @@ def collect(
         Stock(path, hardware, collection, arena, ahead=collection.device == "cuda") as stock,
         Measurer(collection.device, backend, arena, policy) as measurer,
     ):
-        visit_all(stock, partial(_visits_here, measurer), stop_at, progress, ahead=_AHEAD)
+        _collect(stock, measurer, stop_at, progress, ahead=_AHEAD)
         for step, took in measurer.spent.items():
             stock.spent[step] += took
         return summarise(stock, monotonic() - started)
 
 
-Visits: TypeAlias = Callable[[Iterator[TableSet]], Iterator[tuple[TableSet, Visit | str]]]
-"""Visits sets, each drawn when it is needed; yields each set with its visit, or with the reason why it cannot be measured."""
+def _collect(stock: Stock, visitor: Visitor, stop_at: float, progress: Progress | None, *, ahead: int) -> None:
+    """Visit the sets of a stock until all are settled or `time.monotonic()` reaches `stop_at`; `ahead` sets are drawn ahead."""
 
+    def saw(job: Job, result: Visit | str) -> None:
+        stock.saw(job, result)
+        if progress:
+            again = stock.left - stock.unseen
+            told = f"{again} to be visited again" if again else ""
+            progress(stock.wanted - stock.unseen, stock.wanted, told)
 
-def visit_all(stock: Stock, visits: Visits, stop_at: float, progress: Progress | None, *, ahead: int) -> None:
-    """Visit the sets of a stock until all are settled or time is up.
-
-    Args:
-        stock: the sets; keeps the visits.
-        visits: visits sets, in any order.
-        stop_at: `time.monotonic()` from which no more sets are drawn.
-        progress: see `collect`.
-        ahead: number of sets drawn before they are needed.
-
-    Raises:
-        MeasurementFailed: a set cannot be measured on a CPU, or many in a row on a GPU.
-    """
-    in_a_row = 0
-    while stock.left and monotonic() < stop_at:
-        for drawn, visit in visits(_draws(stock, stop_at, ahead)):
-            if isinstance(visit, Visit):
-                in_a_row = 0
-                stock.keep(drawn, visit)
-            else:
-                in_a_row += 1
-                if not stock.on_gpu:
-                    raise MeasurementFailed(f"sample {drawn.sample}: {visit}")
-                stock.fail(drawn, visit)
-                if in_a_row >= MOST_IN_A_ROW:
-                    raise MeasurementFailed(f"{in_a_row} samples in a row cannot be measured, the last one: {visit}")
-            if progress:
-                again = stock.left - stock.unseen
-                told = f"{again} to be visited again" if again else ""
-                progress(stock.wanted - stock.unseen, stock.wanted, told)
-
-
-def _draws(stock: Stock, stop_at: float, ahead: int) -> Iterator[TableSet]:
-    while stock.left and monotonic() < stop_at:
-        began = monotonic()
-        drawn = stock.draw(stock.take(), ahead)
-        stock.spent["waiting for a draw"] += monotonic() - began
-        yield drawn
-
-
-def _visits_here(measurer: Measurer, sets: Iterator[TableSet]) -> Iterator[tuple[TableSet, Visit | str]]:
-    for drawn in sets:
-        measurer.ready()  # a failed start is not the set's fault, so it is not caught below
-        try:
-            yield drawn, measurer.visit(work_of(drawn))
-        except MeasurementFailed as error:
-            yield drawn, str(error)
+    campaign = Campaign(visitor, store=stock.store)
+    while stock.left and monotonic() < stop_at:  # sets that are visited again may come after the queue's end
+        campaign.run(stock.queue(stop_at, ahead), saw=saw)
 
 
 @telling_errors

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,10 +20,8 @@ from shardwright.files import write_atomically
 from shardwright.hardware import DECISIVE, Fingerprint, default_backend, device_memory, fingerprint, import_torch
 from shardwright.measure.backend import check_backend, is_own
 from shardwright.measure.checks import CHECKS, check_machine
-from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes
-from shardwright.measure.measuring import Measurer, check_memory
-from shardwright.measure.sampling import TableSet
-from shardwright.measure.stock import work_of
+from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.measurer import Job, Measurer, Visited, check_memory
 from shardwright.measure.timing import TimingPolicy
 
 
@@ -98,11 +96,11 @@ class MeasuringNode:
                 checks = path.read_text(encoding="utf-8")
             return replace(facts, checks=checks, wrong=f"{self.host}: {wrong[0]}" if wrong else "")
 
-    def measure(self, work: DeviceWork, *, arena_bytes: int, largest: DeviceWork | None = None) -> Visit | str:
-        """Visit a work, once more if the measuring process was killed at it.
+    def measure(self, job: Job, *, arena_bytes: int, largest: DeviceWork | None = None) -> Visit | str:
+        """Visit the work of a job, once more if the measuring process was killed at it.
 
         Args:
-            work: the work.
+            job: the job.
             arena_bytes: room for the tables of each work to come; a process with more room serves too.
             largest: the work that takes the most memory of all works to come, to check the machine's memory with; None for no check.
 
@@ -124,16 +122,12 @@ class MeasuringNode:
             for _ in range(2):
                 self._measurer.ready()  # a failed start is not the work's fault, so it is not caught below
                 try:
-                    return self._measurer.visit(work)
+                    return self._measurer.visit(job.work)
                 except MeasurementFailed as error:
                     why = f"{self.host}: {error}"
                     if self._measurer.alive:
                         break
             return why
-
-    def measure_set(self, drawn: TableSet, *, arena_bytes: int) -> Visit | str:
-        """Visit a set of tables, as `measure` does."""
-        return self.measure(work_of(drawn), arena_bytes=arena_bytes)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -146,7 +140,7 @@ class MeasuringNode:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Workers on machines of one kind; visits works as a `Measurer` does.
+    """Workers on machines of one kind.
 
     Attributes:
         cluster: the cluster that lends them.
@@ -167,23 +161,34 @@ class Fleet:
         text = f"machines of the cluster differ: working on those with {self.facts} alone, without {others}"
         return [*([text] if others else []), *(f"warning: {line}" for line in self.pool.given_up)]
 
-    def visits(self, works: Sequence[DeviceWork]) -> Iterator[tuple[DeviceWork, Visit]]:
-        """Visit works once each; yields them in order of completion.
+    def visitor(self, arena_bytes: int, largest: DeviceWork | None = None) -> FleetVisitor:
+        """What visits works on these machines; see `MeasuringNode.measure`."""
+        return FleetVisitor(self.pool, arena_bytes, largest)
+
+
+@dataclass(frozen=True)
+class FleetVisitor:
+    """Visits works on the workers of a fleet.
+
+    Attributes:
+        pool: the workers.
+        arena_bytes: room for the tables of each work.
+        largest: see `MeasuringNode.measure`.
+    """
+
+    pool: Pool[MeasuringNode]
+    arena_bytes: int
+    largest: DeviceWork | None = None
+
+    def visits(self, queue: Iterable[Job]) -> Iterator[Visited]:
+        """Visit each job's work once, drawn when a worker is free; yields jobs in order of completion.
 
         Raises:
-            MeasurementFailed: a work does not fit a machine's memory, or a kernel cannot run.
+            MeasurementFailed: a machine has too little memory, or its measuring process cannot start.
             ClusterFailed: no worker is left.
         """
-        largest = max(works, key=lambda work: work.table_bytes + work.buffer_bytes)
-        measure = partial(MeasuringNode.measure, arena_bytes=arena_bytes(works), largest=largest)
-        for work, visit in self.pool.map(measure, works):
-            if isinstance(visit, str):
-                raise MeasurementFailed(visit)
-            yield work, visit
-
-    def visits_to_sets(self, arena_bytes: int, sets: Iterator[TableSet]) -> Iterator[tuple[TableSet, Visit | str]]:
-        """Visit each set of tables once, drawn when a worker is free; a set that cannot be measured yields the reason."""
-        return self.pool.map(partial(MeasuringNode.measure_set, arena_bytes=arena_bytes), sets)
+        measure = partial(MeasuringNode.measure, arena_bytes=self.arena_bytes, largest=self.largest)
+        return self.pool.map(measure, queue)
 
 
 @contextmanager

@@ -27,8 +27,8 @@ from shardwright.errors import InvalidInput, printable, telling_errors
 from shardwright.files import input_size, write_atomically
 from shardwright.hardware import Fingerprint
 from shardwright.measure.device_work import Visit
-from shardwright.measure.measuring import time_of, usual_state
 from shardwright.measure.store import chosen_hardware, fingerprint_of, hardware_of, reading, visit_of
+from shardwright.measure.visits import time_of, usual_state
 from shardwright.sharding.work import COLUMNS
 from shardwright.task.table import DTYPE_BYTES
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -22,12 +22,13 @@ from typing import Self, TypeVar
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.hardware import Fingerprint, check_device, device_memory
 from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.measuring import settled, time_of
+from shardwright.measure.measurer import Job
 from shardwright.measure.sampling import Breadth, SampleSpace, TableSet, breadth_named, pool_digest
 from shardwright.measure.store import SampleStore
+from shardwright.measure.visits import settled, time_of
 from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
 
@@ -160,6 +161,7 @@ class Stock:
         ahead: whether a thread draws sets before they are needed; it must not share caches with the measured kernels.
 
     Attributes:
+        store: the store.
         visits: the visits to each set, by number.
         failures: why sets could not be measured, by number; on a GPU these sets are not tried again.
         measured: number of visits that were tried.
@@ -172,12 +174,12 @@ class Stock:
         self.folder, self.hardware, self.wanted, self.arena_bytes = folder, hardware, collection.samples, arena_bytes
         self._space: SampleSpace = collection.sets(arena_bytes)
         self._prefix = f"{request_digest(self._space, arena_bytes)}:"
-        self._store = SampleStore(folder, hardware)
+        self.store = SampleStore(folder, hardware)
         self.on_gpu = collection.device == "cuda"
         self.visits: defaultdict[int, list[Visit]] = defaultdict(list)
-        for number, visits in self._numbered(self._store.labelled(KIND, self._prefix)).items():
+        for number, visits in self._numbered(self.store.labelled(KIND, self._prefix)).items():
             self.visits[number] = list(visits)
-        self.failures = self._numbered(self._store.failures())
+        self.failures = self._numbered(self.store.failures())
         self.measured = 0
         self.spent: defaultdict[str, float] = defaultdict(float)
         todo = [number for number in range(self.wanted) if not self._settled(number)]
@@ -209,20 +211,31 @@ class Stock:
         drawn = self._coming.pop(number, None)
         return drawn.result() if drawn else self._space.draw(number)
 
-    def keep(self, drawn: TableSet, visit: Visit) -> None:
-        """Store a visit; the set returns to the queue if it needs another visit."""
-        number = drawn.sample
-        self._store.add(work_of(drawn), visit, kind=KIND, label=self._label(number), batch_size=drawn.batch_size)
-        self.visits[number].append(visit)
-        self.measured += 1
-        if not self._settled(number):
-            self._again.append((monotonic() + AGAIN_AFTER_S, number))
+    def queue(self, stop_at: float, ahead: int) -> Iterator[Job]:
+        """The sets that are still to be visited, drawn one by one, until `time.monotonic()` reaches `stop_at`."""
+        while self.left and monotonic() < stop_at:
+            began = monotonic()
+            drawn = self.draw(self.take(), ahead)
+            self.spent["waiting for a draw"] += monotonic() - began
+            yield Job(work_of(drawn), KIND, f"{self._prefix}{drawn.sample}", drawn.batch_size)
 
-    def fail(self, drawn: TableSet, why: str) -> None:
-        """Note that a set cannot be measured."""
-        self._store.fail(work_of(drawn), why, kind=KIND, label=self._label(drawn.sample))
-        self.failures[drawn.sample] = why
+    def saw(self, job: Job, result: Visit | str) -> None:
+        """Note the visit to a set, or why it cannot be measured; the set returns to the queue if it needs another visit.
+
+        Raises:
+            MeasurementFailed: the set cannot be measured on a CPU.
+        """
+        number = int(job.label.removeprefix(self._prefix))
         self.measured += 1
+        if isinstance(result, Visit):
+            self.visits[number].append(result)
+            if not self._settled(number):
+                self._again.append((monotonic() + AGAIN_AFTER_S, number))
+        elif self.on_gpu:
+            self.store.fail(job.work, result, kind=KIND, label=job.label)
+            self.failures[number] = result
+        else:
+            raise MeasurementFailed(f"sample {number}: {result}")
 
     def __enter__(self) -> Self:
         return self
@@ -234,15 +247,12 @@ class Stock:
         """Close the store."""
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
-        self._store.close()
+        self.store.close()
 
     def _settled(self, number: int) -> bool:
         if self.on_gpu and number in self.failures:
             return True
         return settled(self.visits.get(number, ()), quiet=1 + (number % REPEAT_EVERY == 0))
-
-    def _label(self, number: int) -> str:
-        return f"{self._prefix}{number}"
 
     def _numbered(self, labelled: Mapping[str, T]) -> dict[int, T]:
         """The entries that belong to sets of this collection, by number."""

@@ -4,11 +4,12 @@ import pytest
 from shardwright.cost import device_ms
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import Visit
+from shardwright.measure.measurer import OneByOne
 from shardwright.modelling import adapting
 from shardwright.testing.model import SimpleCostModel
 
 
-class FakeVisitor:
+class FakeVisitor(OneByOne):
     """A machine whose kernels take what a simple formula says, with noise; some sets fail, if asked to."""
 
     def __init__(self, noise=0.01, fails=lambda number: False, interrupt_at=None):

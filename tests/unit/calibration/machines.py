@@ -11,9 +11,10 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import device_ms
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.measurer import OneByOne
 
 
-class HiddenMachine:
+class HiddenMachine(OneByOne):
     """Visits of a hidden truth, with noise.
 
     Args:

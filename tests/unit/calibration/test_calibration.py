@@ -10,7 +10,6 @@ import pytest
 
 import shardwright.calibration.calibration as calibration
 from shardwright import calibrate, tune
-from shardwright.calibration import visits
 from shardwright.calibration.calibration import _published
 from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.sets import random_sets
@@ -18,6 +17,7 @@ from shardwright.calibration.visits import Observed
 from shardwright.cost import PublishedModel, cost_model_for, device_ms, resolve_cost_model
 from shardwright.cost.choice import user_models
 from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure import campaign
 from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.modelling.adapting import error_of
 from shardwright.modelling.dataset import samples_of_works
@@ -53,7 +53,7 @@ def test_a_burst_at_the_start_does_not_scale_what_is_measured(visitor):
     """The first visits found a machine twice as slow, whose forward follows the state fully and whose backward hardly does."""
     space = SampleSpace(table_pool("dlrm-2021"), 0, 1 << 30, Breadth(batch_sizes=(256,)))
     sets = list(random_sets(space, 0, 8))
-    observed = Observed(visitor, (), None, lambda: None, 256)
+    observed = Observed(visitor, batch_size=256)
     follows = (1.0, 0.3)
     for place, one in enumerate(sets):
         found = visitor.visit(one.work)
@@ -61,7 +61,7 @@ def test_a_burst_at_the_start_does_not_scale_what_is_measured(visitor):
         times = {name: getattr(found, name) * state**power for name, power in zip(TIMES, follows, strict=True)}
         burst = replace(found, usual_ms=state, elasticity=follows, **times)
         visitor.visit = lambda work, burst=burst: burst
-        observed.visit(one)
+        observed.visit_sets([one])
         del visitor.visit
     expected = [device_ms(SimpleCostModel(), one.work.works) for one in sets]
     np.testing.assert_allclose(observed.samples().times, expected, rtol=0.05)
@@ -155,7 +155,7 @@ def test_fewer_sets_make_no_model_and_are_kept(cache_folder):
 def test_a_time_limit_is_kept_and_what_fits_is_said_first(cache_folder, monkeypatch, seconds, told):
     """30 sets would take a minute."""
     visitor = Slower()
-    for module in (calibration, visits):
+    for module in (calibration, campaign):
         monkeypatch.setattr(module, "monotonic", lambda: visitor.now)
     if told.startswith("too few"):
         monkeypatch.setattr(calibration, "FEWEST_SCALING", 12)

@@ -6,16 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.calibration import tuning, visits
+from shardwright.calibration import tuning
 from shardwright.calibration.moves import Moves
-from shardwright.calibration.pace import VisitSeconds
 from shardwright.calibration.tuning import Tuner
-from shardwright.calibration.visits import Candidate, Comparison
+from shardwright.calibration.visits import Candidate, Comparison, pace_by
 from shardwright.cost.score import scored
 from shardwright.errors import MeasurementFailed
+from shardwright.measure import campaign
 from shardwright.measure.device_work import Visit
-from shardwright.measure.measuring import control_works
+from shardwright.measure.pace import VisitSeconds
 from shardwright.measure.store import SampleStore
+from shardwright.measure.visits import control_works
 from shardwright.search import plan
 from shardwright.sharding.checking import check_plan
 from shardwright.task import Table, Task, Topology
@@ -32,7 +33,7 @@ def a_task(seed: int, devices: int = 3) -> Task:
 
 def comparison(machine, store=None, seconds=30.0) -> Comparison:
     return Comparison(
-        machine, (), store, lambda: None, np.random.default_rng(0), until=time.monotonic() + seconds, model=machine.base
+        machine, (), store, rng=np.random.default_rng(0), until=time.monotonic() + seconds, pace=pace_by(machine.base)
     )
 
 
@@ -86,11 +87,11 @@ class SlowMachine(HiddenMachine):
 
 def test_too_little_time_for_a_plan_corrects_the_model_and_says_what_fits(monkeypatch):
     machine, task = SlowMachine(0), a_task(0, devices=12)
-    for module in (tuning, visits):
+    for module in (tuning, campaign):
         monkeypatch.setattr(module, "monotonic", lambda: machine.now)
     controls = control_works("cpu", task.optimizer)
     rng = np.random.default_rng(0)
-    measured = Comparison(machine, controls, None, lambda: None, rng, until=30.0, model=machine.base)
+    measured = Comparison(machine, controls, rng=rng, until=30.0, pace=pace_by(machine.base))
     tuner = a_tuner(task, machine, measured, seconds=30.0, began=0.0)
     with pytest.warns(
         UserWarning, match=r"of the 12 devices of the first plan can be measured in 30 s: .* give --minutes 0\.\d"

@@ -8,7 +8,8 @@ import pytest
 import shardwright as sw
 from shardwright.cli import compare
 from shardwright.errors import InfeasibleTask
-from shardwright.measure.measuring import Controls, MeasuredPlan
+from shardwright.measure.measuring import MeasuredPlan
+from shardwright.measure.visits import Controls
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.testing.tasks import impossible_task, task_of
 

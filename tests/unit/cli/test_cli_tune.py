@@ -5,7 +5,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.calibration.tuning import Told
-from shardwright.measure.measuring import control_works
+from shardwright.measure.visits import control_works
 from shardwright.task import Table, Topology
 from shardwright.testing.tasks import task_of
 from tests.unit.calibration.machines import HiddenMachine

@@ -8,7 +8,8 @@ from shardwright.cost import cost_model_for
 from shardwright.cost.choice import cache_folder, keep_model
 from shardwright.cost.files import processors
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.measuring import Controls, MeasuredPlan
+from shardwright.measure.measuring import MeasuredPlan
+from shardwright.measure.visits import Controls
 from tests.unit.cli.models import linear_model
 
 

@@ -25,7 +25,7 @@ MACHINES = (Machine("a", "a", cores=2), Machine("b", "b", cores=1))
 def processes(monkeypatch):
     monkeypatch.setattr(MadeUpWorker, "started", [])
     monkeypatch.setattr(MadeUpWorker, "measured", [])
-    monkeypatch.setattr("shardwright.measure.measuring.Worker", MadeUpWorker)
+    monkeypatch.setattr("shardwright.measure.measurer.Worker", MadeUpWorker)
     monkeypatch.setattr("shardwright.hardware.fingerprint", lambda device, backend: HARDWARE)
     return MadeUpWorker
 
@@ -89,7 +89,7 @@ def test_nothing_to_measure_asks_nobody(processes):
 
 
 def test_a_set_that_does_not_fit_the_workers_memory_is_said(placed, monkeypatch):
-    monkeypatch.setattr("shardwright.measure.measuring.available_memory", lambda: 1000)
+    monkeypatch.setattr("shardwright.measure.measurer.available_memory", lambda: 1000)
     with (
         open_fleet(MadeUpCluster(MACHINES)) as fleet,
         pytest.raises(MeasurementFailed, match="this machine has 1.0 KB free"),

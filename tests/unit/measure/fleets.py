@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from shardwright.cluster import Cluster
 from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.measuring import control_works
+from shardwright.measure.visits import control_works
 from tests.pools import UnrulyPool
 
 HARDWARE = {

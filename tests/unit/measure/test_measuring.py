@@ -13,24 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure import measuring
+from shardwright.measure import measurer
+from shardwright.measure.campaign import BETWEEN_CONTROLS
 from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.measuring import (
-    _SLACK_BYTES,
-    BETWEEN_CONTROLS,
+from shardwright.measure.measurer import _SLACK_BYTES, Measurer
+from shardwright.measure.measuring import MeasuredPlan, measure_plans, measure_works
+from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.visits import (
     MOST_VISITS,
     Controls,
-    MeasuredPlan,
-    Measurer,
     control_works,
-    measure_plans,
-    measure_works,
     settled,
     standard_error,
     time_of,
     visit_noise,
 )
-from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker import Worker
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.work import ShardWork
@@ -89,7 +86,7 @@ def test_rounds_have_random_orders_and_controls_among_them(worker: type[FakeWork
     works = [work_of(lookups) for lookups in range(10, 20)]
     found = measure_works(works, rounds=3, seed=1)
     assert worker.asked[:10] != worker.asked[10:20]
-    assert Counter(worker.controls) == dict.fromkeys(control_works("cpu", "sgd"), 3)
+    assert min(worker.controls.count(work) for work in control_works("cpu", "sgd")) >= 3
     assert found.controls.times_ms == (3.0, 3.0, 3.0)
 
 
@@ -97,7 +94,8 @@ def test_many_works_have_the_controls_among_them_more_often(worker: type[FakeWor
     told: list[tuple[int, int, str]] = []
     works = [work_of(10.0 + number) for number in range(2 * BETWEEN_CONTROLS + 1)]
     measure_works(works, progress=lambda *one: told.append(one))
-    assert Counter(worker.controls) == dict.fromkeys(control_works("cpu", "sgd"), 3)
+    visits = len(worker.asked)
+    assert all(worker.controls.count(work) >= visits / BETWEEN_CONTROLS for work in control_works("cpu", "sgd"))
     assert told[-1][:2] == (len(works) + 9, len(works) + 9)
 
 
@@ -179,37 +177,37 @@ def test_impossible_options_are_refused(options: dict[str, object], message: str
 
 
 def test_a_process_that_ended_is_started_anew(worker: type[FakeWorker]) -> None:
-    with Measurer("cpu", "embedding_bag", 2**20) as measurer:
-        measurer.visit(work_of(1.0))
-        measurer.ready().close()
-        measurer.visit(work_of(1.0))
+    with Measurer("cpu", "embedding_bag", 2**20) as process:
+        process.visit(work_of(1.0))
+        process.ready().close()
+        process.visit(work_of(1.0))
     assert len(worker.started) == 2
 
 
 def test_where_none_can_be_started_again_it_is_said(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "sleep", lambda _: None)
+    monkeypatch.setattr(measurer, "sleep", lambda _: None)
 
     def refuse(options: object) -> Worker:
         raise MeasurementFailed("no device")
 
-    with Measurer("cpu", "embedding_bag", 2**20) as measurer:
-        measurer.visit(work_of(1.0))
-        measurer.ready().close()
-        monkeypatch.setattr(measuring, "Worker", refuse)
-        with pytest.raises(MeasurementFailed, match=r"3 attempts .* no device.* are kept"):
-            measurer.visit(work_of(1.0))
-    with Measurer("cpu", "embedding_bag", 2**20) as measurer, pytest.raises(MeasurementFailed, match="^no device$"):
-        measurer.visit(work_of(1.0))
+    with Measurer("cpu", "embedding_bag", 2**20) as process:
+        process.visit(work_of(1.0))
+        process.ready().close()
+        monkeypatch.setattr(measurer, "Worker", refuse)
+        with pytest.raises(MeasurementFailed, match=r"3 attempts .* no device.* is kept"):
+            process.visit(work_of(1.0))
+    with Measurer("cpu", "embedding_bag", 2**20) as process, pytest.raises(MeasurementFailed, match="^no device$"):
+        process.visit(work_of(1.0))
 
 
 @pytest.mark.slow
 def test_real_kernels_are_visited() -> None:
     work = DeviceWork((ShardWork(100, 8, 16, 32.5, True, AccessProfile.uniform(100)),) * 2, (1, 2), "rowwise_adagrad")
-    with Measurer("cpu", "embedding_bag", 2**20) as measurer:
-        found = measurer.visit(work)
+    with Measurer("cpu", "embedding_bag", 2**20) as process:
+        found = process.visit(work)
     assert min(found.forward_ms, found.backward_ms, found.sentinel) > 0
     assert found.batches == 2
-    assert {"start", "runs", "talking"} <= set(measurer.spent)
+    assert {"start", "runs", "talking"} <= set(process.spent)
 
 
 def test_controls_are_the_same_each_time_and_small() -> None:
@@ -293,7 +291,7 @@ def test_a_plan_without_work_costs_nothing(worker: type[FakeWorker], small_task:
 def test_what_does_not_fit_this_machine_is_said_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, small_task: Task
 ) -> None:
-    monkeypatch.setattr(measuring, "available_memory", lambda: 300_000_000)
+    monkeypatch.setattr(measurer, "available_memory", lambda: 300_000_000)
     huge = tuple(Table(table.name, 10**9, table.dim) for table in small_task.tables)
     plan = whole(replace(small_task, tables=huge), 0, 1, 2, 3)
     with pytest.raises(MeasurementFailed, match=r"needs .* this machine has 300\.0 MB free; scale the tables"):

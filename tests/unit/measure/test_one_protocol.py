@@ -11,11 +11,11 @@ import pytest
 from benchmarks.plan_requests import measure_requests, read_results, requests_of
 
 import shardwright
-from shardwright.calibration.sets import Set
 from shardwright.calibration.visits import Observed
 from shardwright.learned.worlds import MeasuredWorld
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
-from shardwright.measure.measuring import Measurer, measure_plans
+from shardwright.measure.measurer import Job, Measurer
+from shardwright.measure.measuring import measure_plans
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Task
 from tests.unit.measure.workers import FakeWorker
@@ -28,9 +28,7 @@ ALLOWED = {
     "Session": {"measure/worker.py"},
     "Worker": {
         "measure/worker.py",
-        "measure/measuring.py",
-        "measure/collect.py",
-        "measure/remote.py",
+        "measure/measurer.py",
     },
 }
 """Who may call what leads to a time; copies of memory are no kernels, and a cluster's worker holds a measuring process of its own."""
@@ -84,11 +82,10 @@ def test_all_ways_find_the_same_times(
 
     worker.asked.clear()
     with Measurer("cpu", "embedding_bag", 2**20) as measurer:
-        observed = Observed(measurer, (), None, lambda: None)
-        for work in works:
-            observed.visit(Set(work, "task"))
+        observed = Observed(measurer)
+        observed.visit_sets(Job(work, "task") for work in works)
         while disturbed := observed.disturbed():
-            observed.visit(disturbed[0])
+            observed.visit_sets(disturbed[:1])
     assert [tuple(times) for times in observed.samples().times] == expected
     assert all(options.policy is None for options in worker.started)
 

@@ -17,7 +17,7 @@ from benchmarks.plan_requests import (
 )
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure import measuring
+from shardwright.measure import measurer
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.timing import TimingPolicy
 from shardwright.sharding import Plan, Shard, ShardWork
@@ -54,7 +54,7 @@ class FakeWorker:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
-    monkeypatch.setattr(measuring, "Worker", FakeWorker)
+    monkeypatch.setattr(measurer, "Worker", FakeWorker)
     FakeWorker.asked, FakeWorker.starts, FakeWorker.deadly, FakeWorker.refused = [], 0, None, None
     return FakeWorker
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,8 +11,9 @@ import pytest
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import collect as module
-from shardwright.measure import measuring, stock
-from shardwright.measure.collect import MOST_IN_A_ROW, collect
+from shardwright.measure import measurer, stock
+from shardwright.measure.campaign import MOST_FAILED
+from shardwright.measure.collect import collect
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.samples import read_samples
 from shardwright.measure.stock import Collection, CollectSummary, Stock, seconds_or_default, summary_text
@@ -135,7 +137,7 @@ def test_failures_one_after_another_are_the_machines(tmp_path: Path, scripted: C
     order = scripted(failing(*range(1, 60)))
     with pytest.raises(MeasurementFailed, match="too large"):
         run(tmp_path, 60, device="cuda")
-    assert len(order) == 1 + MOST_IN_A_ROW
+    assert len(order) == 1 + MOST_FAILED
     order = scripted(failing(*range(0, 80, 2)))
     assert run(tmp_path / "rare", 60, device="cuda").failed == 30
 
@@ -148,7 +150,7 @@ def test_a_process_that_cannot_start_is_no_fault_of_a_set(
     def refused(options: object) -> NoReturn:
         raise MeasurementFailed("arena: 60 GB are needed")
 
-    monkeypatch.setattr(measuring, "Worker", refused)
+    monkeypatch.setattr(measurer, "Worker", refused)
     with pytest.raises(MeasurementFailed, match="arena: 60 GB"):
         run(tmp_path, 5, device="cuda")
     with Stock(
@@ -180,10 +182,12 @@ def test_collections_share_a_store(tmp_path: Path, scripted: Callable[[Script], 
     other = Collection(2, seed=1, **SMALL)
     with Stock(tmp_path, HERE, other, ARENA, ahead=True) as second:
         assert (second.left, second.unseen) == (2, 2)
-        drawn = second.draw(second.take(), ahead=1)
-        assert drawn == other.sets(ARENA).draw(0)
-        second.keep(drawn, quiet(0, 0))
-        assert second.draw(second.take()) == other.sets(ARENA).draw(1)
+        first, following = islice(second.queue(float("inf"), ahead=1), 2)
+        assert first.work == stock.work_of(other.sets(ARENA).draw(0))
+        assert following.work == stock.work_of(other.sets(ARENA).draw(1))
+        second.store.add(first.work, quiet(0, 0), kind=first.kind, label=first.label)
+        second.saw(first, quiet(0, 0))
+        assert (second.left, second.unseen) == (1, 0)  # every 20th set is visited twice
     assert len(set(read_samples(tmp_path)["label"].to_pylist())) == 4
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.measuring import control_works
+from shardwright.measure.visits import control_works
 
 Answer = Callable[[DeviceWork, int], Visit]
 

@@ -18,10 +18,10 @@ from shardwright.hardware import MACHINE, Fingerprint, fingerprint
 from shardwright.measure.collectives.group import GroupOptions, RankGroup, telling_what_is_kept
 from shardwright.measure.collectives.rank import RunPolicy, group_backend
 from shardwright.measure.collectives.sampling import CollectiveSample, CollectiveSpace
-from shardwright.measure.measuring import Progress
 from shardwright.measure.sampling import pool_digest
 from shardwright.measure.stock import REPEAT_EVERY, noise_of
 from shardwright.measure.store import SampleStore, chosen_hardware, hardware_of, reading
+from shardwright.measure.visits import Progress
 from shardwright.task.table import Table
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.measuring import Progress
+from shardwright.measure.visits import Progress
 from shardwright.task.link_files import Cluster
 from shardwright.task.links import COLLECTIVES, Collective
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from time import monotonic
 
-from shardwright.calibration.pace import check_minutes
 from shardwright.calibration.tuning import Told, tuned_machine
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
@@ -27,6 +26,7 @@ from shardwright.integrations.torchrec.steps.rank import Rounds
 from shardwright.integrations.torchrec.steps.run import STEP, Measure, Steps, ranks
 from shardwright.integrations.torchrec.steps.sharded import planned
 from shardwright.measure.collectives.group import place_of_this_process
+from shardwright.measure.pace import check_minutes
 from shardwright.search.solve import plan as find_plan
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard

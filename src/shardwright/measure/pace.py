@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from scipy.optimize import nnls
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
@@ -23,10 +22,16 @@ _RUNS_OF_BATCH = TimingPolicy().passes
 
 
 class VisitSeconds:
-    """Predicts how long a visit takes: a non-negative mix of a constant, the time of its runs, and the lookups of its batches."""
+    """Predicts how long a visit takes: a non-negative mix of a constant, the time of its runs, and the lookups of its batches.
 
-    def __init__(self) -> None:
+    Args:
+        predicted_ms: predicts the step ms of a work that was not visited; None if no model is known.
+    """
+
+    def __init__(self, predicted_ms: Callable[[DeviceWork], float] | None = None) -> None:
+        self.predicted_ms: Callable[[DeviceWork], float] = predicted_ms or (lambda _: 1.0)
         self._cache = cache_bytes()[1]
+        self._ratios: list[float] = []  # measured over predicted times
         self._rows: list[tuple[float, float, float]] = []
         self._seconds: list[float] = []
 
@@ -34,6 +39,17 @@ class VisitSeconds:
         """Learn from a visit: a step of `ms` took `seconds` to measure."""
         self._rows.append(self._row(work, ms))
         self._seconds.append(seconds)
+        self._ratios.append(ms / max(self.predicted_ms(work), 1e-6))
+
+    def of_works(self, works: Sequence[DeviceWork], measured_ms: Sequence[float | None]) -> Floats:
+        """`(n,)` predicted seconds of visits; where no step ms was measured, it is the prediction times the usual ratio to it."""
+        ratio = float(np.median(self._ratios)) if self._ratios else 1.0
+        found = zip(works, measured_ms, strict=True)
+        steps = [
+            (ratio * max(self.predicted_ms(work), 1e-6) if ms is None else ms) if work.works else 0.0
+            for work, ms in found
+        ]
+        return self.expected(works, steps)
 
     def expected(self, works: Iterable[DeviceWork], ms: Sequence[float] | Floats) -> Floats:
         """`(n,)` predicted seconds of visits to works whose steps take `ms`, `(n,)`."""
@@ -49,6 +65,8 @@ class VisitSeconds:
         if len(rows) <= 2 * len(rates):
             scaled: Floats = rates * (seconds.sum() / (rows @ rates).sum())
             return scaled
+        from scipy.optimize import nnls  # collecting does without scipy
+
         unit = np.maximum(rows.max(axis=0), 1e-30)
         fitted: Floats = nnls(rows / unit / seconds[:, None], np.ones(len(seconds)))[0] / unit
         return fitted
