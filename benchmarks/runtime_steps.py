@@ -49,17 +49,23 @@ ENTRIES = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parsed(arguments)
-    rows = measured_rows(options, cases, lambda case, rows: measure(case, rows, options.model), options.minutes)
+    rates = options.rates.split(",")
+    rows = measured_rows(
+        options,
+        lambda quick: cases(quick, rates),
+        lambda case, rows: measure(case, rows, options.model),
+        options.minutes,
+    )
     if rows is None:
         return
-    print(write_page(rows.read(), results_table.command_of("runtime_steps", arguments)).read_text())
+    print(write_page(rows.read(), results_table.command_of("runtime_steps", arguments), options.name).read_text())
 
 
-def cases(quick: bool) -> list[Case]:
+def cases(quick: bool, rates: Sequence[str] = RATES) -> list[Case]:
     """The beds with their rates, pooled models first."""
     if quick:
         return [Case(2, 1, "300mbit", "pooled")]
-    return [Case(*bed, rate, model) for model in ("pooled", "mixed") for rate in RATES for bed in BEDS]
+    return [Case(*bed, rate, model) for model in ("pooled", "mixed") for rate in rates for bed in BEDS]
 
 
 def measure(case: Case, rows: Rows, model: Path | None) -> None:
@@ -91,7 +97,7 @@ def planned(task: Task, model: Path | None) -> dict[str, Plan]:
     }
 
 
-def write_page(rows: Sequence[dict[str, Any]], command: str) -> Path:
+def write_page(rows: Sequence[dict[str, Any]], command: str, name: str = "runtime_steps") -> Path:
     """Write the page of rows; returns its file."""
     days = sorted({row["at"][:10] for row in rows})
     text = markdown(
@@ -101,7 +107,7 @@ def write_page(rows: Sequence[dict[str, Any]], command: str) -> Path:
         command,
         f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · commit {commit()} · {hardware()}",
     )
-    path = results_table.RESULTS / "runtime_steps.md"
+    path = results_table.RESULTS / f"{name}.md"
     write_atomically(path, text)
     return path
 
@@ -185,6 +191,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime_steps", description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=Path, required=True, help="file of the measured rows")
     parser.add_argument("--model", type=Path, help="cost model of the kernels; by default that of this machine")
+    parser.add_argument("--rates", default=",".join(RATES), help="rates of the links, in order (default: %(default)s)")
+    parser.add_argument("--name", default="runtime_steps", help="name of the page (default: %(default)s)")
     parser.add_argument("--page", action="store_true", help="measure nothing, make the page of the rows")
     parser.add_argument("--minutes", type=float, default=600.0, help="no case begins later (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one case, some minutes")

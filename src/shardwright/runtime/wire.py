@@ -163,7 +163,9 @@ class Wire:
         return torch.empty(int(size), dtype=kind, device=self._device)
 
     def expect_sizes(self, groups: int) -> None:
-        """Post the receives of `sizes`, before the rank knows its own."""
+        """Post the receives of `sizes`, before the rank knows its own; those of a call that was interrupted stay."""
+        if self._counts is not None:
+            return
         received = torch.empty((self._members.size, groups + 1), dtype=torch.int64, device=self._device)
         self._counts = received, Arrival(received.view(-1), [groups + 1] * self._members.size, self._members, 0)
 
