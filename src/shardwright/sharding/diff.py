@@ -224,7 +224,9 @@ def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
 
 def moved_bytes(task: Task, carried: Carried, shards: Mapping[str, Sequence[Shard]]) -> int:
     """Bytes that devices must fetch to hold `shards` (by table) when they hold `carried`."""
-    tables = ((element_bytes(task, task.table_by_name[name]), old, shards[name]) for name, old in carried.shards.items())
+    tables = (
+        (element_bytes(task, task.table_by_name[name]), old, shards[name]) for name, old in carried.shards.items()
+    )
     return sum(round(elements * size) for size, old, new in tables for _, elements in _fetched(old, new))
 
 
