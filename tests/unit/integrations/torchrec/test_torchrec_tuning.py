@@ -148,11 +148,13 @@ def test_the_default_plan_keeps_its_bound(ranks):
     assert tune_steps(replace(TASK, tables=TABLES[:3])).first.plan.bound_ms is not None
 
 
-def test_without_time_the_default_plan_and_torchrecs_are_measured_three_times(ranks):
+@pytest.mark.filterwarnings("ignore:no two plans can be compared")
+def test_without_time_the_default_plan_and_torchrecs_are_measured_once_and_the_default_one_is_taken(ranks):
     rounds = ranks(lambda plan: np.random.default_rng(len(plan.shards)).random()).rounds
     found = tune_steps(TASK, minutes=1e-9)
     assert all({"default", "torchrec"} & set(name.split(" = ")) for name in found.candidates)
-    assert set(rounds) == (set(range(3)) if len(found.candidates) > 1 else {0})
+    assert set(rounds) == {0}
+    assert found.plan is found.first.plan
     assert sum("to leave time for measuring" in text for text in found.notes) == 4
 
 
