@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, astuple
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol
 
 from shardwright.calibration.visits import calibration_lock
@@ -70,7 +71,7 @@ def calibrate_links(
     Args:
         devices: processes to start on this machine; by default one for each core, at least 2, or for each GPU. torchrun gives its own.
         device: "cpu" for gloo, or "cuda" for NCCL with a GPU for each process.
-        seconds: about how long it may take.
+        seconds: how long it may take, the start of the processes included.
         output: also save them here.
         progress: called after every size.
         group: options of the processes, by default those that the other arguments give.
@@ -84,6 +85,7 @@ def calibrate_links(
             cannot be written to.
         MeasurementFailed: a rank ended, or the ranks do not fit together; finished measurements are kept.
     """
+    began = monotonic()
     if not 0 < seconds < float("inf"):
         raise InvalidInput(f"time is {seconds:g} s, must be a finite number above 0")
     place = place_of_this_process()
@@ -102,13 +104,13 @@ def calibrate_links(
         program = probe.program if probe else RANK_PROGRAM
         options = group or GroupOptions(near, device, timeout_s=TIMEOUT_S, program=program)
         with calibration_lock(cache_folder()), telling_what_is_kept(), RankGroup(options) as ranks:
-            return _measured(ranks.ask, cluster, seconds, output, progress, probe)
+            return _measured(ranks.ask, cluster, began + seconds - monotonic(), output, progress, probe)
     asked = {"seconds": seconds, "probe": probe is not None}
     with led_group(device, place, TIMEOUT_S, asked, RunPolicy(), probe.answer if probe else answer) as led:
         if led is None:
             return None
         with calibration_lock(cache_folder()):
-            return _measured(led.ask, cluster, seconds, output, progress, probe)
+            return _measured(led.ask, cluster, began + seconds - monotonic(), output, progress, probe)
 
 
 def _usual_devices(device: str) -> int:

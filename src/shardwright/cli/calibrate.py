@@ -13,7 +13,7 @@ from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Seed, option
 from shardwright.cli.output import MISSING, Report, emit, note, percent, progress, saved, signed, table
-from shardwright.errors import InvalidInput, require
+from shardwright.errors import InvalidInput, counted, require
 from shardwright.task.links import COLLECTIVES, LINK_CLASSES, ModuleTimes, links_to_dict
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shardwright.task.link_files import MeasuredLinks
     from shardwright.task.topology import Topology
 
+_LEAST_LINKS_S, _SURE_LINKS_S = 18.0, 60.0  # less time measures no whole ladder; more measures each size often enough
 _MADE = {
     "scaled": "by scaling the default one",
     "fine-tuned": "from the default one",
@@ -95,7 +96,9 @@ def run(
     for text in found.notes:
         note(f"note: {text}")
     if found.failed:
-        note(f"note: {len(found.failed)} sets could not be measured and were left out, the first: {found.failed[0]}")
+        note(
+            f"note: left out, since they could not be measured: {counted(len(found.failed), 'set')}, the first: {found.failed[0]}"
+        )
     emit(_document(found), *_views(found), as_json=as_json)
     if found.stopped == "interrupted":
         raise Interrupted("stopped early; all measurements are kept: run the same command again to go on")
@@ -119,7 +122,7 @@ def progress_of(report: Report, total: float) -> Callable[[float, int, float | N
 
     def told(seconds: float, sets: int, error: float | None, what: str) -> None:
         known = f", error {percent(error)}" if error is not None else ""
-        report(min(seconds, total), total, f"s: {what}, {sets} sets{known}")
+        report(min(seconds, total), total, f"s: {what}, {counted(sets, 'set')}{known}")
 
     return told
 
@@ -150,15 +153,18 @@ def _views(found: Calibration) -> list[rich.table.Table | str]:
     rows = [
         ["mean error", percent(errors.mean_error)],
         ["median error", percent(errors.median_error)],
-        *[[f"mean error of {count} shards", percent(error)] for count, error in errors.by_tables.items()],
+        *[
+            [f"mean error of {count} shard{'' if count == '1' else 's'}", percent(error)]
+            for count, error in errors.by_tables.items()
+        ],
         ["mean error of the default model", percent(found.before)],
         ["rank correlation", f"{errors.spearman:.4f}"],
     ]
-    title = f"on {found.sets} sets, each predicted by models that have not seen it"
+    title = f"on {counted(found.sets, 'set')}, each predicted by models that have not seen it"
     lines = [
         f"covers batches of {metadata['batch_sizes']}, {metadata['optimizer']}, {metadata['tables']} tables"
         + (", and was made for this task" if "task" in metadata else ""),
-        f"{found.new_sets} sets measured in {found.seconds:.0f} s; model {metadata['name']} made {_MADE[found.recipe]}",
+        f"{counted(found.new_sets, 'set')} measured in {found.seconds:.0f} s; model {metadata['name']} made {_MADE[found.recipe]}",
     ]
     if found.slower is not None:
         lines.append(f"controls {signed(found.slower - 1)} against their time when the last model was calibrated")
@@ -171,11 +177,23 @@ _WHERE = dict(zip(LINK_CLASSES, ("inside a host", "between hosts"), strict=True)
 def _run_links(*, devices: int | None, device: str, minutes: float | None, output: Path | None, as_json: bool) -> None:
     """Measure links, show and keep them; ranks that torchrun numbered above 0 show nothing."""
     from shardwright.calibration.links import SECONDS, calibrate_links
+    from shardwright.measure.pace import check_minutes, minutes_text
     from shardwright.integrations.torchrec.steps import modules
 
     if output is not None:
         check_target(output)
+    check_minutes(SECONDS / 60 if minutes is None else minutes)
     seconds = SECONDS if minutes is None else 60 * minutes
+    if seconds < _LEAST_LINKS_S:
+        raise InvalidInput(
+            f"minutes is {minutes:g}: to start the ranks and measure each collective takes {_LEAST_LINKS_S:.0f} s; give at least "
+            f"--minutes {minutes_text(_LEAST_LINKS_S)}"
+        )
+    if seconds < _SURE_LINKS_S:
+        note(
+            f"note: in {seconds:.0f} s each size is measured a few times only, so links may be off by tens of percent; --minutes "
+            f"{minutes_text(SECONDS)} measures each up to 25 times"
+        )
     probe = modules.ModuleProbe() if modules.available() else None
     try:
         with progress("measuring links", detail="starting the ranks") as report:

@@ -30,7 +30,7 @@ from shardwright.cli.model_notes import print_hardware_note
 from shardwright.cli.options import AsJson, ModelFile, Seed
 from shardwright.cli.output import emit, note, percent, progress, saved, show
 from shardwright.cost import CostModel
-from shardwright.errors import InvalidInput, require
+from shardwright.errors import InvalidInput, counted, require
 from shardwright.search import strategy_names
 from shardwright.task import Task
 
@@ -168,9 +168,9 @@ def _scale(quick: bool) -> float:
 def _said_of(found: Calibration) -> str:
     """A line about the calibration's accuracy."""
     if found.accuracy is None:
-        return f"note: {found.sets} sets could be measured in the time, too few for a model of this machine: the bundled one is used"
+        return f"note: {counted(found.sets, 'set')} measured in the time, too few for a model of this machine: the bundled one is used"
     return (
-        f"calibrated in {found.seconds:.0f} s on {found.sets} sets: the mean error on sets not seen is "
+        f"calibrated in {found.seconds:.0f} s on {counted(found.sets, 'set')}: the mean error on sets not seen is "
         f"{percent(found.accuracy.mean_error)}, that of the bundled model {percent(found.before)}"
     )
 

@@ -126,7 +126,7 @@ def _of_group(plan: Plan) -> str:
 
     takes = float(synchronisation_ms(plan.task, plan.shards).max(axis=0).sum())
     often = "in every step" if groups.sync_interval == 1 else f"every {groups.sync_interval} steps"
-    many = f"one of {groups.count} sharding groups of {groups.size} devices"
+    many = f"one of {counted(groups.count, 'sharding group')} of {counted(groups.size, 'device')}"
     return f"\n{many}, synchronised {often}, which takes {ms(takes)} ms a step"
 
 
@@ -138,11 +138,15 @@ def tuning_lines(plan: Plan) -> str:
     (low, high), (first_low, first_high) = found.interval_ms, found.first_interval_ms
     rounds = max((trial.round for trial in found.history), default=0)
     accepted = sum(trial.accepted for trial in found.history if trial.round)
+    tried = (
+        f"{counted(len(found.history), 'plan')} measured in {counted(rounds, 'round')} after the first, {accepted} of them taken"
+        if rounds
+        else f"{counted(len(found.history), 'plan')} measured, and no round after the first"
+    )
     return (
         f"measured step {ms(found.measured_ms)} ms (95%: {ms(low)} to {ms(high)}); before tuning {ms(found.first_ms)} ms "
         f"({ms(first_low)} to {ms(first_high)})\n"
-        f"{percent(found.above_floor)} above the floor of {ms(found.floor_ms)} ms; {len(found.history)} plans measured in {rounds} rounds "
-        f"after the first, {accepted} of them taken"
+        f"{percent(found.above_floor)} above the floor of {ms(found.floor_ms)} ms; {tried}"
     )
 
 

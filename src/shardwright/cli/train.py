@@ -18,7 +18,7 @@ from shardwright.cli.output import MISSING, emit, percent, progress, saved, tabl
 from shardwright.cost.files import device_type
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.neuroshard import NeuroShardModel
-from shardwright.errors import InvalidInput, ShardwrightError, require, some_of
+from shardwright.errors import InvalidInput, ShardwrightError, counted, require, some_of
 from shardwright.modelling.accuracy import accuracy_metadata
 from shardwright.schema import Place
 
@@ -217,11 +217,14 @@ def accuracy_table(accuracy: Accuracy) -> rich.table.Table:
         ["forward + backward, mean", percent(accuracy.mean_error)],
         ["forward + backward, median", percent(accuracy.median_error)],
         *[[f"{way}, mean", percent(error)] for way, error in alone.items() if error is not None],
-        *[[f"{count} tables, mean", percent(error)] for count, error in accuracy.by_tables.items()],
+        *[
+            [f"{count} table{'' if count == '1' else 's'}, mean", percent(error)]
+            for count, error in accuracy.by_tables.items()
+        ],
         ["repeated measurements differ by, mean", percent(accuracy.repeat_error) if accuracy.repeat_error else MISSING],
         ["rank correlation", f"{accuracy.spearman:.4f}"],
     ]
-    return table(f"on {accuracy.sets} samples held out", ("relative error", "value"), rows)
+    return table(f"on {counted(accuracy.sets, 'sample')} held out", ("relative error", "value"), rows)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, cost_model_for, option
 from shardwright.cli.output import emit, ms, note, progress, saved, signed
 from shardwright.cli.tune_steps import STOPPED, run_steps
-from shardwright.errors import InvalidInput, require
+from shardwright.errors import InvalidInput, counted, require
 
 if TYPE_CHECKING:
     from shardwright.calibration import Tuned
@@ -89,7 +89,7 @@ def run(
         note(f"note: {text}")
     if found.failed:
         note(
-            f"note: {len(found.failed)} devices could not be measured, and their plans were left out; the first: {found.failed[0]}"
+            f"note: {counted(len(found.failed), 'device')} could not be measured, so their plans are left out; the first: {found.failed[0]}"
         )
     if output is not None:
         found.plan.save(output)

@@ -22,7 +22,7 @@ from typing import Self, TypeVar
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.errors import InvalidInput, MeasurementFailed, counted
 from shardwright.hardware import Fingerprint, check_device, device_memory
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.measurer import Job
@@ -340,15 +340,18 @@ def differences(one: Floats, other: Floats) -> Floats:
 def summary_text(summary: CollectSummary) -> str:
     """A summary for users: the work of a call and the content of the store."""
     rate = summary.measured / summary.seconds
+    samples, measured = counted(summary.samples, "sample"), counted(summary.measured, "measurement")
     lines = [
-        f"{summary.samples} samples in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s ({rate:.1f} a second)",
+        f"{samples} in {summary.folder}; {measured} in {summary.seconds:.0f} s ({rate:.1f} a second)",
         f"visits to a sample differ by {_percent(summary.repeat_mean)} (mean), {_percent(summary.repeat_median)} (median); "
         f"{_percent(summary.disturbed)} of the samples were never measured while the machine was quiet",
     ]
     if summary.failed:
-        lines.append(f"{summary.failed} samples cannot be measured and are skipped, the first one: {summary.failure}")
+        lines.append(
+            f"skipped, since they cannot be measured: {counted(summary.failed, 'sample')}, the first: {summary.failure}"
+        )
     if summary.samples < summary.wanted:
-        lines.append(f"{summary.wanted - summary.samples} samples are missing; the same command again goes on")
+        lines.append(f"missing: {counted(summary.wanted - summary.samples, 'sample')}; the same command again goes on")
     return "\n".join(lines + spent_lines(summary))
 
 

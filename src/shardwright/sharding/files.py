@@ -142,6 +142,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     saved: Any = msgspec.UNSET
     change: Any = msgspec.UNSET  # added by `shardwright plan --from --json`; not read
     sharding_group_sizes: Any = msgspec.UNSET  # added by `--sharding-group-size`; not read
+    balance: Any = msgspec.UNSET  # added by `--balance-memory`; not read
 
 
 _SAME = ("strategy", "seed", "cost_model", "bound_ms", "bound_scope", "search_s", "search_end")

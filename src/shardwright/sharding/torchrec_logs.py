@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, counted
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.stats_table import LoggedTable, StatsTable
@@ -129,7 +129,7 @@ def _topology(stats: StatsTable, preset: str | None) -> tuple[Topology, list[str
     per_host = _per_host(stats, base.devices_per_host if preset else _PER_HOST)
     memory = base.memory_bytes[0] if stats.memory is None else max(1, round(stats.memory - stats.others))
     cluster = replace(base, hosts=stats.ranks // per_host, devices_per_host=per_host, memory=memory)
-    assumed = [f"{cluster.hosts} hosts of {per_host} {base.device} with the links of preset {chosen}"]
+    assumed = [f"{counted(cluster.hosts, 'host')} of {per_host} {base.device} with the links of preset {chosen}"]
     if stats.memory is None:
         assumed.append(f"{format_bytes(memory)} of memory for tables on each device")
     return cluster, assumed

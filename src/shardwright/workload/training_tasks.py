@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, counted
 from shardwright.files import parse_document
 from shardwright.schema import Place, check_format, convert, given
 from shardwright.task import Constraints, Table, TableConstraint, Task
@@ -44,7 +44,7 @@ class TrainingTasks:
         """A text such as "200 tasks of 20-60 tables on 4 devices, sha256 0123456789abcdef"."""
         tables = _span([len(task.tables) for task in self.tasks])
         devices = _span([task.topology.devices for task in self.tasks])
-        return f"{len(self.tasks)} tasks of {tables} tables on {devices} devices, sha256 {self.digest}"
+        return f"{counted(len(self.tasks), 'task')} of {tables} tables on {devices} devices, sha256 {self.digest}"
 
 
 def training_tasks(tasks: Sequence[Task]) -> TrainingTasks:

@@ -152,7 +152,7 @@ def test_links_that_are_known_leave_nothing_to_assume(cli, tmp_path):
         (("--links", "--devices", "1"), "1 device has no links to others: start at least two ranks"),
         (("--links", "--aim", "0.1"), "--aim does not apply to --links; leave it out"),
         (("--links", "task.yaml"), "does not apply to --links"),
-        (("--links", "--minutes", "0"), "time is 0 s"),
+        (("--links", "--minutes", "0"), "minutes is 0"),
         (("--links", "--device", "abacus"), "device is 'abacus'"),
         (("--links", "-o", "no/folder/links.json"), "its folder does not exist"),
         (("--devices", "2"), "--devices needs --links; add that flag, or leave it out"),

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, counted
 from shardwright.files import dump_document, write_atomically
 from shardwright.sharding.rank_map import RankMap
 from shardwright.task import DTYPE_BYTES, Table
@@ -261,10 +261,8 @@ class ProfileResult:
 
     def notes(self) -> list[str]:
         """Return a summary for people: a line for the log and one for each column."""
-        unit = "events" if self.is_events else "samples"
-        lines = [
-            f"{self.files} {'file' if self.files == 1 else 'files'}, {self.log_rows:,} {unit}, {self.lookups:,} lookups"
-        ]
+        unit = "event" if self.is_events else "sample"
+        lines = [f"{counted(self.files, 'file')}, {counted(self.log_rows, unit)}, {counted(self.lookups, 'lookup')}"]
         lines += [self._note(column) for column in self.columns.values()]
         lines += [f"{name!r} is left out: {reason}" for name, reason in self.left_out.items()]
         return lines
@@ -305,7 +303,8 @@ class ProfileResult:
             )
         spread = "exact" if sketch.exact else f"± {sketch.distinct_error:.1%}"
         largest = "" if column.max_id is None else f"; largest id {column.max_id:,}"
-        return f"{column.name!r}: {sketch.distinct:,} distinct ids ({spread}), {sketch.events:,} lookups{largest}; {reason}"
+        lookups = counted(sketch.events, "lookup")
+        return f"{column.name!r}: {counted(sketch.distinct, 'distinct id')} ({spread}), {lookups}{largest}; {reason}"
 
 
 def save_tables(result: ProfileResult, path: str | Path, *, dim: int = 64, rows: RowsRule = "distinct") -> None:

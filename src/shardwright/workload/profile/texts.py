@@ -29,8 +29,10 @@ _INTEGER_LIST = r"^\s*\[?\s*(-?\d+(\s*[ ,;|]\s*-?\d+)*)?\s*\]?\s*$"
 _SEPARATORS = r"\s*[ ,;|]\s*"
 _DECIMAL_COMMA = r"^\s*-?\d+(,\d+)?\s*$"
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_HEXADECIMAL = re.compile(r"column #(\d+).*conversion error to int64: invalid value '[0-9a-fA-F]{4,}'")
-_PADDED = r"^0\d{5,}$"  # begins with a zero, and is longer than most codes of countries and shops
+_HEXADECIMAL = re.compile(r"column #(\d+).*conversion error to (?:int64|double): invalid value '[0-9a-fA-F]{3,}'")
+_NO_DIGIT = "[^0-9a-fA-F]"
+_EXPONENT = "[eE]"
+_PADDED = r"^0\d{5,}$|[eE]"  # begins with a zero, and is longer than most codes of countries and shops
 _NUMBER = re.compile(r"-?[0-9.]+([eE][+-]?[0-9]+)?")
 _NO_HEADER = "if the file has none, add --no-header, or name its columns with --columns label,I1..I13,C1..C26"
 
@@ -43,7 +45,8 @@ class CsvLog(LogReader):
     A text column holds lists if every value in the file's first block is a list of integers, such as `1 2 3`, `[1, 2, 3]`,
     `1|2|3` or `1;2;3`. With a `list_separator`, it also holds lists if a value contains it.
 
-    A column of integers of one width, some with leading zeros, holds hexadecimal ids: they are text, even those without letters.
+    Integers of one width, some with leading zeros, are hexadecimal ids, and so are floats without a point and signs, such as 1e5. These
+    ids are text, even those without letters.
     """
 
     may_be_text = True
@@ -57,7 +60,7 @@ class CsvLog(LogReader):
         self._separator = reading.list_separator
         self._names = None if reading.header else _names_of(path, lines, self._delimiter, reading.names)
         self._texts = reading.texts
-        self._texts += self._padded(first := self._first_batch())
+        self._texts += self._hexadecimal(first := self._first_batch())
         if self._texts != reading.texts:
             first = self._first_batch()
         named = list(zip(first.schema.names, first.columns, strict=True))
@@ -83,24 +86,17 @@ class CsvLog(LogReader):
                 _check_header(self.path, reader.schema.names)
             return next(iter(reader), pa.RecordBatch.from_pylist([], schema=reader.schema))
 
-    def _padded(self, first: pa.RecordBatch) -> tuple[str, ...]:
-        """The columns of integers that have one width in the first block, leading zeros included."""
+    def _hexadecimal(self, first: pa.RecordBatch) -> tuple[str, ...]:
+        """The columns of integers and floats whose texts in the first block are hexadecimal ids."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        integers = [
-            name for name, kind in zip(first.schema.names, first.schema.types, strict=True) if pa.types.is_integer(kind)
-        ]
-        if not integers or len(set(first.schema.names)) < len(first.schema.names):
+        kinds = dict(zip(first.schema.names, first.schema.types, strict=True))
+        numbers = [name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
+        if not numbers or len(kinds) < len(first.schema.names):
             return ()
-        with _clear_errors(self.path, ()), self._open(integers, texts=integers) as reader:
+        with _clear_errors(self.path, ()), self._open(numbers, texts=numbers) as reader:
             batch = reader.read_next_batch()
-        widths = {name: pc.min_max(pc.utf8_length(batch.column(name))).as_py() for name in integers}
-        return tuple(
-            name
-            for name, width in widths.items()
-            if width["min"] == width["max"] and pc.any(pc.match_substring_regex(batch.column(name), _PADDED)).as_py()
-        )
+        return tuple(name for name in numbers if _is_hexadecimal(batch.column(name)))
 
     def _open(self, columns: Sequence[str] | None, texts: Sequence[str] = ()) -> Any:
         import pyarrow as pa
@@ -155,6 +151,20 @@ class CsvLog(LogReader):
                 f"{self.path}: column '{name}' starts with lists of integers but later holds another value: {_shortened(error)}; "
                 "correct that value, or exclude the column"
             ) from error
+
+
+def _is_hexadecimal(values: pa.Array) -> bool:
+    """Whether texts that look like numbers are hexadecimal ids: all have digits alone, and some an e, or one width and zeros before.
+
+    Programs print floats with a point or with the sign of the exponent.
+    """
+    import pyarrow.compute as pc
+
+    if pc.any(pc.match_substring_regex(values, _NO_DIGIT)).as_py():
+        return False
+    width = pc.min_max(pc.utf8_length(values)).as_py()
+    hints = _PADDED if width["min"] == width["max"] else _EXPONENT
+    return bool(pc.any(pc.match_substring_regex(values, hints)).as_py())
 
 
 def _first_lines(path: Path) -> list[str]:

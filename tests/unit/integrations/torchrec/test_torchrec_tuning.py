@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,11 +148,13 @@ def test_the_default_plan_keeps_its_bound(ranks):
     assert tune_steps(replace(TASK, tables=TABLES[:3])).first.plan.bound_ms is not None
 
 
-def test_without_time_the_default_plan_and_torchrecs_are_measured_three_times(ranks):
+@pytest.mark.filterwarnings("ignore:no two plans can be compared")
+def test_without_time_the_default_plan_and_torchrecs_are_measured_once_and_the_default_one_is_taken(ranks):
     rounds = ranks(lambda plan: np.random.default_rng(len(plan.shards)).random()).rounds
     found = tune_steps(TASK, minutes=1e-9)
     assert all({"default", "torchrec"} & set(name.split(" = ")) for name in found.candidates)
-    assert set(rounds) == (set(range(3)) if len(found.candidates) > 1 else {0})
+    assert set(rounds) == {0}
+    assert found.plan is found.first.plan
     assert sum("to leave time for measuring" in text for text in found.notes) == 4
 
 
@@ -217,3 +220,11 @@ def test_what_cannot_be_tuned_is_told(ranks):
         tune_steps(replace(TASK, groups=ShardingGroups(2, 1, 4)))
     with pytest.raises(InfeasibleTask):
         tune_steps(replace(TASK, topology=Topology(devices_per_host=2, memory="1 MB")))
+
+
+@pytest.mark.parametrize(("each_s", "kept"), [(2.0, ["default", "a", "b"]), (4.0, ["default", "a"]), (8.0, [])])
+def test_only_plans_that_can_be_compared_in_the_time_are_measured_on(each_s, kept, recwarn):
+    names = {"default": 5.0, "a": 4.0, "b": 6.0}
+    found = {name: SimpleNamespace(step_ms=ms) for name, ms in names.items()}
+    assert tuning._affordable(found, list(found), each_s, limit_s=20.0, now=10.0) == kept
+    assert len(recwarn) == (len(kept) < len(names))

@@ -164,6 +164,9 @@ def test_hexadecimal_ids_are_text_also_where_no_letter_is_among_them(tmp_path, m
         assert (column.kind.ids, column.sketch.distinct) == ("text", 101)
     padded = profile_logs(hex_log(tmp_path / "padded.csv", ["00000012", "12345678"], [])).columns["c"]
     assert padded.kind.ids == "text"
+    for name, ids in (("floats", ["1e5", "00000012", "12345678"]), ("wide", ["1234567e", "12345678"])):
+        like_floats = profile_logs(hex_log(tmp_path / f"{name}.csv", ids, ["ab"])).columns["c"]
+        assert (like_floats.kind.ids, like_floats.sketch.distinct) == ("text", len(ids) + 1)
     plain = profile_logs(hex_log(tmp_path / "plain.csv", ["012", "7"], [])).columns["c"]
     assert plain.kind.ids == "integers"
 

@@ -8,6 +8,7 @@ plan stays to the end. 4. The fastest plan is taken if it is faster than the fir
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -20,13 +21,13 @@ from shardwright.calibration.tuning import Told, tuned_machine
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
-from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, MeasurementFailed
+from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, MeasurementFailed, counted
 from shardwright.integrations.torchrec.requirements import require_torchrec
 from shardwright.integrations.torchrec.steps.rank import Rounds
 from shardwright.integrations.torchrec.steps.run import STEP, Measure, Steps, ranks
 from shardwright.integrations.torchrec.steps.sharded import planned
 from shardwright.measure.collectives.group import place_of_this_process
-from shardwright.measure.pace import check_minutes
+from shardwright.measure.pace import check_minutes, minutes_text
 from shardwright.search.solve import plan as find_plan
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -159,7 +160,8 @@ def tune_steps(
 
     Args:
         task: the task; its devices must be of this machine's type.
-        minutes: time limit; three rounds are measured in any case.
+        minutes: time limit; one round is measured in any case. If three rounds of all plans do not fit, those that are the slowest in the
+            first round are dropped, with a warning; if two plans do not fit, the default one is taken.
         device: "cpu" (gloo) or "cuda" (NCCL); by default the task's device.
         cost_model: a model or the path of one; by default the model that planning uses.
         seed: seed of the searches; one candidate takes the next seed.
@@ -264,7 +266,7 @@ def _measure(found: dict[str, Steps], measure: Measure, tell: Callable[[str], fl
     left = _left(found)
     while left:
         begin = tell(f"round {number + 1}, {len(left)} plans")
-        if number >= LEAST_ROUNDS and begin + round_s > limit_s:
+        if number and begin + round_s > limit_s:
             return "time"
         try:
             measured = measure([found[name].plan for name in left], _round(number))
@@ -274,9 +276,41 @@ def _measure(found: dict[str, Steps], measure: Measure, tell: Callable[[str], fl
             return "interrupted"
         for name, steps in zip(left, measured, strict=True):
             found[name] = replace(found[name], reports=[*found[name].reports, *steps.reports])
-        number, round_s = number + 1, tell("comparing") - begin
+        now = tell("comparing")
+        number, round_s = number + 1, now - begin
         left = _left(found)
+        if left and number < LEAST_ROUNDS:
+            each = round_s / len(measured)
+            left = _affordable(found, left, each * (LEAST_ROUNDS - number), limit_s, now)
+            round_s = each * len(left)
+    if len(next(iter(found.values())).reports) < LEAST_ROUNDS and len(found) > 1:
+        return "time"
     return "settled"
+
+
+def _affordable(found: Mapping[str, Steps], left: list[str], each_s: float, limit_s: float, now: float) -> list[str]:
+    """The plans that can be compared in the time that is left: the first one and the fastest so far; none if there is no time for two.
+
+    Args:
+        found: the candidates, each measured at least once.
+        left: names of those that further rounds would measure, the first one first.
+        each_s: seconds that the least number of rounds takes for each plan.
+        limit_s: the time limit.
+        now: seconds since the start.
+    """
+    count = int((limit_s - now) / each_s)
+    if count >= len(left):
+        return left
+    needed = minutes_text(1.1 * (now + each_s * len(left)))
+    kept = sorted(left[1:], key=lambda name: found[name].step_ms)[: max(0, count - 1)]
+    what = (
+        f"{counted(len(kept) + 1, 'plan')} of {len(left)} can be compared" if kept else "no two plans can be compared"
+    )
+    warnings.warn(
+        f"{what} in {limit_s:.0f} s, since each takes {LEAST_ROUNDS} rounds; all of them need about --minutes {needed}",
+        stacklevel=2,
+    )
+    return [left[0], *(name for name in left[1:] if name in kept)] if kept else []
 
 
 def _left(found: Mapping[str, Steps]) -> list[str]:

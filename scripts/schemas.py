@@ -1,0 +1,37 @@
+"""Write docs/reference/schemas: the JSON Schemas of `shardwright.cli.documents`. `python scripts/schemas.py`, after a change there."""
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from shardwright.cli.documents import DOCUMENTS
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
+
+
+def name_of(command: str) -> str:
+    """The name of a command's schema: "plan --check" gives "plan-check"."""
+    return "-".join(word.removeprefix("--") for word in command.split())
+
+
+def schema_of(command: str) -> str:
+    """The text of a command's schema."""
+    found = msgspec.json.schema(DOCUMENTS[command])
+    own = found.pop("$defs")
+    top = own.pop(found.pop("$ref").rpartition("/")[2])
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **top,
+        "title": f"shardwright {command}",
+        "$defs": own,
+    }
+    for one in (schema, *own.values()):
+        if "properties" in one:
+            one["additionalProperties"] = False
+    return json.dumps(schema, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    for command in DOCUMENTS:
+        (FOLDER / f"{name_of(command)}.json").write_text(schema_of(command))

@@ -1,0 +1,617 @@
+"""The JSON documents that commands print with `--json`, as types: `scripts/schemas.py` makes the schemas in docs/reference of them.
+
+Infinite numbers and NaN are null in JSON, so such fields are `float | None`. `emit` adds `notes` and `saved` to every document.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+from shardwright.modelling.accuracy import Accuracy
+from shardwright.sharding.costs import DeviceCost, Tuning
+from shardwright.sharding.diff import TableChange
+from shardwright.task.link_files import Cluster, LinkErrors
+
+
+class Document(TypedDict):
+    """What every document has: notes that go to stderr too, and the files that were saved."""
+
+    notes: list[str]
+    saved: list[str]
+
+
+class Proof(TypedDict):
+    """A predicted step, the proven bound, the plans that the bound is over, and the step over the bound less 1."""
+
+    step_ms: float | None
+    bound_ms: float | None
+    bound_scope: str | None
+    gap: float | None
+
+
+class ShardOfPlan(TypedDict):
+    """A shard of a plan file; `rows` and `columns` are the first one and the one after the last."""
+
+    table: str
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    devices: list[int]
+    row_order: str
+    sharding_type: str
+    tier: NotRequired[tuple[int, int]]
+
+
+class RankMapsOfPlan(TypedDict):
+    """The file of rank maps beside a plan file, and its SHA-256."""
+
+    file: str
+    sha256: str
+
+
+class PlanFile(Proof):
+    """A plan file."""
+
+    format: int
+    task: dict[str, Any]
+    shards: list[ShardOfPlan]
+    strategy: str
+    seed: int
+    cost_model: str
+    embedding_cost_ms: float | None
+    search_s: float | None
+    search_end: str | None
+    runs_on: list[str]
+    devices: list[DeviceCost]
+    rank_maps: NotRequired[RankMapsOfPlan]
+    tuning: NotRequired[Tuning]
+
+
+class MoveOfPlan(TypedDict):
+    """Bytes that a device fetches."""
+
+    table: str
+    device: int
+    bytes: int
+
+
+class LeastMoving(TypedDict):
+    """The plan that moves only what must move."""
+
+    step_ms: float
+    moved_bytes: int
+
+
+Change = TypedDict(
+    "Change",
+    {
+        "from": str,
+        "move_cost": float | None,
+        "old_step_ms": float | None,
+        "why_old_does_not_apply": str | None,
+        "least_moving": LeastMoving | None,
+        "gain_ms": float,
+        "gain": float | None,
+        "crossing": list[str],
+        "moves": list[MoveOfPlan],
+        "tables": list[TableChange],
+        "added": list[str],
+        "removed": list[str],
+        "changed": list[str],
+        "made_bytes": int,
+        "new_devices": int,
+        "gone_devices": int,
+        "moved_bytes": int,
+        "kept_bytes": int,
+    },
+)
+
+
+class Balance(TypedDict):
+    """Memory of the fullest device: of this plan, and the least proven; and the best step."""
+
+    fullest_bytes: int
+    least_bytes: int
+    best_ms: float
+
+
+class SizeOfGroups(TypedDict):
+    """A size of sharding groups."""
+
+    size: int
+    groups: int
+    step_ms: float | None
+    synchronisation_ms: float | None
+    bound_ms: float | None
+    memory_bytes: int | None
+    memory_between_passes_bytes: int | None
+    why_not: str | None
+
+
+class Plan(PlanFile, Document):
+    """`plan`: the plan file, and what options add."""
+
+    balance: NotRequired[Balance]
+    change: NotRequired[Change]
+    sharding_group_sizes: NotRequired[list[SizeOfGroups]]
+
+
+class PlanCheck(Document):
+    """`plan --check`."""
+
+    plan: str
+    cost_model: str
+    step_ms: float
+    embedding_cost_ms: float
+    stated_step_ms: float | None
+    same_cost: bool
+    devices: list[DeviceCost]
+
+
+class Attempt(Proof):
+    """A strategy's plan; null where it has none."""
+
+    strategy: str
+    available: bool
+    failed: str | None
+    predicted_compute_ms: float | None
+    measured_compute_ms: float | None
+    embedding_cost_ms: float | None
+    runs_on: list[str] | None
+    search_s: float | None
+
+
+class Elsewhere(TypedDict):
+    """The best plan for the other runtime."""
+
+    runs_on: str
+    step_ms: float
+    bound_ms: float | None
+
+
+class Compare(Document):
+    """`compare`."""
+
+    task: str
+    cost_model: str
+    strategies: list[Attempt]
+    elsewhere: Elsewhere | None
+
+
+class Demo(Document):
+    """`demo`."""
+
+    folder: str
+    cost_model: str
+    task: str
+    strategies: list[Attempt]
+
+
+class TableOfReview(TypedDict):
+    """A table that the slowest devices work on."""
+
+    table: str
+    saves_ms: float
+    now: str
+    better: str
+    moved_bytes: int
+
+
+class Review(Proof, Document):
+    """`review`."""
+
+    plan: str
+    better_ms: float
+    gain: float
+    strategy: str
+    elsewhere: Elsewhere | None
+    moved_bytes: int
+    kept_bytes: int
+    tables: list[TableOfReview]
+    measured_compute_ms: list[float] | None
+    assumed: list[str]
+
+
+class Size(TypedDict):
+    """A size of the cluster."""
+
+    hosts: int
+    devices_per_host: int
+    device: str
+    batch_size: int
+    why_no_plan: str | None
+    step_ms: float | None
+    bound_ms: float | None
+    bound_scope: str | None
+    samples_per_second: float | None
+    most_samples_per_second: float | None
+    efficiency: float | None
+    memory_bytes: int | None
+    cost_per_million: float | None
+    least_cost_per_million: float | None
+
+
+class Scale(Document):
+    """`scale`."""
+
+    task: str
+    sizes: list[Size]
+    no_faster_than_devices: int | None
+    no_cheaper_than_devices: int | None
+
+
+class DeviceOfShow(TypedDict):
+    """Predicted times and memory of a device."""
+
+    rank: int
+    forward_ms: float
+    forward_communication_ms: float
+    backward_communication_ms: float
+    backward_ms: float
+    memory_bytes: int
+    weight_bytes: int
+    optimizer_bytes: int
+    buffer_bytes: int
+    limit_bytes: int
+
+
+class TableOfBottleneck(TypedDict):
+    """What a phase and its slowest device save without a table."""
+
+    table: str
+    device_ms_less: float
+    phase_ms_less: float
+
+
+class BottleneckOfShow(TypedDict):
+    """The slowest device of a phase."""
+
+    phase: str
+    rank: int
+    ms: float
+    mean_ms: float
+    tables: list[TableOfBottleneck]
+
+
+class TableOfShow(TypedDict):
+    """A table of a plan."""
+
+    table: str
+    sharding_type: str
+    rows: int
+    dim: int
+    features: int
+    devices: list[int]
+    ranks: str
+    share_of_table: list[float]
+    memory_bytes: int
+    step_ms_without_it: float | None
+    step_ms_less: float | None
+
+
+class Show(Proof, Document):
+    """`show`."""
+
+    plan: str
+    strategy: str
+    cost_model: str
+    embedding_cost_ms: float
+    runs_on: list[str]
+    devices: list[DeviceOfShow]
+    bottlenecks: list[BottleneckOfShow]
+    tables: list[TableOfShow]
+    tuning: Tuning | None
+    verdict: str
+
+
+class PlanOfReport(Proof):
+    """A plan of a report."""
+
+    plan: str
+    name: str
+    runs_on: list[str]
+    verdict: str
+    measured_compute_ms: float | None
+    measured_on: str | None
+    notes: list[str]
+
+
+class Report(Document):
+    """`report`."""
+
+    bytes: int | None
+    plans: list[PlanOfReport]
+
+
+class TableOfDrift(TypedDict):
+    """A table's traffic, in the plan and in the logs."""
+
+    table: str
+    pooling_before: float
+    pooling_now: float
+    skew: float
+
+
+class Drift(Document):
+    """`drift`."""
+
+    plan: str
+    before_ms: float
+    now_ms: float | None
+    why_not: str | None
+    better_ms: float | None
+    gain: float | None
+    worth_it: bool
+    moved_bytes: int | None
+    absent: list[str]
+    unknown: list[str]
+    tables: list[TableOfDrift]
+
+
+class TableOfProfile(TypedDict):
+    """A table that a column of a log makes."""
+
+    name: str
+    rows: int
+    dim: int
+    pooling: float
+    pooled: bool
+    lookups: int
+    distinct: int
+    distinct_error: float | None
+    max_id: int | None
+    hottest_percent_share: float | None
+    id_shares: list[float]
+
+
+class Doubt(TypedDict):
+    """A column that may hold no ids."""
+
+    column: str
+    reason: str
+    bytes: int
+
+
+class RankMapOfProfile(TypedDict):
+    """Rows of a table, and how many of them have a rank."""
+
+    rows: int
+    ids: int
+
+
+class Profile(Document):
+    """`profile`."""
+
+    files: int
+    log_rows: int
+    samples: int
+    lookups: int
+    tables: list[TableOfProfile]
+    left_out: dict[str, str]
+    doubts: list[Doubt]
+    next: str
+    rank_maps: NotRequired[dict[str, RankMapOfProfile]]
+
+
+class Calibrate(Document):
+    """`calibrate`."""
+
+    model: str | None
+    metadata: dict[str, str]
+    accuracy: Accuracy | None
+    error_before: float | None
+    recipe: str
+    sets: int
+    new_sets: int
+    failed: list[str]
+    stopped: str
+    seconds: float
+    controls_slower: float | None
+
+
+class CalibrateLinks(Document):
+    """`calibrate --links`."""
+
+    file: str
+    cluster: Cluster
+    links: dict[str, Any]
+    errors: dict[str, dict[str, LinkErrors]]
+
+
+class Collect(Document):
+    """`collect`."""
+
+    folder: str
+    samples: int
+    measured: int
+    seconds: float
+    disturbed: float | None
+    repeat_median: float | None
+    repeat_mean: float | None
+    wanted: int
+    failed: int
+    spent: dict[str, float]
+    failure: str
+
+
+class CollectCollectives(Document):
+    """`collect --collectives`."""
+
+    folder: str
+    samples: int
+    measured: int
+    seconds: float
+    repeat_median: float | None
+    repeat_mean: float | None
+
+
+class Learn(Document):
+    """`learn`: each row of figures has the iteration, and what was learned until then."""
+
+    strategy: str
+    metadata: dict[str, Any]
+    figures: list[dict[str, float | None]]
+
+
+class Model(TypedDict):
+    """A cost model."""
+
+    name: str
+    bundled: bool
+    origin: str
+    file: str | None
+    bytes: int | None
+    metadata: dict[str, str]
+
+
+class Models(Document):
+    """`models` and `models show`."""
+
+    models: list[Model]
+
+
+class ModelsRemove(Document):
+    """`models remove`."""
+
+    removed: list[Model]
+
+
+class Train(Document):
+    """`train`: errors of communication by devices and pass."""
+
+    metadata: dict[str, str]
+    epochs: int
+    accuracy: Accuracy
+    communication: dict[str, dict[str, dict[str, float]]]
+
+
+class Corrections(TypedDict):
+    """How a tuning corrected its model."""
+
+    forward_scale: float
+    backward_scale: float
+    cut_ms: float
+
+
+class Tune(Document):
+    """`tune`."""
+
+    tuning: Tuning | None
+    above_floor: float | None
+    stopped: str
+    seconds: float
+    controls_slower: float | None
+    model: str | None
+    corrections: Corrections | None
+    corrected_bound_ms: float | None
+    failed: list[str]
+    plan: PlanFile
+
+
+class CandidateOfTune(TypedDict):
+    """A plan that `tune --steps` measured."""
+
+    name: str
+    predicted_step_ms: float | None
+    step_ms: float
+    rounds_ms: list[float]
+    against_default: float | None
+    noise: float | None
+
+
+class TuneSteps(Document):
+    """`tune --steps`."""
+
+    taken: str
+    candidates: list[CandidateOfTune]
+    ranks_on: str
+    stopped: str
+    seconds: float
+    plan: PlanFile
+
+
+class DeviceOfVerify(TypedDict):
+    """Times of a device's kernels."""
+
+    rank: int
+    predicted_forward_ms: float | None
+    predicted_backward_ms: float | None
+    measured_forward_ms: float
+    measured_backward_ms: float
+
+
+class Verify(Document):
+    """`verify`."""
+
+    plan: str
+    predicted_compute_ms: float | None
+    measured_compute_ms: float
+    relative_difference: float | None
+    tolerance: float | None
+    within_tolerance: bool | None
+    devices: list[DeviceOfVerify]
+    measured_on: str
+    controls_slower: NotRequired[float | None]
+
+
+class PhaseOfSteps(TypedDict):
+    """A phase of a step, and its time in each round."""
+
+    predicted_ms: float | None
+    measured_ms: float
+    rounds_ms: list[float]
+
+
+class RankOfSteps(TypedDict):
+    """Memory of a rank, as trained and by the account."""
+
+    rank: int
+    weights_bytes: int
+    account_weights_bytes: int
+    optimizer_bytes: int
+    account_optimizer_bytes: int
+
+
+class PlanOfSteps(TypedDict):
+    """A plan that was trained."""
+
+    name: str
+    step_ms: float
+    predicted_step_ms: float | None
+    spread: float | None
+    phases: dict[str, PhaseOfSteps]
+    ranks: list[RankOfSteps]
+
+
+class VerifySteps(Document):
+    """`verify --steps`."""
+
+    plan: str
+    ranks_on: str
+    plans: list[PlanOfSteps]
+
+
+DOCUMENTS: dict[str, type] = {
+    "calibrate": Calibrate,
+    "calibrate --links": CalibrateLinks,
+    "collect": Collect,
+    "collect --collectives": CollectCollectives,
+    "compare": Compare,
+    "demo": Demo,
+    "drift": Drift,
+    "learn": Learn,
+    "models": Models,
+    "models remove": ModelsRemove,
+    "plan": Plan,
+    "plan --check": PlanCheck,
+    "profile": Profile,
+    "report": Report,
+    "review": Review,
+    "scale": Scale,
+    "show": Show,
+    "train": Train,
+    "tune": Tune,
+    "tune --steps": TuneSteps,
+    "verify": Verify,
+    "verify --steps": VerifySteps,
+}
+"""The type of each command's document, with the option or action that chooses it."""
