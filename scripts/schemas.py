@@ -1,10 +1,12 @@
 """Write docs/reference/schemas: the JSON Schemas of `shardwright.cli.documents`. `python scripts/schemas.py`, after a change there."""
 
 import json
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import msgspec
 
+from shardwright.cli import documents
 from shardwright.cli.documents import DOCUMENTS
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
@@ -26,6 +28,11 @@ def schema_of(command: str) -> str:
         "title": f"shardwright {command}",
         "$defs": own,
     }
+    for name, one in own.items():
+        if is_dataclass(getattr(documents, name, None)):  # results; NaN is printed as null
+            for field in one["properties"].values():
+                if field.get("type") == "number":
+                    field["type"] = ["number", "null"]
     for one in (schema, *own.values()):
         if "properties" in one:
             one["additionalProperties"] = False

@@ -177,8 +177,8 @@ _WHERE = dict(zip(LINK_CLASSES, ("inside a host", "between hosts"), strict=True)
 def _run_links(*, devices: int | None, device: str, minutes: float | None, output: Path | None, as_json: bool) -> None:
     """Measure links, show and keep them; ranks that torchrun numbered above 0 show nothing."""
     from shardwright.calibration.links import SECONDS, calibrate_links
-    from shardwright.measure.pace import check_minutes, minutes_text
     from shardwright.integrations.torchrec.steps import modules
+    from shardwright.measure.pace import check_minutes, minutes_text
 
     if output is not None:
         check_target(output)
