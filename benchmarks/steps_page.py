@@ -128,7 +128,8 @@ _ABOUT = (
     "four ranks share two cores. A measured step is the slowest rank's, the median of a round's steps, the median of the rounds. "
     "Phases are run one by one, each started together: the forward communication holds lengths, ids and values, the backward one gradients "
     "and the all-reduce of replicas. "
-    "Predictions take each bed's own links, lines through times of collectives measured there before, and a kernel model of that machine.",
+    "Predictions take each bed's own links, lines through times of collectives and times of modules that were measured there apart from "
+    "the steps, and a kernel model of that machine.",
 )
 
 
@@ -233,13 +234,17 @@ def _links(found: Sequence[Measured]) -> ResultTable:
     for (bed, rate), group in grouped(found, lambda one: one.case[:2]):
         links = group[0].steps.plan.task.topology.links
         assert links is not None
-        for collective, classes in links_to_dict(links).items():
+        document = links_to_dict(links)
+        for kind, ms in document.pop("modules", {}).items():
+            rows.append((bed, rate, "modules", kind.removesuffix("_ms"), f"{ms:.2f}", "–"))
+        for collective, classes in document.items():
             for name, speed in classes.items():
                 rows.append(
                     (bed, rate, collective, name, f"{speed['latency_ms']:.2f}", f"{speed['bandwidth'] / 1e6:.1f}")
                 )
     return ResultTable(
-        "Links as measured: MB/s that a device sends, by the bytes that a direct all-to-all, and rings of which one a device crosses "
+        "Links as measured; modules: ms of a step that TorchRec's modules took beside the predicted collectives. MB/s that a device sends, "
+        "by the bytes that a direct all-to-all, and rings of which one a device crosses "
         "between hosts, would send.",
         ("bed", "links", "collective", "inside a host or between", "latency ms", "MB/s"),
         rows,

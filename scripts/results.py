@@ -18,9 +18,9 @@ FIGURES = ROOT / "docs/results/figures.yaml"
 SORTED = ("size", "dim", "lookup", "size_lookup")
 _HEAD = """# Results
 
-Every figure has a page that names its command, date, commit and hardware. **Measured** figures are of kernels, processes or bytes
-of a real machine: shared virtual machines with two cores, or one H100. **Predicted** figures are by a cost model. Ratios are times
-of Shardwright's plans over those of the other: below 1, Shardwright is faster.
+Every figure has a page that names its command, date, commit and hardware. **Measured** figures are times of kernels or processes, or bytes,
+on a real machine: shared virtual machines with two cores, or one H100. **Predicted** figures come from a cost model. Ratios are times of
+Shardwright's plans over those of the other: below 1, Shardwright is faster.
 
 """
 _TAIL = """
@@ -32,7 +32,7 @@ papers' headline figures are of many GPUs, and these figures are missing:
 - fused kernels of any other GPU, and of optimizers other than `rowwise_adagrad` in a model;
 - TorchRec's plans on a GPU, and plans for more than 4 devices;
 - collectives between GPUs, and training throughput on a cluster of GPUs;
-- caching in host memory (UVM) for tables beyond a GPU's memory, which is planned and was never run.
+- caching in host memory (UVM) for tables beyond a GPU's memory: Shardwright plans it, but it has never been run.
 
 `scripts/collect_gpu.sh`, `shardwright calibrate`, `shardwright tune` and `benchmarks/gpu_plans.py` measure such figures and have run on the
 H100 ([how](tutorials/cost-model.md)).

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import shardwright as sw
+from shardwright.errors import counted
 from shardwright.task import ShardingGroups
 
 TASK = """
@@ -47,7 +48,10 @@ def test_every_size_is_shown_and_the_best_is_saved(cli, task, tmp_path):
     assert min(steps) == float(starred[3])
     if size < 4:
         assert found.task.groups == ShardingGroups(size, 2, 2, sync_interval=1000)
-        assert f"one of {4 // size} sharding groups of {size} devices, synchronised every 1000 steps" in outcome.out
+        assert (
+            f"one of {4 // size} sharding groups of {counted(size, 'device')}, synchronised every 1000 steps"
+            in outcome.out
+        )
 
 
 def test_a_named_size_and_all_options_reach_the_plan(cli, task, tmp_path):

@@ -118,7 +118,7 @@ def test_on_a_gpu_a_failing_set_is_noted_and_skipped_for_good(
     scripted(failing(2))
     summary = run(tmp_path, 5, device="cuda")
     assert (summary.samples, summary.failed, summary.failure) == (4, 1, "too large")
-    assert "1 samples cannot be measured and are skipped, the first one: too large" in summary_text(summary)
+    assert "skipped, since they cannot be measured: 1 sample, the first: too large" in summary_text(summary)
     order = scripted(quiet)
     assert run(tmp_path, 6, device="cuda").measured == 1
     assert order == [5]
@@ -171,7 +171,7 @@ def test_what_is_interrupted_goes_on(tmp_path: Path, scripted: Callable[[Script]
     assert order == [0, 1, 2]
     nothing = run(tmp_path, 6, seconds=0)
     assert (nothing.samples, nothing.measured) == (3, 0)
-    assert "3 samples are missing; the same command again goes on" in summary_text(nothing)
+    assert "missing: 3 samples; the same command again goes on" in summary_text(nothing)
     run(tmp_path, 6)
     assert order == [0, 1, 2, 0, 3, 4, 5]
 
