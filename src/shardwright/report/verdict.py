@@ -97,8 +97,8 @@ def verdict(entry: Entry) -> str:
     """
     if entry.cost.step_ms <= 0:
         return "No time is predicted for a step."
-    advice = "; ".join([*_other_plan(entry), *_other_task(entry)])
     idle = idle_sentence(entry.plan, entry.cost_model)
+    advice = "; ".join([*_other_plan(entry, idle), *_other_task(entry)])
     parts = [f"{_waits(entry)}, and the fullest device uses {used(_fullest(entry))} of its memory", idle, advice]
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in parts if text)
 
@@ -160,10 +160,10 @@ def _of_links(changes: tuple[Change, ...], links: float) -> str:
     return ""
 
 
-def _other_plan(entry: Entry) -> list[str]:
-    """The saving of another plan of the same task: that of the best priced one, and the most that the bound allows."""
+def _other_plan(entry: Entry, before: str) -> list[str]:
+    """The saving of another plan of the same task, unless the text before names it: of the best priced one, and the most by the bound."""
     best = next((one for one in entry.changes if one.kind == "plan" and one.gain >= _PLAN), None)
-    found = [f"{best.text} would save {_percent(best.gain)} of a step"] if best else []
+    found = [f"{best.text} would save {_percent(best.gain)} of a step"] if best and best.text not in before else []
     gap = entry.plan.gap
     if gap is None and entry.plan.bound_ms is not None:
         return found  # a bound of the links alone does not limit another plan's gain

@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import shardwright as sw
-from shardwright.report import idle_sentence
+from shardwright.cost import score
+from shardwright.report import entry_of, idle_sentence, verdict
 from shardwright.sharding import Shard
 from shardwright.task import Constraints, TableConstraint
 from tests.unit.cli.models import linear_model
@@ -15,6 +18,16 @@ def test_devices_without_tables_are_explained_by_a_price():
     assert text.startswith("devices 1,3 hold no table, ")
     assert "'user'" in text
     assert "%" in text
+
+
+def test_advice_for_idle_devices_is_given_once():
+    task = sw.Task([TABLE, SMALL], TOPOLOGY, 4096)
+    plan = sw.Plan(task, [Shard.whole(TABLE, 0), Shard.whole(SMALL, 2)], cost_model=linear_model().name)
+    priced = replace(plan, cost=score(task, plan.shards, linear_model()))
+    text = verdict(entry_of(priced, "plan", cost_model=linear_model()))
+    use = idle_sentence(priced, linear_model()).partition("though ")[2].partition(" would save")[0]
+    assert use
+    assert text.lower().count(use.lower()) == 1
 
 
 def test_without_other_placements_constraints_are_named():
