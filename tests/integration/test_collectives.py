@@ -197,7 +197,7 @@ def torchrun(
 @pytest.mark.slow
 def test_links_of_two_hosts_are_measured_and_plans_take_them(tmp_path: Path) -> None:
     cache, file = tmp_path / "cache", tmp_path / "links.json"
-    options = ("calibrate", "--links", "--minutes", "0.1", "-o", str(file))
+    options = ("calibrate", "--links", "--minutes", "0.3", "-o", str(file))
     for done in torchrun(*options, cache=cache, hosts=2):
         assert done.returncode == 0, done.stderr
     found = load_links(file)

@@ -39,7 +39,7 @@ def test_a_plan_is_reviewed_and_the_better_one_saved(cli, plan_file, model_file,
     assert outcome.code == 0
     assert f"{plan_file}: your plan takes" in outcome.out
     assert "the proven bound is" in outcome.out
-    assert "what the step waits for" in outcome.out
+    assert "devices that the step waits for" in outcome.out
     assert "the bound holds over all plans" in outcome.out
     older, better = sw.Plan.load(plan_file), sw.Plan.load(tmp_path / "better.json")
     assert better.cost.step_ms < older.cost.step_ms
