@@ -141,7 +141,8 @@ def check_tuned(document, plan_file):
     """The saved plan is the candidate that was taken, and TorchRec's plan took turns with the default one."""
     named = {name: one for one in document["candidates"] for name in one["name"].split(" = ")}
     assert {"default", "torchrec"} <= named.keys()
-    assert all(len(one["rounds_ms"]) >= (3 if len(document["candidates"]) > 1 else 1) for one in named.values())
+    least = 3 if len(document["candidates"]) > 1 and document["stopped"] == "settled" else 1
+    assert all(len(one["rounds_ms"]) >= least for one in named.values())
     assert document["stopped"] in ("settled", "time")
     saved, taken = Plan.load(plan_file), named[document["taken"].split(" = ")[0]]
     assert saved.cost.step_ms == taken["predicted_step_ms"]
@@ -152,7 +153,7 @@ def check_tuned(document, plan_file):
 
 def test_the_fastest_measured_plan_is_kept(plan, tmp_path):
     plan.task.save(tmp_path / "task.yaml")
-    options = ["--steps", "--minutes", 0.1, "-o", tmp_path / "tuned.json", "--json"]
+    options = ["--steps", "--minutes", 0.6, "-o", tmp_path / "tuned.json", "--json"]
     done = run_command("tune", tmp_path / "task.yaml", *options)
     assert done.returncode == 0, done.stderr
     check_tuned(json.loads(done.stdout), tmp_path / "tuned.json")
@@ -160,7 +161,7 @@ def test_the_fastest_measured_plan_is_kept(plan, tmp_path):
 
 def test_the_ranks_that_torchrun_started_tune(plan, tmp_path):
     plan.task.save(tmp_path / "task.yaml")
-    options = ["--steps", "--minutes", 0.1, "-o", tmp_path / "tuned.json", "--json"]
+    options = ["--steps", "--minutes", 0.6, "-o", tmp_path / "tuned.json", "--json"]
     done = as_torchrun(2, tmp_path / "task.yaml", *options, command="tune")
     assert [code for code, *_ in done] == [0, 0], done
     assert not done[1][1]
