@@ -18,7 +18,7 @@ deadline. It returns the best plan that it has seen, its own or another strategy
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -121,7 +121,7 @@ class Certified:
             if warm is None:
                 seen.attempt(FusedGreedy())
             if warm is None:
-                seen.attempt(_Alone(self), part=_ALONE)
+                seen.attempt(_Restated(self, _alone), part=_ALONE)
             if seen.plan is None or not seen.late:
                 return self._searched(seen, warm)
         assert seen.plan is not None
@@ -185,7 +185,7 @@ class Certified:
         session.survey([Start(_SHARE, case=case) for case in cases[:_CASES]])
         seen.attempt(NeuroShard(score="step"), part=_OTHERS)
         if seen.task.topology.hosts > 1 and not session.late:
-            seen.attempt(_ForTorchRec(self), part=_OTHERS)
+            seen.attempt(_Restated(self, _for_torchrec), part=_OTHERS)
         if seen.interrupted:
             session.stop()
         if not session.late:
@@ -274,6 +274,7 @@ class _Restated:
     """
 
     search_with: Certified
+    restated: Callable[[Task], Task]
     name: str = "certified"
 
     def supports(self, task: Task) -> str | None:
@@ -288,32 +289,15 @@ class _Restated:
             found = self.search_with.search(self.restated(task), cost_model, seed=seed, deadline=deadline)
         return Plan(task, found.shards, self.name, seed)
 
-    def restated(self, task: Task) -> Task:
-        raise NotImplementedError
+
+def _for_torchrec(task: Task) -> Task:
+    """Equal blocks only: on several hosts, a search among fewer ways passes plans at which a search among any blocks gets stuck."""
+    return task_for(task, "torchrec")
 
 
-class _ForTorchRec(_Restated):
-    """Equal blocks only, as for TorchRec.
-
-    On several hosts, a search among fewer ways passes plans at which a search among any blocks gets stuck.
-    """
-
-    def restated(self, task: Task) -> Task:
-        return task_for(task, "torchrec")
-
-
-class _Alone(_Restated):
-    """The task without dense layers.
-
-    If these hide nearly all traffic, descents end early, since small changes of hidden traffic gain nothing.
-    """
-
-    def restated(self, task: Task) -> Task:
-        return (
-            task
-            if task.exchange.hidden == DenseTime()
-            else replace(task, exchange=replace(task.exchange, dense_ms=0.0))
-        )
+def _alone(task: Task) -> Task:
+    """No dense layers: if they hide nearly all traffic, descents end early, since small changes of hidden traffic gain nothing."""
+    return task if task.exchange.hidden == DenseTime() else replace(task, exchange=replace(task.exchange, dense_ms=0.0))
 
 
 def _no_room(prepared: Prepared, stuck: int) -> str:
