@@ -22,18 +22,24 @@ from tests.oracles.communication import SETS, all_reduce_ms, beside_dense, laten
 
 GRID, FEWEST_ROWS = 16, 1024
 MOST_PLANS, SAMPLED = 5_000, 1_500
-SAMPLED_CUTS, AT_ONCE = 200, 2_500
+SAMPLED_CUTS, SAMPLED_GRIDS, AT_ONCE = 200, 60, 2_500
 
 Way = tuple[Shard, ...]
 
 
-def ways_of(task: Task, table: Table, rng: np.random.Generator) -> tuple[list[Way], bool]:
-    """Ways to make a table that its constraints allow, and whether these are all; memory is not looked at."""
+def ways_of(task: Task, table: Table, rng: np.random.Generator, free_grids: bool) -> tuple[list[Way], bool]:
+    """Ways to make a table that its constraints allow, and whether these are all; memory is not looked at.
+
+    Some of the grids of any row blocks are among them if `free_grids` asks for them.
+    """
     limits = task.constraints.of(table.name)
     gridded = table.rows >= FEWEST_ROWS
     grid = list(_on_grid(table.rows, task.topology.devices)) if gridded else []
     some = [grid[place] for place in rng.choice(len(grid), min(len(grid), SAMPLED_CUTS), replace=False)]
-    found = [*_columns(task, table), *_rows(task, table, some), *_grids(task, table)]
+    in_rows = list(_rows(task, table, some))
+    found = [*_columns(task, table), *in_rows, *_grids(task, table)]
+    if free_grids and not limits.equal_rows and not limits.equal_columns:
+        found += _free_grids(task, table, in_rows, rng)
     if limits != ANY:
         alone = replace(task, tables=[table], constraints=Constraints({table.name: limits}))
         found = [way for way in found if _allowed(alone, way)]
@@ -119,6 +125,21 @@ def _grids(task: Task, table: Table) -> Iterator[Way]:
             )
 
 
+def _free_grids(task: Task, table: Table, in_rows: Sequence[Way], rng: np.random.Generator) -> Iterator[Way]:
+    """Column blocks of one width, each whole on a device or in row blocks."""
+    units = table.dim // unit_width(table, task.constraints.of(table.name))
+    cuts = [[(block.rows, block.devices) for block in way] for way in in_rows]
+    cuts += [[((0, table.rows), (rank,))] for rank in range(task.topology.devices)]
+    for count in (count for count in range(2, units + 1) if units % count == 0):
+        width = table.dim // count
+        for _ in range(SAMPLED_GRIDS):
+            yield tuple(
+                Shard(table.name, rows, (place * width, (place + 1) * width), ranks)
+                for place, cut in enumerate(rng.choice(len(cuts), count))
+                for rows, ranks in cuts[cut]
+            )
+
+
 def _even(rows: int, count: int) -> tuple[int, ...]:
     return tuple(rows * (part + 1) // count - rows * part // count for part in range(count))
 
@@ -172,16 +193,22 @@ class Priced:
 class AllPlans:
     """All plans of a task, in the kinds that the bound speaks of; a sample of them if they are too many.
 
+    Args:
+        task: the task.
+        model: prices the plans.
+        rng: draws the sample.
+        free_grids: whether some of the grids of any row blocks are among them.
+
     Attributes:
         ways: `(tables,)` how many ways each table has.
-        complete: whether these are all plans.
+        complete: whether these are all plans, but for grids of any row blocks.
         step_ms: `(plans,)` step of each; infinite for those that break a rule.
         index: `(tables, plans)` the way of each table.
     """
 
-    def __init__(self, task: Task, model: CostModel, rng: np.random.Generator) -> None:
+    def __init__(self, task: Task, model: CostModel, rng: np.random.Generator, *, free_grids: bool) -> None:
         self._task, self._model = task, model
-        drawn = [ways_of(task, table, rng) for table in task.tables]
+        drawn = [ways_of(task, table, rng, free_grids) for table in task.tables]
         of_tables = [ways for ways, _ in drawn]
         self.ways = [len(ways) for ways in of_tables]
         count = int(np.prod([float(number) for number in self.ways]))

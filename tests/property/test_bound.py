@@ -20,7 +20,7 @@ from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.holders import Count, Holders
 from shardwright.search.width_classes import WidthClasses
 from shardwright.sharding import Shard, shard_work
-from shardwright.sharding.ways import grid_counts
+from shardwright.sharding.ways import free_grid_counts, grid_counts, row_units
 from shardwright.task import Task
 from shardwright.testing.model import SimpleCostModel
 from tests.strategies import tasks
@@ -80,6 +80,8 @@ def cut(draw, task: Task, table: sw.Table) -> list[Shard]:
     ways += ["rows"] if min(devices, table.rows) > 1 else []
     counts = grid_counts(table, sw.TableConstraint(), task.topology)
     ways += ["grid"] if counts else []
+    free_counts = free_grid_counts(table, sw.TableConstraint()) if devices > 1 else []
+    ways += ["free grid"] if free_counts else []
     ways += ["replicas"] if devices > 1 else []
     way = draw(st.sampled_from(ways))
     if way == "whole":
@@ -95,6 +97,20 @@ def cut(draw, task: Task, table: sw.Table) -> list[Shard]:
             for place, host in enumerate(hosts)
             for local, part in enumerate(rows)
         ]
+    if way == "free grid":
+        width = table.dim // (count := draw(st.sampled_from(free_counts)))
+        blocks = []
+        for place in range(count):
+            units = row_units(table.rows)
+            inner = draw(st.sets(st.integers(1, units - 1), max_size=min(devices, units) - 1))
+            edges = [0, *(table.rows * unit // units for unit in sorted(inner)), table.rows]
+            ranks = draw(st.permutations(range(devices)))
+            columns = (place * width, (place + 1) * width)
+            blocks += [
+                Shard(table.name, part, columns, (on,))
+                for part, on in zip(itertools.pairwise(edges), ranks, strict=False)
+            ]
+        return blocks
     if way == "columns":
         inner = draw(st.sets(st.integers(1, table.dim // 4 - 1), min_size=1))
         edges = [0, *(4 * c for c in sorted(inner)), table.dim]

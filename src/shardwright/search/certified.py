@@ -5,7 +5,8 @@
    blocks, spread over all devices in row blocks, or replicated. Several shares are tried.
 3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`native/descent.hpp`). If all
    tables must stay whole, a learned policy's placement is improved first.
-4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind.
+4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind. If row blocks may
+   lie anywhere, busy tables are cut into equal column blocks, which a search plans as tables (`search.parts`).
 5. Kicks: take pieces off slow devices, cut a few tables in other ways, place them anew and improve; keep the plan if it is better.
    Starts and kicks run on two threads; the result does not depend on the number of threads. Traffic that dense layers hide has no price. So
    some starts take the prices of a step without such layers, and a search for that step gives a plan to begin with.
@@ -22,6 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +33,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.baselines import UNIFORM, FusedGreedy
 from shardwright.search.engine.plans import WarmStart
 from shardwright.search.neuroshard import NeuroShard
+from shardwright.search.parts import InParts
 from shardwright.search.strategy import (
     ROUNDING,
     BestPlan,
@@ -186,6 +189,9 @@ class Certified:
         seen.attempt(NeuroShard(score="step"), part=_OTHERS)
         if seen.task.topology.hosts > 1 and not session.late:
             seen.attempt(_Restated(self, _for_torchrec), part=_OTHERS)
+        if not session.late:
+            grids = InParts.of_busy_tables(seen.task, session.prepared.busy_devices)
+            seen.attempt(_Restated(self, grids.cut, grids.joined), part=_OTHERS)
         if seen.interrupted:
             session.stop()
         if not session.late:
@@ -268,13 +274,14 @@ class Certified:
 
 @dataclass(frozen=True)
 class _Restated:
-    """A search of the same tables under another statement of the task.
+    """A search of the same tables under another statement of the task; `joined` are its plan's shards as shards of the task.
 
     Its bound and its progress belong to that statement, and are dropped.
     """
 
     search_with: Certified
     restated: Callable[[Task], Task]
+    joined: Callable[[Plan], Sequence[Shard]] = attrgetter("shards")
     name: str = "certified"
 
     def supports(self, task: Task) -> str | None:
@@ -287,7 +294,7 @@ class _Restated:
         """As `Certified.search`."""
         with watched(None):
             found = self.search_with.search(self.restated(task), cost_model, seed=seed, deadline=deadline)
-        return Plan(task, found.shards, self.name, seed)
+        return Plan(task, self.joined(found), self.name, seed)
 
 
 def _for_torchrec(task: Task) -> Task:

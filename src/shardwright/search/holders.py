@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwright._engine import cheapest_widths
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.collectives import prices_of
 from shardwright.cost.model import OPEN, Pricing, gate_units
@@ -157,7 +156,7 @@ class Holders:
         for phase in range(4)[KERNELS]:
             below = np.where(relaxation.legal, np.minimum(self.pieces.ms[:, phase], 0.0), np.inf)
             least = np.zeros(relaxation.tables)
-            np.minimum.at(least, forms.table, cheapest_widths(forms.first, below)[0])
+            np.minimum.at(least, forms.table, forms.cheapest(below)[0])
             np.minimum.at(least, self.spreads.table, self.spreads.ms[:, phase] * self.spreads.parts)
             self.fixed += float(least.sum())
         for loads in (self.pieces, self.spreads):
@@ -291,7 +290,7 @@ class Holders:
         fewest[list(self._least_holders)] = list(self._least_holders.values())
         if held.table is not None:
             fewest[held.table] = holders.fewest
-        of_form, uses = cheapest_widths(forms.first, price, fewest[forms.table])
+        of_form, uses = forms.cheapest(price, fewest[forms.table])
         of_spread, rise_of_spread = self._spread_prices(held, holders, weights, absent=absent)
         best, worth, taken, spread = relaxation.settled(of_form, of_spread, self.made)
         if not np.isfinite(best).all():

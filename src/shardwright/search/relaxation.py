@@ -1,8 +1,8 @@
 """The relaxed problem behind the bound: each table's cheapest way at given prices, and the linear program that finds the prices.
 
 A table's ways (see `engine.catalog`) are single column blocks and single row blocks of its forms; equal row blocks over 2, 4, 8, … devices,
-over as many as a host has, over those the table is pinned to, or over all; grids, any number of whose column blocks share a host; and
-replicas on all devices.
+over as many as a host has, over those the table is pinned to, or over all; grids, any number of whose column blocks share a host, or
+whose column blocks are each in such row blocks; and replicas on all devices.
 
 The program mixes the tables' ways so that the mean device costs least; its duals are the prices. Its variables are the cost of each
 hidden unit of each call, the share of devices that make each call, the ms of the forward and of the backward links, and the share of each
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import highspy
 import numpy as np
 
-from shardwright._engine import cheapest_widths, least_bottlenecks
+from shardwright._engine import least_bottlenecks
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import BlockCosts, Blocks, priced, priced_at_all, spread_links
 from shardwright.cost.collectives import WAYS, Way, prices_of, set_of, waits_of
@@ -31,7 +31,7 @@ from shardwright.linear_programs import INFINITE, quiet_solver
 from shardwright.search.engine.catalog import Catalog, largest_memory
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.sharding.shard import equal_sizes
-from shardwright.sharding.ways import grid_counts, row_counts, row_units
+from shardwright.sharding.ways import free_grid_counts, grid_counts, row_counts, row_units
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -132,7 +132,7 @@ class Relaxation:
         if self.low_rows.size:  # such a piece may have a row less than the catalog states
             price[self.low_rows] = np.minimum(price[self.low_rows], self._priced(self.low, prices, weight))
         price[~self.legal] = np.inf
-        of_form, uses = cheapest_widths(forms.first, price)
+        of_form, uses = forms.cheapest(price)
         of_other = self.other.priced(self.catalog.task, prices, np.where(self.copied, 1.0, weight))
         of_other[~self.other_legal] = np.inf
         best, worth, form, other = self.settled(of_form, of_other, made)
@@ -444,8 +444,10 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
                 dealt = way != "all_to_all"
                 if not dealt and index in gridded and row_units(table.rows) % count == 0:
                     continue
-                for sizes in equal_sizes(table.rows, count, as_torchrec=limits.equal_rows or dealt):
-                    found.append(EqualRows(index, 1, sizes, way if sizes[1] + sizes[3] == count else "all_to_all"))
+                for columns in (1, *free_grid_counts(table, limits)):
+                    for sizes in equal_sizes(table.rows, count, as_torchrec=limits.equal_rows or dealt):
+                        as_dealt = way if sizes[1] + sizes[3] == count else "all_to_all"
+                        found.append(EqualRows(index, columns, sizes, as_dealt))
         for columns in grid_counts(table, limits, task.topology):
             for sizes in equal_sizes(table.rows, near):
                 way = row_ways(task.topology, near, table.pooled)[0] if sizes[1] + sizes[3] == near else "all_to_all"

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import highspy
 import numpy as np
 
-from shardwright._engine import cheapest_widths
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import OPEN
 from shardwright.linear_programs import INFINITE, quiet_solver
@@ -112,7 +111,7 @@ class WidthClasses:
         price = self._prices(self._pieces, self._level, devices, weights, spared)
         of_class = price.argmin(axis=0)
         least = np.where(relaxation.legal, price.min(axis=0), np.inf)
-        of_form, uses = cheapest_widths(forms.first, least)
+        of_form, uses = forms.cheapest(least)
         of_spread, parts = self._spread_prices(devices, weights, spared)
         best, worth, taken, spread = relaxation.settled(of_form, of_spread, self._holders.made)
         groups = int(self._group.max()) + 1

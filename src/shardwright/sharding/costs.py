@@ -23,8 +23,8 @@ BoundScope: TypeAlias = Literal["torchrec", "torchrec_wide", "blocks", "wide", "
 BOUND_SCOPES: dict[str, str] = {
     "torchrec": "over all plans that TorchRec trains",
     "torchrec_wide": "over all plans that TorchRec trains in column blocks of at least 32 columns",
-    "blocks": "over all plans but grids off whole hosts, replicas on some devices, blocks finer than 4 columns or a sixteenth of the rows",
-    "wide": "over all plans but grids off whole hosts, replicas on some devices, blocks finer than 32 columns or a sixteenth of the rows",
+    "blocks": "over all plans but unequal grids, replicas on some devices, blocks finer than 4 columns or a sixteenth of the rows",
+    "wide": "over all plans but unequal grids, replicas on some devices, blocks finer than 32 columns or a sixteenth of the rows",
     "all": "over all plans, tiers and replicas included",
     "links": "over all plans, tiers and replicas included, of the links alone",
 }

@@ -154,8 +154,15 @@ def some_hosts(hosts: Ints, wide: int, turn: int) -> list[Ints]:
     return [np.sort(np.roll(hosts, -wide * (turn * sets + place))[:wide]) for place in range(sets)]
 
 
+def free_grid_counts(table: Table, limits: TableConstraint) -> list[int]:
+    """Numbers of column blocks, ascending, that a table may have if each of them has row blocks of any sizes on any devices."""
+    if limits.equal_rows or not limits.allows("grid") or table.rows < 2:
+        return []
+    return _equal_counts(table, limits, 2)
+
+
 def grid_counts(table: Table, limits: TableConstraint, topology: Topology) -> list[int]:
-    """Numbers of column blocks of a table's grids, ascending; none for sequence tables, whose grids TorchRec does not run."""
+    """Numbers of column blocks of a table's grids on hosts, ascending; none for sequence tables, whose grids TorchRec does not run."""
     near = topology.devices_per_host
     if not table.pooled or not limits.allows("grid") or near < 2 or table.rows < near:
         return []

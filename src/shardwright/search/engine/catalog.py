@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from shardwright._engine import Problem
+from shardwright._engine import Problem, cheapest_widths
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Spread, Tables, spread_links
 from shardwright.cost.collectives import Way, dealt_way, link_facts, set_ms, set_of
@@ -30,6 +30,7 @@ from shardwright.sharding.ways import (
     allowed_devices,
     column_units,
     dealt_ways,
+    free_grid_counts,
     row_place,
     row_units,
 )
@@ -44,6 +45,7 @@ class Forms:
     Attributes:
         table: `(f,)` the table that a form cuts.
         rows: `(f,)` whether it cuts rows.
+        columns: `(f,)` equal column blocks, each of which the form cuts in the same way; 1 except for the rows of grids.
         searched: `(f,)` whether its pieces may lie on any devices. A search leaves out forms of rows whose blocks may not; the bound counts
             them.
         equal: `(f,)` whether a piece of w units is w blocks; the whole table is one block, unless it may not be table_wise.
@@ -55,6 +57,7 @@ class Forms:
 
     table: Ints
     rows: Bools
+    columns: Ints
     searched: Bools
     equal: Bools
     first: Ints
@@ -76,6 +79,21 @@ class Forms:
     def width(self) -> Ints:
         """`(pieces,)` units of each piece."""
         return np.arange(self.form.size) - self.first[self.form] + 1
+
+    def cheapest(self, price: Floats, fewest: Ints | None = None) -> tuple[Floats, Ints]:
+        """The cheapest composition of each form.
+
+        Args:
+            price: `(pieces,)` ms of a piece; infinite if it may not be used.
+            fewest: `(f,)` fewest pieces of a form; ignored for grids, whose column blocks may share the pieces out in any way.
+
+        Returns:
+            `(f,)` ms, and `(pieces,)` how often the composition uses each piece, over all column blocks.
+        """
+        if fewest is not None:
+            fewest = np.where(self.columns > 1, 1, fewest)
+        of_form, uses = cheapest_widths(self.first, price, fewest)
+        return of_form * self.columns, uses * self.columns[self.form]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,39 +169,47 @@ def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
         for index, (table, limit) in enumerate(zip(task.tables, limits, strict=True))
     ]
     others = [
-        (index, units, in_rows)
+        (index, units, in_rows, of_grid)
         for index, table in enumerate(task.tables)
-        for units, in_rows in (
-            *(((row_units(table.rows), True),) if places[index] else ()),
-            *((count, False) for count in columns[index][1:]),
+        for units, in_rows, of_grid in (
+            *(((row_units(table.rows), True, 1),) if places[index] else ()),
+            *((count, False, 1) for count in columns[index][1:]),
+            *(
+                (row_units(table.rows), True, count)
+                for count in free_grid_counts(table, limits[index])
+                if places[index]
+            ),
         )
     ]
     table = np.array([*range(len(columns)), *(index for index, *_ in others)], dtype=np.int64)
-    units = np.array([*(counts[0] for counts in columns), *(units for _, units, _ in others)], dtype=np.int64)
-    rows = np.array([*(False for _ in columns), *(in_rows for *_, in_rows in others)], dtype=bool)
-    searched = ~rows | np.array([place == "anywhere" for place in places], dtype=bool)[table]
+    units = np.array([*(counts[0] for counts in columns), *(units for _, units, *_ in others)], dtype=np.int64)
+    rows = np.array([*(False for _ in columns), *(in_rows for _, _, in_rows, _ in others)], dtype=bool)
+    of_grid = np.array([*(1 for _ in columns), *(count for *_, count in others)], dtype=np.int64)
+    searched = ~rows | np.array([place == "anywhere" for place in places], dtype=bool)[table] & (of_grid == 1)
     # The two halves of a short table on the devices of a host, or on all, would be a spread.
     searched &= ~(rows & (units == 2) & (2 in (task.topology.devices_per_host, task.topology.devices)))
     equal = np.array([limit.equal_columns for limit in limits], dtype=bool)[table] & ~rows
     first = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
     uncut = np.array([limit.allows("table_wise") for limit in limits], dtype=bool)[table]
-    pieces, blocks = _pieces(tables, table, units, rows, equal & (units > 1), uncut)
+    pieces, blocks = _pieces(tables, table, units, rows, of_grid, equal & (units > 1), uncut)
     costs = _costs(tables, pieces, blocks)
     whole = first[1:] - 1
     legal = costs.bytes <= roomy[pieces.table]
     legal[whole] &= uncut | (equal & (units > 1))
     least = np.array([limit.min_columns or 1 for limit in limits])[pieces.table]
     legal &= pieces.dim >= np.minimum(least, tables.dim[pieces.table])
-    return Forms(table, rows, searched, equal, first, pieces, costs, legal)
+    return Forms(table, rows, of_grid, searched, equal, first, pieces, costs, legal)
 
 
-def _pieces(tables: Tables, table: Ints, units: Ints, rows: Bools, equal: Bools, uncut: Bools) -> tuple[Blocks, Ints]:
+def _pieces(
+    tables: Tables, table: Ints, units: Ints, rows: Bools, columns: Ints, equal: Bools, uncut: Bools
+) -> tuple[Blocks, Ints]:
     """A block of every piece of some forms, and how many such blocks the piece is. `uncut`: whether the table may be one block."""
     form = np.repeat(np.arange(table.size), units)
     wide = np.arange(form.size) - np.repeat(np.cumsum(units) - units, units) + 1
     of, parts, in_rows = table[form], units[form], rows[form]
     several = equal[form] & ((wide < parts) | ~uncut[form])
-    dim = np.where(in_rows, tables.dim[of], tables.dim[of] * np.where(several, 1, wide) // parts)
+    dim = np.where(in_rows, tables.dim[of] // columns[form], tables.dim[of] * np.where(several, 1, wide) // parts)
     height = np.where(in_rows, -(-tables.rows[of] * wide // parts), tables.rows[of])
     return Blocks(of, height, dim, np.ones_like(of)), np.where(several, wide, 1)
 

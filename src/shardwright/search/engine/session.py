@@ -59,6 +59,12 @@ class Prepared:
         """The bound, or 0 if the cost model is not convex."""
         return self._bound.ms if self._bound else 0.0
 
+    @property
+    def busy_devices(self) -> Floats:
+        """`(tables,)` devices that each table keeps busy in its cheapest way at the prices of the bound; 0 if there is no bound."""
+        price = self._bound.choice.price if self._bound else np.zeros(len(self.task.tables))
+        return np.maximum(price, 0.0) * self.task.topology.devices / max(float(price.sum()), 1e-300)
+
     def tighten(self, step_ms: float, *, late: bool = False) -> float | None:
         """Tighten the bound, given a plan of this step time, and return it; None if there is no bound.
 

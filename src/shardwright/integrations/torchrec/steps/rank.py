@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import msgspec
@@ -57,12 +57,14 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         step_ms: ms of each timed step: forward, backward, optimizer.
+        cpu_ms: ms that the rank's thread computed in each of these steps; it does not compute while it waits for other ranks.
         phases: ms of each profiled step by phase; see `phases.PHASES`.
         weights_bytes: bytes that the rank allocated for weights.
         optimizer_bytes: bytes that the rank allocated for optimizer state.
     """
 
     step_ms: list[float]
+    cpu_ms: list[float] = []
     phases: dict[str, list[float]]
     weights_bytes: int
     optimizer_bytes: int
@@ -92,26 +94,27 @@ def _report(sharded: ShardedModel, batches: Batches, wanted: Rounds, member: Mem
         return batches.draw(step, member.rank).to(member.device)
 
     whole = wanted.warm_up + wanted.steps
-    times = [_timed(sharded, batch(step), member) for step in range(whole)]
+    times = [_timed(sharded, batch(step), member) for step in range(whole)][wanted.warm_up :]
     phases = profiled_phases(sharded, [batch(whole + step) for step in range(wanted.profiled)], member)
     allocated = allocated_bytes(sharded)
     return RankReport(
-        step_ms=times[wanted.warm_up :],
+        step_ms=[step_ms for step_ms, _ in times],
+        cpu_ms=[cpu_ms for _, cpu_ms in times],
         phases=phases,
         weights_bytes=allocated.weights,
         optimizer_bytes=allocated.optimizer,
     )
 
 
-def _timed(sharded: ShardedModel, batch: KeyedJaggedTensor, member: Member) -> float:
-    """The ms of a step that all ranks start together."""
+def _timed(sharded: ShardedModel, batch: KeyedJaggedTensor, member: Member) -> tuple[float, float]:
+    """The ms of a step that all ranks start together, and of this thread's computing in it."""
     settle(member)
     start_together(member)
-    started = perf_counter()
+    started, computed = perf_counter(), thread_time()
     outputs = sharded.forward(batch).tensors()
     sharded.update(outputs, [torch.ones_like(output) for output in outputs])
     settle(member)
-    return (perf_counter() - started) * 1e3
+    return (perf_counter() - started) * 1e3, (thread_time() - computed) * 1e3
 
 
 def gathered(text: bytes, member: Member) -> list[bytes]:
