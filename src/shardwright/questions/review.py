@@ -174,11 +174,11 @@ def elsewhere_line(found: Plan, elsewhere: Plan | None) -> str:
     """
     runtime = other_runtime(found)
     if elsewhere is None:
-        return f"runs_on {runtime}: no plan"
+        return f"--runs-on {runtime}: no plan"
     assert found.cost is not None and elsewhere.cost is not None  # noqa: PT018
     ratio = elsewhere.cost.step_ms / found.cost.step_ms if found.cost.step_ms else 1.0
     beside = f"{abs(1 - ratio):.0%} {'shorter' if ratio < 1 else 'longer'}" if abs(1 - ratio) >= 0.005 else "equal"
-    return f"runs_on {runtime}: {elsewhere.cost.step_ms:.3f} ms, {beside}"
+    return f"--runs-on {runtime}: {elsewhere.cost.step_ms:.3f} ms, {beside}"
 
 
 def compared(given: Plan, found: Plan, model: CostModel) -> Review:
