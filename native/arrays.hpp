@@ -18,7 +18,7 @@ using In = nb::ndarray<const T, nb::numpy, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Out = nb::ndarray<T, nb::numpy, nb::c_contig, nb::device::cpu>;
 
-inline constexpr std::int64_t ANY = -1;  // a length that is not known before
+inline constexpr std::int64_t ANY = -1;  // a length that is read from the array
 
 template <class T>
 constexpr const char* name_of() {
@@ -30,7 +30,7 @@ class NamedArrays {
   public:
     explicit NamedArrays(nb::kwargs given) : given_(std::move(given)) {}
 
-    // The array of this name, with this shape; an array of no elements at all will do where `or_none`.
+    // The array of this name, with this shape; with `or_none`, it may also be empty.
     template <class T>
     std::span<const T> take(const char* name, std::initializer_list<std::int64_t> shape, bool or_none = false) {
         if (!given_.contains(name)) throw nb::value_error((std::string(name) + " is missing").c_str());

@@ -16,7 +16,7 @@ using Bools = std::span<const bool>;
 
 inline constexpr int NONE = -1;  // no piece, no device, no spread
 
-// Bytes that a device serves by all-to-alls: of values to devices of its host and to those of others, and of ids.
+// Bytes that a device serves by all-to-alls: values to devices of its host, values to those of other hosts, and ids.
 struct Bytes {
     double near = 0.0, far = 0.0, ids = 0.0;
 
@@ -51,7 +51,7 @@ class Random {
     // A whole number of at least 0 and below `count`, which must be positive.
     int below(int count) { return static_cast<int>(uniform() * count); }
 
-    // A place in `weights`, which are at least 0 and of which one is above: likelier the larger its weight.
+    // A random place in `weights`, in proportion to its weight; none is negative, and one at least is positive.
     int weighted(Floats weights) {
         double total = 0.0;
         for (double weight : weights) total += weight;

@@ -12,11 +12,11 @@ struct Pieces {
     Ints bytes, dims;  // (r,) memory and columns
     Floats served;     // (r, 2)
     Ints unit;         // (r,) whose piece it is
-    Bools forbidden;   // (u, d) where no piece of a unit may lie
-    Bools rivals;      // (u, u) which units may not share a device; empty where all may
+    Bools forbidden;   // (u, d) whether a device is barred to the pieces of a unit
+    Bools rivals;      // (u, u) whether two units may not share a device; empty if all may
     Head head;
     Floats base;       // (h + 2,) the sums of a call with nothing in it
-    Ms once;           // what a device with a piece takes besides its calls
+    Ms once;           // time of a device with a piece, besides its calls
     Ints memory;       // (d,) bytes
     Links links;
     Floats apart;      // (d, 2) ms of fixed shards' collectives besides all-to-alls, forward and backward
@@ -25,7 +25,7 @@ struct Pieces {
     Ints counts;       // (d, c)
     Floats fixed_served;  // (d, 3)
     Ints fixed_dims, used;  // (d,)
-    Bools occupied;    // (d,) whether a fixed shard lies there
+    Bools occupied;    // (d,) whether a device holds a fixed shard
 
     int devices() const { return static_cast<int>(memory.size()); }
     std::size_t units() const { return forbidden.size() / memory.size(); }
@@ -51,7 +51,7 @@ class Loads {
             double* sums = sums_.data() + place * width_;
             for (std::size_t column = 0; column < width_; ++column) sums[column] += vector[column];
             ++counts_[place];
-            ms_[place] = Ms{-1.0, 0.0};  // to be priced when it is asked for
+            ms_[place] = Ms{-1.0, 0.0};  // priced on demand
         }
         dims[device] += pieces_.dims[row];
     }
@@ -82,8 +82,8 @@ class Loads {
     std::vector<std::int64_t> dims;  // columns of each device
 };
 
-// Place the pieces in order, each on the device that then has the lowest fused time among those with room; `limit`: most columns on a device.
-// Fills `device` (n,); returns how many pieces found one, and the most columns on a device after those.
+// Place the pieces in order, each on the device with room that then has the lowest fused time; `limit`: most columns on a device.
+// Fills `device` (n,); returns the number of placed pieces and the most columns on a device after them.
 inline std::pair<std::size_t, std::int64_t> greedy(const Pieces& p, Ints state, std::int64_t limit, std::span<std::int64_t> device) {
     const int devices = p.devices();
     Loads loads(p);
@@ -112,9 +112,9 @@ inline std::pair<std::size_t, std::int64_t> greedy(const Pieces& p, Ints state, 
     return {placed, *std::max_element(loads.dims.begin(), loads.dims.end())};
 }
 
-// The different placements that the greedy finds for `limits` (g,), ascending; highest limit first. A run whose devices never hold more than a
-// lower limit would have gone the same way under that limit: such limits are passed over. Only where no limit lets every piece find a device
-// is one more run made without a limit. None where even that fails.
+// The different placements that the greedy finds for `limits` (g,), ascending; highest limit first. If the devices of a run never exceed a
+// lower limit, the run under that limit is the same, so it is skipped. If no limit lets every piece find a device, one more run has no limit.
+// None if even that fails.
 inline std::vector<std::vector<std::int64_t>> grid_placements(const Pieces& p, Ints state, Ints limits) {
     constexpr auto no_limit = std::numeric_limits<std::int64_t>::max();
     std::vector<std::vector<std::int64_t>> found;
@@ -146,7 +146,7 @@ inline std::vector<Ms> device_times(const Pieces& p, Ints state, Ints device, st
     return times;
 }
 
-// What a placement costs by the link model: the sum over the four phases of the maximum over devices; or the embedding cost, the maximum over
+// Cost of a placement by the link model: the sum over the four phases of the maximum over devices; or the embedding cost, the maximum over
 // devices of the sum of their phases.
 inline double link_ticks(const Pieces& p, Ints state, Ints device, bool embedding) {
     std::vector<Bytes> served(p.devices()), by_host(p.devices() / static_cast<int>(p.links.per_host) + 1);
@@ -173,7 +173,7 @@ inline double link_ticks(const Pieces& p, Ints state, Ints device, bool embeddin
     return std::rint(((embedding ? busiest : step) + p.waits) * TICKS);
 }
 
-// The placement of the grid with the lowest `link_ticks`, the lowest limit among equals; infinite where there is none.
+// The placement of the grid with the lowest `link_ticks`, the lowest limit among equals; infinite if there is none.
 inline std::pair<double, std::vector<std::int64_t>> best_by_links(const Pieces& p, Ints state, Ints limits, bool embedding) {
     std::pair<double, std::vector<std::int64_t>> best{std::numeric_limits<double>::infinity(), {}};
     for (auto& device : grid_placements(p, state, limits))

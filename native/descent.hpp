@@ -1,4 +1,4 @@
-// Local search: change what the slowest devices hold until nothing helps.
+// Local search: change the pieces of the slowest devices until no change helps.
 #pragma once
 
 #include "moves.hpp"
@@ -45,11 +45,11 @@ inline bool relieve(Solution& s, int one, const std::vector<int>& targets, doubl
     return false;
 }
 
-// Improve a full solution until no change helps; returns how many were made. `widest`: slowest devices that are looked at before a solution
-// is taken for a local optimum.
+// Improve a full solution until no change helps; returns the number of changes. `widest`: slowest devices to try before a solution counts as
+// a local optimum.
 inline int descend(Solution& s, int squarings, int widest, const Stop& stop) {
     const int devices = s.problem->devices, few = std::max(1, devices / 16), rest = std::max(2, devices / 8);
-    std::vector<int> tried(devices, NONE);  // changes that had been made when a device was last found to be stuck
+    std::vector<int> tried(devices, NONE);  // number of changes when a device last had no improving one
     int made = 0, looked_at = few;
     while (made < MOST_CHANGES) {
         set_objective(s, squarings);

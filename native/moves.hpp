@@ -1,4 +1,4 @@
-// Moving a piece, or a part of one, to another device, and trading two: what it would change, which one is best, and doing it.
+// Moves of a piece or a part of it to another device, and trades of two pieces: their gain, the best one, and its execution.
 #pragma once
 
 #include "objective.hpp"
@@ -15,8 +15,8 @@ struct Swap {
     int mine = NONE, other = NONE;
 };
 
-// Change of both objectives where the row `before` on `one` becomes `left`, and `held` on `target` becomes `joined`; NONE for nothing.
-// A gain of at most `least` may be told as minus infinity, before all of it is priced.
+// Change of both objectives if the row `before` on `one` becomes `left`, and `held` on `target` becomes `joined`; NONE for no piece.
+// A gain of at most `least` may be returned as minus infinity, before all of it is priced.
 inline double pair_gain(const Solution& s, int one, int before, int left, int target, int held, int joined, double least) {
     const Problem& p = *s.problem;
     const auto serves = [&](int row) { return row >= 0 ? p.serves(row) : Bytes{}; };
@@ -28,7 +28,7 @@ inline double pair_gain(const Solution& s, int one, int before, int left, int ta
     return objective - target_objective - objective_after(s, one, before, left, less, together ? all : less, all);
 }
 
-// Parts of a piece that are tried: all of it, then parts that would make two devices about level, and half of that; 0 for nothing to try.
+// Parts of a piece to try: all of it, then parts that would make two devices about level, and half of that; 0 for none.
 inline int units_to_try(int width, double price, double apart, int attempt) {
     if (attempt == 0) return width;
     if (width < 2 || price <= 0 || apart <= 0) return 0;
@@ -39,7 +39,7 @@ inline int units_to_try(int width, double price, double apart, int attempt) {
     return 2 <= level && level < width ? level - 1 : 0;
 }
 
-// What a transfer of `units` of a piece of `width` units of a form would gain; at most `least` where it is not allowed or not worth it.
+// Gain of a transfer of `units` of a piece of `width` units of a form; at most `least` if it is forbidden or not worthwhile.
 inline double transfer_gain(const Solution& s, int one, int target, int form, int width, int units, int there, double least) {
     const Problem& p = *s.problem;
     const int before = p.row(form, width), left = units < width ? before - units : NONE;
@@ -79,7 +79,7 @@ inline Transfer best_transfer(const Solution& s, int one, int target, double lea
     return best;
 }
 
-// Whether two pieces may trade places: no piece of the same item on the other side; a rival of either there forbids it, even one that leaves.
+// Whether two pieces may trade places: neither device may hold a piece of the other's item or a rival, not even one that leaves.
 inline bool may_swap(const Solution& s, int mine, int other) {
     const int item = s.item_of(mine), other_item = s.item_of(other), one = s.pieces[mine].device, target = s.pieces[other].device;
     if (item == other_item || s.piece_on(item, target) >= 0 || s.piece_on(other_item, one) >= 0) return false;
@@ -116,8 +116,8 @@ inline Swap best_swap(const Solution& s, int one, int target, double least) {
     return best;
 }
 
-// Price two devices whose sums have changed anew, and the links that this touches: those of their hosts, and of all others only where more or
-// fewer bytes are served in all than before.
+// Price two devices with changed sums anew, and the affected links: those of their hosts, and those of all others only if the total of
+// served bytes changed.
 inline void refresh_two(Solution& s, int one, int other, Bytes all_before) {
     s.refresh_calls(one);
     s.refresh_calls(other);

@@ -1,4 +1,4 @@
-// What a solution would ship, compared with the plan to start from: devices keep the units they held, as far as possible.
+// Bytes that a solution ships, compared with the plan to start from: devices keep the units they held, as far as possible.
 #pragma once
 
 #include "solution.hpp"
@@ -51,7 +51,7 @@ inline std::vector<int> best_of_all(const std::vector<Held>& pieces) {
 
 }  // namespace detail
 
-// An order of an item's pieces in which as many units as possible stay; of more than eight pieces a good one.
+// The order of an item's pieces in which most units stay; for more than eight pieces, a good order.
 inline std::vector<int> best_order(const std::vector<Held>& pieces) {
     constexpr std::size_t exact = 8;
     std::vector<int> held;
@@ -84,7 +84,7 @@ inline std::vector<int> best_order(const std::vector<Held>& pieces) {
     return order;
 }
 
-// What the devices of an item's pieces held of it.
+// Units of an item that the devices of its pieces held.
 inline std::vector<Held> held_before(const Home& home, int item, const std::vector<std::pair<int, int>>& device_and_width) {
     std::vector<Held> found;
     for (auto [device, width] : device_and_width) {

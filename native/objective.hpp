@@ -1,7 +1,7 @@
-// What a search lowers: the step time, smoothed so that every device near a maximum counts.
+// The objective of a search: the step time, smoothed so that every device near a maximum counts.
 //
-// The step time is the sum over phases p of the maximum over devices d of t_dp. Where several devices share a maximum no single change
-// lowers it, so searches work on the power mean of growing power k = 2^squarings instead,
+// The step time is the sum over phases p of the maximum over devices d of t_dp. If several devices share a maximum, no single change
+// lowers it, so searches lower the power mean of growing power k = 2^squarings instead,
 //
 //     Psi = sum_p a_p S_p^(1/k),   S_p = sum_d (t_dp / a_p)^k,   a_p the maximum at the time the objective was set,
 //
@@ -9,7 +9,7 @@
 //
 //     dPsi <= sum_p w_p dS_p,   w_p = a_p / k S_p^(1/k - 1)
 //
-// never promises too much: a change that lowers the right side lowers Psi. A device's objective is its part of sum_p w_p S_p.
+// never overstates a gain: a change that lowers the right side lowers Psi. A device's objective is its part of sum_p w_p S_p.
 #pragma once
 
 #include "solution.hpp"
@@ -46,7 +46,7 @@ inline double rooted(double total, int squarings) {
     return total;
 }
 
-// Psi itself, and the latencies: what changes that touch many devices are weighed by, since the linearisation hides most of their gain.
+// Psi itself, and the latencies: they decide on changes of many devices, since the linearisation hides most of the gain of these.
 inline double smoothed_step(const Solution& s) {
     double ms = s.waits_ms();
     for (int phase = 0; phase < PHASES; ++phase) {
@@ -104,14 +104,14 @@ inline Ms calls_after(const Solution& s, int device, int out, int in) {
     return ms;
 }
 
-// Heat of a device after a row of pieces has left it and another has come, and it, its host and all devices serve more bytes.
+// Objective of a device after a row of pieces has left it and another has come, and it, its host and all devices serve more bytes.
 inline double objective_after(const Solution& s, int device, int out, int in, Bytes more, Bytes host_more, Bytes all_more) {
     const Bytes host = s.served_by_host[s.problem->links.host_of(device)];
     const Ms links = link_ms(s.problem->links, s.served[device] + more, host + host_more, s.served_by_all + all_more, s.apart[device]);
     return objective_of(s, calls_after(s, device, out, in), links);
 }
 
-// By how much the objectives of all other devices rise, because they receive what `one` serves no longer from there but from `target`.
+// Rise of the objectives of all other devices if `target` serves them in the place of `one`.
 inline double others_objective(const Solution& s, int one, int target, Bytes out, Bytes in) {
     const Problem& p = *s.problem;
     const int host_one = p.links.host_of(one), host_target = p.links.host_of(target);

@@ -1,4 +1,4 @@
-// Placing pieces one after another: dearest first, each where the objective then rises least.
+// Placement of pieces one after another: the costliest first, each on the device with the smallest rise of the objective.
 #pragma once
 
 #include "objective.hpp"
@@ -6,7 +6,7 @@
 
 namespace shardwright {
 
-// Set the objective for placing: every phase aims at what the mean device will have, with all that waits for a place.
+// Set the objective for placing: every phase aims at the mean device's time after all waiting pieces are placed.
 inline void aim_at_balance(Solution& s) {
     constexpr int squarings = 3;
     const Problem& p = *s.problem;
@@ -57,7 +57,7 @@ inline void aim_at_balance(Solution& s) {
     refresh_objective(s);
 }
 
-// The device whose part of the objective rises least with the piece on it, or NONE where it may lie nowhere.
+// The device whose part of the objective rises least with the piece on it, or NONE if no device may hold it.
 inline int coolest_device(const Solution& s, int piece) {
     const Problem& p = *s.problem;
     const int form = s.pieces[piece].form, width = s.pieces[piece].width, item = p.owner(form), row = p.row(form, width);
@@ -83,8 +83,8 @@ inline int coolest_device(const Solution& s, int piece) {
     return best;
 }
 
-// Place every piece that lies nowhere; returns NONE, or the first piece for which no device was left, or that it was too late for.
-// `memory_weight`: ms that a byte counts for in the order of the pieces; large where memory is tight.
+// Place every unplaced piece; returns NONE, or the first piece without a device, for lack of room or of time.
+// `memory_weight`: ms that a byte counts for in the order of the pieces; large if memory is tight.
 inline int place_greedily(Solution& s, double memory_weight, const Stop* stop) {
     const Problem& p = *s.problem;
     std::vector<std::pair<double, int>> waiting;

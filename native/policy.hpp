@@ -19,7 +19,7 @@ inline constexpr double LEAST_RISE = 1e-9, FAR = 4.0, LOG_SCALE = 8.0, GATE_IS_O
 
 using Phased = std::array<double, DEVICE_PHASES>;
 
-// What a placement needs to know of its task.
+// The task of a placement.
 struct Units {
     Floats vectors, links, fixed_vectors, fixed_links;  // (n, c, q), (n, 3), (d, c, q), (d, 2); see `learned/priced/task.py`
     Floats base, once, over, parts;                     // (q,), (2,), (4,) 1 / references, (4,) parts of all references
@@ -44,10 +44,10 @@ struct Layers {
 // `out` (rows, lanes) += weights (rows, columns) . `in` (columns, lanes); in single precision, as in training.
 void add_product(std::span<const float> weights, std::size_t columns, const float* in, float* out, std::size_t lanes);
 
-// What a training learns from, written as the placement goes; n * k decisions each.
+// Data for training, recorded during placement; n * k decisions each.
 struct Record {
     std::vector<float> seen, facts;  // (n, k, d, SEEN), (n, k, g)
-    std::vector<double> logits;      // (n, k, d), -inf where a device is not able to take the unit
+    std::vector<double> logits;      // (n, k, d), -inf if a device cannot take the unit
     std::vector<double> slowest;     // (n + 1, k, 4)
 };
 

@@ -1,4 +1,4 @@
-// What a fused call and what links cost: the cost model's head, and the equations of cost/score.py, without the latencies of sets.
+// Costs of fused calls and links: the cost model's head, and the equations of cost/score.py, without the latencies of sets.
 //
 // A call's `sums` are the pre-activations of the h hidden units and the linear parts of forward and backward time, biases included; a piece
 // adds a vector of h + 2 numbers to them.

@@ -1,9 +1,9 @@
-// What stays the same in a search. Letters: d devices, c kinds of fused calls, h hidden units, f forms, r rows of the piece arrays.
+// Constants of a search. Letters: d devices, c kinds of fused calls, h hidden units, f forms, r rows of the piece arrays.
 //
 // An *item* is a table or a colocated group. It lies in *pieces*, all of one of its forms, or in one of its spreads. A form cuts the item
 // into units: columns or rows. A piece of w units is row `first[form] + w - 1` of the piece arrays. A spread is the item on several devices
-// at once, in equal row blocks or as replicas. What a row adds to the calls of its device are its *parts*: one, as a rule; of a colocated
-// group one for each call that serves some of its tables.
+// at once, in equal row blocks or as replicas. The *parts* of a row are the vectors that it adds to calls of
+// its device: usually one; for a colocated group, one for each call that serves some of its tables.
 #pragma once
 
 #include <cmath>
@@ -16,11 +16,11 @@
 
 namespace shardwright {
 
-// What rows of pieces, or spreads, add to calls.
+// Vectors that rows of pieces, or spreads, add to calls.
 struct Parts {
     Ints begin;      // (rows + 1,) where the parts of each row begin
     Ints call;       // (parts,) the call that each part is in
-    Floats vectors;  // (parts, h + 2) what it adds there
+    Floats vectors;  // (parts, h + 2)
 };
 
 // The plan to start from. Empty arrays stand for none.
@@ -31,7 +31,7 @@ struct Home {
     Ints width, start;  // units that they held, and the first of these
     Floats unit_ms;     // (f,) ms that a unit costs a device that has to receive it
     Floats spread_ms;   // (spreads,) ms that taking each spread costs, over all its devices
-    double least_ms = 0.0;  // what no device holds has to be received by some: the least that every plan costs
+    double least_ms = 0.0;  // least of every plan: some device has to receive the units that none holds
 };
 
 struct Problem {
@@ -47,19 +47,19 @@ struct Problem {
     Bools legal;         // (r,) whether a piece is allowed
     Floats price;        // (r,) rough ms that a piece adds to its device
     Ints most;           // (items,) most pieces
-    Bools allowed;       // (items, d) where an item may go; empty where all may go everywhere
-    Bools rivals;        // (items, items) which items may not share a device; empty where all may
+    Bools allowed;       // (items, d) whether a device may hold an item; empty if every device may hold all
+    Bools rivals;        // (items, items) whether two items may not share a device; empty if all may
     Ints spread_first;   // (items + 1,) the spreads of each item
     Ints spread_range;   // (spreads, 2) where the devices of each spread begin and end
     Ints spread_device;  // devices of all spreads
-    Parts spread_parts;  // what a spread adds to each of its devices
+    Parts spread_parts;  // vectors that a spread adds to each of its devices
     Ints spread_bytes;   // (spreads,)
     Floats spread_served;  // (spreads, 3) bytes of values to near and to far devices, and of ids
     Floats spread_apart;   // (spreads, 2) ms of each device's collectives besides all-to-alls, forward and backward
     Ints spread_sets;      // (spreads,) as `sets`
     Head head;
     Floats base;         // (h + 2,) the sums of a call with nothing in it
-    Ms once;             // what a device takes besides its calls
+    Ms once;             // time of a device besides its calls
     Ints memory;         // (d,) bytes
     Links links;
     Home home;

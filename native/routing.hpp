@@ -1,11 +1,11 @@
-// The two passes over a step's lookups of the runtime: whom to ask for each, and all in order of whom to ask.
+// The two passes of the runtime over a step's lookups: the rank that answers each, and the lookups in order of these ranks.
 #pragma once
 
 #include "basics.hpp"
 
 namespace shardwright {
 
-// Where rows lie; see runtime/placement.py.
+// Devices of rows; see runtime/placement.py.
 struct Routes {
     Ints base;         // (tables + 1,) first key of each table
     Ints bits;         // by 64 keys, which of them are hottest

@@ -18,9 +18,9 @@ inline constexpr std::int64_t RESPREAD = 400'000;  // items times devices up to 
 inline constexpr int RESPREADS = 8;            // most rounds of it
 inline constexpr int DEVICES_KICKED = 6;
 inline constexpr int ITEMS_CUT = 3;
-inline constexpr double WORSE = 0.01;          // of the step time: how much a kick may cost and still be gone on from
+inline constexpr double WORSE = 0.01;          // of the step time: largest loss after which a kick is kept as the start of the next
 
-// What a search lowers: the step time of a full solution, and the price of what it ships beyond what every plan has to.
+// Value of a full solution: its step time, and the price of the bytes that it ships beyond those that every plan ships.
 inline double value(Solution& s) {
     s.refresh();
     return s.step_ms() + (s.problem->warm() ? received_ms(s) - s.problem->home.least_ms : 0.0);
@@ -32,7 +32,7 @@ inline void descend_and_widen(Solution& s, int squarings, int widest, const Stop
     widen(s);
 }
 
-// Try every spread of every item, where there is time for that: after each kick there is not.
+// Try every spread of every item; too slow to follow every kick.
 inline void respread_and_descend(Solution& s, int squarings, int widest, const Stop& stop) {
     if (static_cast<std::int64_t>(s.problem->items) * s.problem->devices > RESPREAD) return;
     for (int round = 0; round < RESPREADS && !stop.late(); ++round) {
@@ -55,8 +55,8 @@ inline void make_whole(Solution& s, int item) {
     s.add(item, s.problem->units(item));
 }
 
-// The solution without its replicas, improved; none where nothing can be dropped. Replicas together pay for a call on every device, alone none
-// of them does, so that no single change leads from one kind of solution to the other.
+// The solution without its replicas, improved; none if nothing can be dropped. All replicas together pay for a call on every device,
+// and none does alone, so no single change leads from one kind of solution to the other.
 inline std::optional<Solution> without_copies(const Solution& s, Bools replicated, const Stop& stop) {
     std::vector<int> items;
     for (int item = 0; item < s.problem->items; ++item)
@@ -69,9 +69,9 @@ inline std::optional<Solution> without_copies(const Solution& s, Bools replicate
     return other;
 }
 
-// Put cut and spread items whole, cheap ones first, where the cost model does not tell which is better: every block and every call less is
-// one less for it to be wrong about. `worse`: part of the step time that all of them together may add to it. `cut_error`: part of an item's
-// time by which its cuts may be mispriced; shared out to the devices, it is what the item may add.
+// Make cut and spread items whole, cheap ones first, if the cost model does not tell which is better: with fewer blocks and calls, it has
+// fewer prices to get wrong. `worse`: part of the step time that all these items together may add. `cut_error`: part of an item's time by
+// which its cuts may be mispriced; the item may add that part, divided by the number of devices.
 inline void simplify(Solution& s, double worse, double cut_error, const Stop& stop) {
     const Problem& p = *s.problem;
     double best = value(s);
@@ -122,7 +122,7 @@ inline void cut_anew(Solution& s, Random& random) {
     }
 }
 
-// Take some pieces off a few devices, slow ones rather than others, cut some items anew, place and improve. False: something found no place.
+// Take some pieces off a few devices, preferably slow ones; cut some items anew, place and improve. False: a piece found no place.
 inline bool kick(Solution& s, Random& random, const Stop& stop) {
     const Problem& p = *s.problem;
     std::vector<double> chance(p.devices);
@@ -145,8 +145,8 @@ inline bool kick(Solution& s, Random& random, const Stop& stop) {
     return true;
 }
 
-// Kicks in a row, each from what the one before left where that is better, or, if `bold`, a little worse.
-// Returns the best solution seen if it is better than what was begun with; `s` and `ms`, its value, are what is to be gone on from.
+// Kicks in a row. Each starts from the result of the one before if that is better or, with `bold`, a little worse.
+// Returns the best solution if it is better than the first; `s`, with its value `ms`, becomes the start of later kicks.
 inline std::optional<Solution> kicks(Solution& s, double& ms, int count, bool bold, Random random, const Stop& stop) {
     std::optional<Solution> best;
     double lowest = ms;

@@ -1,4 +1,4 @@
-// Which piece of which item lies where, and what every device then costs.
+// The devices of all pieces, and the time of every device.
 #pragma once
 
 #include <memory>
@@ -140,7 +140,7 @@ class Solution {
         return piece;
     }
 
-    // Whether pinning and rivals leave the item this device.
+    // Whether pinning and rivals allow the item on this device.
     bool may_lie(int item, int device) const {
         if (!problem->may_go(item, device)) return false;
         if (problem->rivals.empty()) return true;
@@ -158,7 +158,7 @@ class Solution {
         return true;
     }
 
-    // Price what has changed: calls whose sums have, and all links.
+    // Price the calls whose sums have changed, and all links.
     void refresh() {
         for (int device = 0; device < problem->devices; ++device) {
             refresh_calls(device);
@@ -242,7 +242,7 @@ class Solution {
             const std::size_t place = static_cast<std::size_t>(device) * p.calls + parts.call[part];
             double* of_call = sums.data() + place * p.width;
             const double* vector = p.vector(parts, part);
-            if ((counts[place] += sign) == 0)  // what rounding left of sums that cancel goes
+            if ((counts[place] += sign) == 0)  // clears the rounding error of sums that cancel
                 std::copy(p.base.begin(), p.base.end(), of_call);
             else
                 for (std::size_t column = 0; column < p.width; ++column) of_call[column] += sign * vector[column];
@@ -271,7 +271,7 @@ class Solution {
         if (after >= 0) pieces[after].*previous = before;
     }
 
-    // Let the neighbours of a node that has another number now know it by that.
+    // Give the neighbours of a renumbered node its new number.
     template <auto next, auto previous>
     void rename(int& head, int node) {
         const int after = pieces[node].*next, before = pieces[node].*previous;

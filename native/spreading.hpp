@@ -1,4 +1,4 @@
-// Changing the way of an item on many devices at once: between single pieces and spreads, from host to host, and to wider blocks.
+// Changes of an item on many devices at once: between single pieces and spreads, from host to host, and to wider blocks.
 #pragma once
 
 #include "placing.hpp"
@@ -10,7 +10,7 @@ inline void price_all(Solution& s) {
     refresh_objective(s);
 }
 
-// Where an item lies: a spread, or pieces on devices.
+// The place of an item: a spread, or pieces on devices.
 struct Lying {
     int spread = NONE;
     std::vector<Piece> pieces;
@@ -34,7 +34,7 @@ struct Way {
     std::vector<int> widths;
 };
 
-// At least `count` pieces of a form, as even as possible, more where so few are not allowed; none where that is not possible.
+// At least `count` pieces of a form, as even as possible, more if so few are not allowed; none if there is no such number.
 inline std::vector<int> even_widths(const Solution& s, int form, int count) {
     const Problem& p = *s.problem;
     const int units = p.units(form);
@@ -51,7 +51,7 @@ inline std::vector<int> even_widths(const Solution& s, int form, int count) {
     return {};
 }
 
-// Add the spreads of an item, of those that differ in their devices only the one whose devices have least to do.
+// Add the spreads of an item; of spreads that differ only in their devices, the one with the least busy devices.
 inline void add_spreads(const Solution& s, int item, std::vector<Way>& ways) {
     const Problem& p = *s.problem;
     double least = 0.0;
@@ -72,9 +72,9 @@ inline void add_spreads(const Solution& s, int item, std::vector<Way>& ways) {
 
 inline constexpr double COSTLY = 0.02;   // of the step time: items that cost less alone are not worth another way
 inline constexpr std::size_t REHOUSED = 48;  // items of a round
-inline constexpr double GAINING = 1e-4;  // of the step time: what an item's absence has to gain for another way to be worth a try
+inline constexpr double GAINING = 1e-4;  // of the step time: least gain without an item for another way to be tried
 
-// The ways of an item that are worth a try: whole, every form in a few numbers of even pieces that cost something, every spread.
+// The ways of an item to try: whole, every form in a few numbers of even pieces, every spread.
 inline std::vector<Way> ways_to_try(const Solution& s, int item) {
     const Problem& p = *s.problem;
     const double most = std::max(2.0, 2.0 * p.price[p.whole(item)] / (COSTLY * s.step_ms()));
@@ -95,7 +95,7 @@ inline std::vector<Way> ways_to_try(const Solution& s, int item) {
     return found;
 }
 
-// Let an item that lies nowhere lie in this way, each piece where the objective rises least; false, and it lies nowhere, where there is no room.
+// Place an unplaced item in this way, each piece where the objective rises least; false, and the item stays unplaced, if there is no room.
 inline bool lie(Solution& s, int item, const Way& way) {
     if (way.spread >= 0) {
         if (!s.spread_fits(way.spread)) return false;
@@ -135,14 +135,14 @@ inline double received_by(const Solution& s, int item) {
     return ms;
 }
 
-inline constexpr double PIECE = 1e-4;  // of the step time: what a piece of the item has to gain
+inline constexpr double PIECE = 1e-4;  // of the step time: least gain for each piece of the item
 
-// What the step, smoothed, what moves and the number of pieces come to.
+// Sum of the smoothed step, the price of moves and that of the pieces.
 inline double smoothed_value(const Solution& s, int item) {
     return smoothed_step(s) * (1 + PIECE * s.pieces_of[item]) + received_by(s, item);
 }
 
-// Let an item lie in the way that lowers the step, smoothed, most; returns whether any does.
+// Place an item in the way that lowers the smoothed step most; returns whether any does.
 inline bool rehouse(Solution& s, int item) {
     const Lying was = lying(s, item);
     double best = smoothed_value(s, item) * (1 - 1e-9);
@@ -164,7 +164,7 @@ inline bool rehouse(Solution& s, int item) {
     return false;
 }
 
-// Rehouse the spread and the costly items, of which the step gains most if they are gone; returns how many changed.
+// Rehouse spread and costly items, those first without which the step gains most; returns the number of changed ones.
 inline int respread(Solution& s, const Stop& stop) {
     const Problem& p = *s.problem;
     const double costly = COSTLY * s.step_ms(), now = smoothed_step(s);
@@ -184,7 +184,7 @@ inline int respread(Solution& s, const Stop& stop) {
     return changed;
 }
 
-// The form with the widest blocks that all pieces of an item are made of, or NONE where it is the one that they have.
+// The form with the widest blocks that all pieces of an item are made of, or NONE if they have it already.
 inline int wider_form(const Solution& s, int item) {
     const Problem& p = *s.problem;
     const int head = s.of_item[item];
@@ -215,7 +215,7 @@ inline void recut(Solution& s, int item, int form) {
     price_all(s);
 }
 
-// Join the blocks of items that must have equal ones, two by two or more, where their devices have such numbers of them and that helps.
+// Join blocks of items that must have equal ones, two by two or more, if the numbers on their devices allow it and it helps.
 inline void widen(Solution& s) {
     for (int item = 0; item < s.problem->items; ++item) {
         const int form = wider_form(s, item);

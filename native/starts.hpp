@@ -1,4 +1,4 @@
-// Ways to begin: the cheapest cut of every form, and a way for every item.
+// First solutions: the cheapest cut of every form, and a way for every item.
 #pragma once
 
 #include "placing.hpp"
@@ -6,9 +6,9 @@
 namespace shardwright {
 
 // Cut each form into blocks so that the sum of their prices is smallest: a shortest path over widths and numbers of blocks.
-// `first` (f + 1,): rows of `price` by form, blocks of 1, 2, ... units; `price` has any sign, and is infinite where a block is not allowed.
+// `first` (f + 1,): rows of `price` by form, blocks of 1, 2, ... units; `price` has any sign, and is infinite if a block is not allowed.
 // `fewest` (f,): least number of blocks of each form; empty for 1.
-// Fills `sums` (f,), infinite where no way is allowed, and `uses` (rows,), how often each block is used, zeros before.
+// Fills `sums` (f,), infinite if no way is allowed, and `uses` (rows,), how often each block is used, zeros before.
 inline void cheapest_widths(Ints first, Floats price, Ints fewest, std::span<double> sums, std::span<std::int64_t> uses) {
     constexpr double infinite = std::numeric_limits<double>::infinity();
     std::vector<double> best;  // by number of blocks, `most` standing for that many or more, and by width
@@ -75,7 +75,7 @@ inline int cheapest_spread(const Solution& s, int item, Floats price, bool must)
     return best;
 }
 
-// Add the chosen pieces of a form; where these are more than allowed, or than there is room for, as many even ones as are. False for none.
+// Add the chosen pieces of a form; if they exceed the allowed number or the room, as many even ones as fit. False if none does.
 inline bool cut(Solution& s, int form, Ints uses, int waiting) {
     const Problem& p = *s.problem;
     const auto begin = p.first[form];
@@ -99,7 +99,7 @@ inline bool cut(Solution& s, int form, Ints uses, int waiting) {
 }
 
 // Give every item of an empty solution its best way, as unplaced pieces or a spread; returns an item without any, or NONE.
-// `rank` (f,) and `spread_rank` (spreads,): what ways compete by, infinite for those that are none. `uses` (r,): how often each form has each
+// `rank` (f,) and `spread_rank` (spreads,): ranks by which ways compete, infinite for missing ways. `uses` (r,): how often each form has each
 // block.
 inline int choose(Solution& s, Floats rank, Ints uses, Floats spread_rank) {
     const Problem& p = *s.problem;

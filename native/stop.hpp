@@ -1,4 +1,4 @@
-// When a search has to end.
+// The end of a search: a flag and a deadline.
 #pragma once
 
 #include <atomic>

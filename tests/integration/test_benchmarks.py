@@ -1,4 +1,4 @@
-"""The benchmark programs run with tiny arguments, and what they compute is right where it can be known."""
+"""The benchmark programs run with tiny arguments, and known results come out right."""
 
 import csv
 import importlib

@@ -1,4 +1,4 @@
-"""What commands print on a terminal of 80 columns."""
+"""Output of commands on a terminal of 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small part of the fuzz finds nothing, and what it looks for it does find."""
+"""A small part of the fuzz: it finds no fault, and finds faults that are planted."""
 
 import copy
 import json

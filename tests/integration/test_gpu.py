@@ -1,4 +1,4 @@
-"""The same on a real GPU; skipped where there is none. Needs the measuring packages and pytest only."""
+"""The same on a real GPU; skipped without one. Needs the measuring packages and pytest only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is run on a machine with a GPU, run small on the CPU backend: with the measuring packages only."""
+"""Scripts for machines with a GPU, run small on the CPU backend with the measuring packages only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small part of the proofs against brute force finds nothing, and what it looks for it does find."""
+"""A small part of the proofs against brute force: it finds no fault, and finds faults that are planted."""
 
 import subprocess
 import sys

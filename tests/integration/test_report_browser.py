@@ -242,7 +242,7 @@ def test_another_plan_is_chosen(visit, files):
 def test_lists_are_made_when_they_are_opened(visit, files):
     page = visit(files["one"])
     assert page.locator("#devices table").count() == 0
-    page.get_by_text("The same as a table").click()
+    page.get_by_text("Values as a table").click()
     rows = page.locator("#devices tbody tr")
     rows.first.wait_for()
     assert rows.count() == 4

@@ -1,4 +1,4 @@
-"""What ShardedEmbeddings does with bad input, empty input, and ranks that die: an error on all ranks, and no hang."""
+"""ShardedEmbeddings with bad input, empty input, and ranks that die: an error on all ranks, and no hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Situations of TorchRec's users: what comes out with its planner, and with ours in its place."""
+"""Situations of TorchRec's users: the results with its planner, and with ours in its place."""
 
 import pytest
 

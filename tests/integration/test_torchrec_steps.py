@@ -1,4 +1,4 @@
-"""`shardwright verify --steps` and `tune --steps`: plans trained by real TorchRec processes, and what is said when a rank dies or hangs."""
+"""`shardwright verify --steps` and `tune --steps`: plans trained by real TorchRec processes, and the errors when a rank dies or hangs."""
 
 from __future__ import annotations
 

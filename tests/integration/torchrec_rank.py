@@ -1,4 +1,4 @@
-"""The program of one rank in the TorchRec tests: what the ranks found is compared on rank 0's reply."""
+"""The program of one rank in the TorchRec tests; rank 0 compares the results of all ranks."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_no_tiers_communicate_less_than_the_bound_of_tiers(data):
 
 
 def pooled_whole(task):
-    """Pooled tables in turn, where there is room; else nowhere, which the caller may not mind."""
+    """Whole pooled tables on the devices in turn; `InfeasibleTask` if they do not fit."""
     shards = []
     for rank, table in enumerate(table for table in task.tables if table.pooled):
         shards.append(sw.Shard.whole(table, rank % task.topology.devices))

@@ -66,7 +66,7 @@ print(refused)
 
 @pytest.mark.parametrize("page_version", ["1.0", "2.0"])
 def test_parquet_with_damaged_bytes(tmp_path, page_version):
-    """In a process of its own: where Arrow is handled wrongly, damage ends the process."""
+    """In a process of its own: if Arrow is misused, damaged data ends the process."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

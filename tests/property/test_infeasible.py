@@ -1,4 +1,4 @@
-"""What is called infeasible has no plan: the tightest tasks that some plan still answers are never called so."""
+"""A task that is called infeasible has no plan: the tightest tasks with a plan are never called infeasible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policies learn on is right: the environment keeps every rule, batches and padding change nothing, worlds cost as plans do."""
+"""The environment of policies: it keeps every rule, batches and padding change nothing, and its costs equal those of plans."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Dense layers hide what travels beside them: no plan is below the bound, the search prices it, and more dense layers never cost time."""
+"""Overlap with dense layers: no plan is below the bound, the search prices the overlap, and more dense layers never cost time."""
 
 from dataclasses import replace
 

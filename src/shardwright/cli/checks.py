@@ -58,6 +58,8 @@ def differences(planned: Task, task: Task) -> Iterator[str]:
         if getattr(planned, field) != getattr(task, field):
             yield f"{field} is {getattr(planned, field)} in the plan, {getattr(task, field)} in the task"
     for field in (one.name for one in fields(task.topology)):
+        if field == "links" and task.topology.links is None:
+            continue  # such a task is planned with the links that were measured on its cluster, if any
         if getattr(planned.topology, field) != getattr(task.topology, field):
             yield f"topology: {field} differs"
     for name, table in planned.table_by_name.items():

@@ -103,9 +103,13 @@ def with_reserve(topology: Topology, reserve: str | None, of_preset: bool) -> To
     from shardwright.task import PRESETS
     from shardwright.task.topology import EMBEDDING_SHARE
 
-    if reserve is None:
-        return topology
     cards = of_preset and topology.device in {preset.device for preset in PRESETS.values()}
+    if reserve is None:
+        if cards:
+            note(
+                f"memory: {1 - EMBEDDING_SHARE:.0%} of each device are left free of embeddings; --reserve changes that"
+            )
+        return topology
     whole = [round(size / EMBEDDING_SHARE) if cards else size for size in topology.memory_bytes]
     percent = re.fullmatch(r"\s*([0-9]{1,3}(?:\.[0-9]+)?)\s*%\s*", reserve)
     if percent is None:

@@ -92,8 +92,17 @@ def _reported(command: Callable[[], object], as_json: bool) -> int:
     return _report("KeyboardInterrupt", "interrupted", code, as_json) if code == CODE else code
 
 
+_RULES = {
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be a valid number, unable to parse string as a number": "must be a number, such as 2.5",
+    "Input should be a valid integer, unable to parse string as an integer": "must be a whole number, such as 4",
+}
+
+
 def _usage_message(error: typer.TyperException) -> str:
     message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+    for parsed, rule in _RULES.items():
+        message = message.replace(parsed, rule)
     return f"{message} (see: {context.command_path} --help)" if message and context else message
 
 

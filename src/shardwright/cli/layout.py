@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+_NARROW = 80  # columns of a terminal or pipe as it comes: heads break for it, texts do not
 _LEAST_TEXT = 12  # characters that a column of text keeps at least, if it has as many
 _PARTS = re.compile("[^_./-]*[_./-]+|[^_./-]+")  # of a name, each up to its separator
 
@@ -102,6 +103,11 @@ class FittedTable(Table):
 
     def _fit(self, room: int) -> tuple[list[int], int]:
         """Widths of the columns and the gap between them: heads break first, then texts, then the gap narrows."""
+        narrow = min(room, _NARROW)
+        for gap in (2, 1):
+            for widths in ([one.most for one in self._limits], [one.headed for one in self._limits]):
+                if _total(widths, gap) <= narrow:
+                    return widths, gap
         widths = [one.most for one in self._limits]
         for gap in (2, 1):
             if _total(widths, gap) <= room:

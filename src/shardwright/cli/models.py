@@ -79,7 +79,7 @@ def _view(found: list[dict[str, Any]]) -> Any:
     rows = [
         [
             one["name"] + (" (bundled)" if one["bundled"] else ""),
-            one["origin"].partition(", mean error")[0].partition("; half of")[0],
+            one["origin"].partition(", mean error")[0].partition("; leave-one-source-out")[0],
             "; ".join(one["metadata"][key] for key in _COVERAGE if one["metadata"].get(key)),
             _error(one["metadata"]),
             f"{one['bytes'] / 1e3:.0f} kB" if one["bytes"] else MISSING,
@@ -97,7 +97,9 @@ def _error(metadata: dict[str, str]) -> str:
 
 
 def _details(one: dict[str, Any]) -> Any:
-    rows = [[key, value] for key, value in one["metadata"].items() if key != "features"]
+    rows = [[key, value] for key, value in one["metadata"].items() if key not in ("features", "half_within")]
+    if "half_within" in one["metadata"]:
+        rows.append(["error", f"{_error(one['metadata'])}, leave-one-source-out"])
     return table(one["name"], ("field", "value"), [["file", one["file"] or MISSING], *rows], texts=(0, 1))
 
 

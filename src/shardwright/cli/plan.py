@@ -238,7 +238,7 @@ def run(
     sizes: GroupSizes | None = None
     even = _balanced(task, placed, balance_memory, {**options, **from_older, "move_cost": move_cost})
     if sharding_group_size is None:
-        found = (even.plan if even else search(move_cost)).with_rank_maps(maps)
+        found = _kept_bound(even.plan if even else search(move_cost), older).with_rank_maps(maps)
     else:
         with progress("searching"), about(task), Place(str(task)).naming():
             sizes = plan_groups(
@@ -269,6 +269,13 @@ def run(
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
         views = [*_sizes_views(sizes), *views]
     emit(document, *views, saved(output), *(_exported(found, output) if export else ()), as_json=as_json)
+
+
+def _kept_bound(found: Plan, older: Plan | None) -> Plan:
+    """The plan with the bound of the older one, if that is higher and holds for it too."""
+    from shardwright.questions.review import with_stated_bound
+
+    return with_stated_bound(found, older)
 
 
 def _balanced(file: Path, task: Task, tolerance: str | None, options: dict[str, Any]) -> Balanced | None:

@@ -122,6 +122,7 @@ def run(
         shardwright profile /shared/logs/*.parquet -o tables.yaml --ray ray://head:10001
     """
     from shardwright.workload.profile import profile_logs, save_tables
+    from shardwright.workload.profile.result import doubts_by_line
 
     rule = _rows_rule(rows, rank_maps, rank_map_rows)
     check_target(output, inputs=logs, outputs=[rank_maps])
@@ -130,7 +131,7 @@ def run(
     check_target(task, inputs=logs, outputs=[output, rank_maps])
     if task is not None and output is None:
         raise InvalidInput(f"--task {task}: a task names the file of its tables; save them with -o tables.yaml")
-    names = column_names(columns)
+    given_names = column_names(columns)
     with _workers(ray) as pool, progress("counting lookups") as report:
         found = profile_logs(
             logs,
@@ -140,8 +141,8 @@ def run(
             pooled=pooled or (),
             hashed=hashed or (),
             list_separator=list_separator,
-            header=not (no_header or names),
-            names=names,
+            header=not (no_header or given_names),
+            names=given_names,
             progress=report,
             pool=pool,
         )
@@ -163,10 +164,10 @@ def run(
     ]
     document["next"] = _next(context, first, [doubt.column for doubt in doubted] if certain else [])
     emit(document, _view(found, tables), *notes, saved(output), as_json=as_json)
-    for doubt in doubted:
-        note(
-            f"warning: {doubt}; leave it out with --exclude {shlex.quote(doubt.column)} unless a model is to look it up"
-        )
+    for line, names in doubts_by_line(doubted).items():
+        them = "it" if len(names) == 1 else "them"
+        excludes = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
+        note(f"warning: {line}; leave {them} out with {excludes} unless a model is to look {them} up")
     for crowded in found.uneven(tables):
         note(f"warning: {crowded}")
     if not as_json:

@@ -11,6 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from shardwright.cli.checks import check_target, other_device
+from shardwright.cli.clusters import Cluster
 from shardwright.cli.compare import elsewhere_document, truth_line
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TimeLimit, cost_model_for, option
@@ -139,7 +140,6 @@ def _read_log(path: Path, task: Path | None, topology: str | None, which: int | 
     from shardwright.files import is_document, read_bytes
     from shardwright.sharding.stats_table import holds_stats, read_stats
     from shardwright.sharding.torchrec_logs import plan_of_stats
-    from shardwright.task import Task
 
     content = read_bytes(path, "plan file or log")
     if is_document(path) or not (holds_stats(content) or path.suffix.lower() in _LOGS):
@@ -152,7 +152,7 @@ def _read_log(path: Path, task: Path | None, topology: str | None, which: int | 
         raise InvalidInput(
             f"{path}: holds {len(found)} plans, which begin in lines {lines}; choose one of them with --which, from 1 to {len(found)}"
         )
-    loaded = Task.load(task) if task is not None else None
+    loaded = Cluster().load(task) if task is not None else None
     return plan_of_stats(found[(which or 1) - 1], str(path), task=loaded, topology=topology)
 
 
@@ -161,7 +161,6 @@ def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
     from shardwright.files import parse_document
     from shardwright.sharding import Plan
     from shardwright.sharding.torchrec_files import is_sharding_plan, plan_from_sharding_plan
-    from shardwright.task import Task
 
     document = parse_document(path, "plan file")
     if not isinstance(document, dict) or not is_sharding_plan(document):
@@ -172,7 +171,7 @@ def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
         raise InvalidInput(
             f"{path}: a sharding plan of TorchRec holds neither lookups nor memory; name its task with --task"
         )
-    return plan_from_sharding_plan(document, Task.load(task), str(path)), document
+    return plan_from_sharding_plan(document, Cluster().load(task), str(path)), document
 
 
 def _save(better: Plan, output: Path, document: dict[str, Any] | None, source: Path) -> None:
@@ -238,7 +237,9 @@ def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
     if found.looked_elsewhere:
         views.append(elsewhere_line(found.better, found.elsewhere))
     else:
-        views.append(f"runs_on {other_runtime(found.better)}: not searched, since the time was up; raise --time-limit")
+        views.append(
+            f"--runs-on {other_runtime(found.better)}: not searched, since the time was up; raise --time-limit"
+        )
     if found.bound_ms is not None:
         views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
     return views

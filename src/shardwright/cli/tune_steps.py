@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.options import cost_model_for
 from shardwright.cli.output import MISSING, emit, ms, note, percent, progress, saved, signed, table
+from shardwright.errors import counted
 
 if TYPE_CHECKING:
     import rich.table
@@ -116,11 +118,12 @@ def _view(found: TunedSteps) -> rich.table.Table:
     for name, steps in found.candidates.items():
         against, count = found.against_first(name), len(steps.reports)
         dropped = f"dropped after round {count}, clearly slower" if count < rounds else ""
-        difference = f"{signed(against.share)} ± {percent(against.noise)}" if steps is not found.first else MISSING
+        noise = percent(against.noise) if math.isfinite(against.noise) else "unknown"
+        difference = f"{signed(against.share)} ± {noise}" if steps is not found.first else MISSING
         what = "taken" if name == found.name else dropped
         rows.append([name, ms(steps.predicted("step")), ms(steps.step_ms), difference, what])
     columns = ("candidate", "predicted ms", "measured ms", "against default", "")
-    return table(f"a step of TorchRec, {rounds} rounds", columns, rows, _CAPTION, texts=(0, 4))
+    return table(f"a step of TorchRec, {counted(rounds, 'round')}", columns, rows, _CAPTION, texts=(0, 4))
 
 
 def _why(found: TunedSteps, where: str) -> str:

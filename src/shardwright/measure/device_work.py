@@ -95,7 +95,7 @@ def device_works(plan: Plan, seed: int) -> list[DeviceWork]:
 
 
 def arena_bytes(works: Iterable[DeviceWork]) -> int:
-    """Bytes that the tables of the largest of these works need."""
+    """Memory of the tables of the largest of these works, in bytes."""
     return max((work.table_bytes for work in works), default=0) + _PAGE
 
 

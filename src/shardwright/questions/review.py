@@ -174,11 +174,11 @@ def elsewhere_line(found: Plan, elsewhere: Plan | None) -> str:
     """
     runtime = other_runtime(found)
     if elsewhere is None:
-        return f"runs_on {runtime}: no plan"
+        return f"--runs-on {runtime}: no plan"
     assert found.cost is not None and elsewhere.cost is not None  # noqa: PT018
     ratio = elsewhere.cost.step_ms / found.cost.step_ms if found.cost.step_ms else 1.0
     beside = f"{abs(1 - ratio):.0%} {'shorter' if ratio < 1 else 'longer'}" if abs(1 - ratio) >= 0.005 else "equal"
-    return f"runs_on {runtime}: {elsewhere.cost.step_ms:.3f} ms, {beside}"
+    return f"--runs-on {runtime}: {elsewhere.cost.step_ms:.3f} ms, {beside}"
 
 
 def compared(given: Plan, found: Plan, model: CostModel) -> Review:
@@ -186,13 +186,26 @@ def compared(given: Plan, found: Plan, model: CostModel) -> Review:
 
     The found plan's devices are renumbered, so that few bytes move.
     """
-    ours, found = scored(given, model), scored(relabelled(found, given), model)
+    ours, found = scored(given, model), with_stated_bound(scored(relabelled(found, given), model), given)
     assert ours.cost is not None
     better = shorter(ours, found)
     bound_ms = found.bound_ms if found.bound_ms is not None and found.bound_ms <= ours.cost.step_ms else None
     if better is ours and bound_ms is not None:
         ours = better = replace(ours, bound_ms=bound_ms, bound_scope=found.bound_scope)
     return Review(ours, better, bound_ms)
+
+
+def with_stated_bound(found: Plan, given: Plan | None) -> Plan:
+    """A scored plan with the bound of another plan of its task, if that is higher, and by the same cost model over the same plans.
+
+    So a short search does not lose the proof of a longer one.
+    """
+    if given is None or given.bound_ms is None or found.bound_ms is None or found.cost is None:
+        return found
+    if not found.bound_ms < given.bound_ms <= found.cost.step_ms:
+        return found
+    same = (given.cost_model, given.bound_scope, given.task) == (found.cost_model, found.bound_scope, found.task)
+    return replace(found, bound_ms=given.bound_ms) if same else found
 
 
 def shorter(kept: Plan, found: Plan) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import reprlib
 import warnings
 from collections.abc import Sequence, Set
@@ -171,11 +172,16 @@ class Topology:
     def preset(cls, name: str, **overrides: object) -> Topology:
         """Return a topology by name, with any attribute replaced: `Topology.preset("h100-8", hosts=4)`.
 
+        A host may have fewer devices than the preset's: `h100-4` has four of those of `h100-8`, with the same links.
+
         Raises:
             InvalidInput: no preset has this name, or an override names no attribute or breaks a rule.
         """
         known = ("cpu", *PRESETS)
         found = known_name(name, known)
+        if found is None and (part := _part_of_a_host(name)):
+            found, count = part
+            overrides = {"devices_per_host": count, **overrides}
         if found is None:
             raise InvalidInput(
                 f"topology: unknown preset {name!r}; known presets are {', '.join(known)}{did_you_mean(name, known)}"
@@ -188,6 +194,18 @@ class Topology:
                 )
         base = _this_machine() if found == "cpu" else PRESETS[found]
         return replace(base, **{"memory": base.memory_bytes[0], **overrides})  # type: ignore[arg-type]
+
+
+def _part_of_a_host(name: object) -> tuple[str, int] | None:
+    """The smallest preset with as many devices as a name such as "h100-4" says, and their number; None if no preset has."""
+    match = re.fullmatch(r"(.+)[-_ ]([1-9][0-9]*)", name.strip()) if isinstance(name, str) else None
+    if match is None:
+        return None
+    count = int(match[2])
+    sizes = [preset.devices_per_host for preset in PRESETS.values() if preset.devices_per_host > count]
+    whole = (known_name(f"{match[1]}-{size}", PRESETS) for size in sorted(sizes))
+    full = next(filter(None, whole), None)
+    return None if full is None else (full, count)
 
 
 def _this_machine() -> Topology:

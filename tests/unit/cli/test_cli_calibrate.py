@@ -6,6 +6,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.calibration import calibration
+from shardwright.cli.checks import differences
 from shardwright.cost import cost_model_for
 from shardwright.errors import InvalidInput
 from shardwright.modelling.links import links_path
@@ -127,6 +128,9 @@ def test_links_are_shown_and_plans_take_them_with_a_note(cli, fake_links, tmp_pa
     text, links = plan("own.json", sw.Topology(2, 2))
     assert links.all_to_all[1] == LinkSpeed(1.5, 1e8)
     assert "links of 2 × 2 cpu: measured just now, mean error 15.0% on sizes held out" in text
+    assert not list(differences(sw.Plan.load(tmp_path / "own.json").task, sw.Task.load(tmp_path / "task.yaml")))
+    compared = cli("compare", tmp_path / "task.yaml", "--strategies", "greedy", "--json").document["strategies"]
+    assert compared[0]["step_ms"] == cli("show", tmp_path / "own.json", "--json").document["step_ms"]
     for topology in (sw.Topology(2, 2, links=Links()), sw.Topology(1, 2)):
         text, links = plan("other.json", topology)
         assert not links or links == Links()

@@ -34,8 +34,9 @@ def test_flags_replace_what_the_task_says(planned):
     assert plan.task.topology.memory_bytes == (100_000_000_000,) * 8
     plan, _ = planned(task, "--hosts", "2", "--reserve", "25 GB")
     assert plan.task.topology.memory_bytes == (75_000_000_000,) * 16
-    plan, _ = planned(task, "--devices", "a100-8")
+    plan, outcome = planned(task, "--devices", "a100-8")
     assert plan.task.topology == sw.Topology.preset("a100-8")
+    assert "15% of each device are left free" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,14 @@ def test_text_is_broken_where_room_is_short_and_numbers_never(monkeypatch, capsy
     assert "".join(line[start:].strip() for line in lines[-5:]).replace(" ", "").endswith("again0.176")
 
 
+def test_heads_break_before_a_table_is_wider_than_a_usual_terminal(capsys):
+    heads = ["strategy", *["a head of five words"] * 4]
+    show(table("t", heads, [["certified", *["123,456.789"] * 4]]))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.split() == ["certified", *["123,456.789"] * 4] for line in lines)
+
+
 HOSTILE = "plan\x1b]0;title\x07\x1b[31m\u202e\x9b2J\r\x00.json"
 
 

@@ -113,6 +113,7 @@ def test_a_table_too_large_for_any_device(cli, tmp_path):
     [
         (["--strategy", "best"], "unknown strategy 'best'; known strategies are auto, random"),
         (["--time-limit", "nan"], "time_limit is nan"),
+        (["--time-limit", "2m"], "'--time-limit': must be a number"),
         (["--time-limit", "-1"], "time_limit is -1"),
         (["--model", "nope.safetensors"], "nope.safetensors: there is no such cost model"),
         (["-o", "no/such/folder/plan.json"], "its folder does not exist"),

@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 
 import shardwright as sw
 from shardwright.errors import InvalidPlan
+from shardwright.questions.review import compared
 from shardwright.sharding import Shard
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
@@ -58,6 +60,15 @@ def test_a_bound_of_other_plans_than_the_one_under_review_is_not_told():
     assert len(blocks) == 4
     found = sw.review(sw.Plan(task, grid), cost_model=MODEL)
     assert found.bound_ms is None or found.bound_ms <= found.step_ms
+
+
+def test_the_bound_of_the_plan_under_review_is_kept():
+    given = planned("certified")
+    assert given.bound_ms is not None
+    lower = replace(given, bound_ms=given.bound_ms / 2)
+    assert compared(given, lower, MODEL).bound_ms == given.bound_ms
+    unlike = (replace(given, cost_model="another"), replace(given, bound_ms=2 * given.cost.step_ms))
+    assert [compared(plan, lower, MODEL).bound_ms for plan in unlike] == [lower.bound_ms] * 2
 
 
 def test_a_plan_that_breaks_a_rule_is_refused():

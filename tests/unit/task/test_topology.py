@@ -59,6 +59,20 @@ def test_presets_can_be_changed() -> None:
     assert PRESETS["h100-8"].devices == 8
 
 
+@pytest.mark.parametrize(
+    ("name", "full", "count"),
+    [("h100-4", "h100-8", 4), ("A100_2", "a100-8", 2), ("a10g-1", "a10g-4", 1), ("a10g-6", "a10g-8", 6)],
+)
+def test_part_of_a_host(name: str, full: str, count: int) -> None:
+    assert Topology.preset(name, hosts=2) == Topology.preset(full, devices_per_host=count, hosts=2)
+
+
+@pytest.mark.parametrize("name", ["h100-16", "h100-0", "gb200-4", "cpu-4", "-4"])
+def test_no_part_of_a_host(name: str) -> None:
+    with pytest.raises(InvalidInput, match="unknown preset"):
+        Topology.preset(name)
+
+
 def test_unknown_preset() -> None:
     with pytest.raises(InvalidInput, match=r"unknown preset 'h100'; known presets are cpu, .*h100-8"):
         Topology.preset("h100")

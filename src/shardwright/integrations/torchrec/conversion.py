@@ -124,7 +124,7 @@ def sharding_plan_of(
 def _in_fewer_types(
     patterns: Mapping[str, Pattern], problem: TorchRecProblem, kernels: Mapping[str, KernelChoice]
 ) -> dict[str, Pattern]:
-    """Tables of one column block take a type that their module has already: every further type calls collectives of its own."""
+    """Give tables of one column block a sharding type that their module already uses: each further type calls its own collectives."""
     pooled = {name for name in patterns if problem.task.table_by_name[name].pooled}
     kinds = {(problem.places[name].path, pattern.kind) for name, pattern in patterns.items() if name in pooled}
     found = dict(patterns)

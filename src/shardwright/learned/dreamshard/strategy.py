@@ -181,6 +181,6 @@ class _Proposal(WarmStart):
     """A warm start that rules out other starts if the plan can be taken up."""
 
     def resume(self, session: SearchSession) -> bool:
-        """Take up the plan, improve it unless time is up, and return whether that was impossible."""
+        """Start from the plan, and improve it unless time is up; return whether the session still has no plan."""
         super().resume(session)
         return session.best is None

@@ -1,4 +1,4 @@
-// Several plans side by side, and what moves when one takes the place of another.
+// Several plans side by side, and the data that moves when one replaces another.
 
 function compareSection(plans) {
   const [first] = plans;
@@ -6,12 +6,12 @@ function compareSection(plans) {
   const measures = [["step, ms", (plan) => plan.stepMs.toFixed(3) + (plan === first ? "" : against(plan.stepMs, first.stepMs))],
     ["proven bound, ms", (plan) => (plan.boundMs === null ? "–" : plan.boundMs.toFixed(3))], ["gap to it", (plan) => percent(plan.gap)], ["the bound holds", (plan) => (plan.boundMs === null ? "–" : el("span", { class: "words" }, plan.boundScope))],
     ...PHASES.map((phase, at) => [`${phase}, ms`, (plan) => plan.phaseMax[at].toFixed(3) + (plan === first ? "" : against(plan.phaseMax[at], first.phaseMax[at]))]), ["embedding cost, ms", (plan) => plan.embeddingMs.toFixed(3)],
-    ["fullest device", (plan) => used(plan.fullest)], ["memory in all", (plan) => bytes(sum(plan.held))],
+    ["fullest device", (plan) => used(plan.fullest)], ["total memory", (plan) => bytes(sum(plan.held))],
     ...plans.reduce((links, plan) => (plan.traffic.length > links.length ? plan.traffic : links), []).map((link) => [`${link.pass}, ${link.link}`,
       (plan) => bytes((plan.traffic.find((one) => one.pass === link.pass && one.link === link.link) || { sent: 0 }).sent)]),
     ["strategy", (plan) => plan.strategy || "–"], ["cost model", (plan) => plan.costModel || "–"], ["runs on", (plan) => plan.runsOn.join(", ") || "–"], ["search, s", (plan) => (plan.searchS === null ? "–" : plan.searchS.toFixed(2))]];
-  const different = plans.some((plan) => plan.task !== first.task) ? " The plans are not of the same task: compare their times with care." : "";
-  const models = plans.some((plan) => plan.costModel !== first.costModel) ? " They were predicted by different cost models." : "";
+  const different = plans.some((plan) => plan.task !== first.task) ? " The plans are for different tasks: compare their times with care." : "";
+  const models = plans.some((plan) => plan.costModel !== first.costModel) ? " Different cost models predicted them." : "";
   return section("compare", "Side by side", `Changes are against ${first.name}, the first plan.${different}${models}`,
     table(["", ...plans.map((plan) => plan.name)], measures.map(([name, read]) => [name, ...plans.map(read)]), { first: 40, caption: "Plans side by side" }));
 }
@@ -38,15 +38,15 @@ function changeSection(plans, plan) {
   const [first] = plans;
   const { change } = plan;
   const total = change.movedBytes + change.keptBytes;
-  const lists = [["new", change.added], ["gone", change.removed], ["of another shape, made anew", change.changed]].filter(([, names]) => names.length);
+  const lists = [["new", change.added], ["gone", change.removed], ["of another shape, and start anew", change.changed]].filter(([, names]) => names.length);
   const facts = [["moves", `${bytes(change.movedBytes)} (${percent(total ? change.movedBytes / total : 0)})`], ["stays", bytes(change.keptBytes)],
-    ["tables that move", integer(change.tables.length)], change.madeBytes && ["made anew", bytes(change.madeBytes)],
+    ["tables that move", integer(change.tables.length)], change.madeBytes && ["starts anew", bytes(change.madeBytes)],
     ["step", `${ms(first.stepMs)} → ${ms(plan.stepMs)}`], change.newDevices && ["new devices", integer(change.newDevices)], change.goneDevices && ["devices gone", integer(change.goneDevices)]].filter(Boolean);
   const received = new Array(plan.devices).fill(0);
   const counts = new Array(plan.devices).fill(0);
   change.moves.forEach(([, device, size]) => { received[device] += size; counts[device]++; });
   const rows = change.tables.map(([index, before, after, moved, kept]) => [plan.names[index], before, after, bytes(moved), bytes(kept)]);
-  return section("change", `From ${first.name} to ${plan.name}`, "Bytes of weights and optimizer state that devices must fetch when the second plan takes the place of the first.",
+  return section("change", `From ${first.name} to ${plan.name}`, "Weights and optimizer state that devices must fetch when the second plan replaces the first.",
     el("dl", { class: "facts row" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
     lists.map(([what, names]) => el("p", {}, `Tables that are ${what}: ${names.slice(0, 12).join(", ")}${names.length > 12 ? ` and ${integer(names.length - 12)} more` : ""}.`)),
     change.moves.length ? columns({ title: "Bytes that each device receives", unit: "bytes", order: range(plan.devices), perHost: plan.task.perHost,

@@ -1,4 +1,4 @@
-// What every device spends and holds, and which device each phase waits for.
+// Time and memory of every device, and the device that each phase waits for.
 
 function deviceSection(plan, base) {
   const state = { sorted: false };
@@ -42,7 +42,7 @@ function tablesOn(plan) {
 
 // The same figures as a table, made when it is opened.
 function deviceTable(plan) {
-  const details = el("details", {}, el("summary", {}, "The same as a table"));
+  const details = el("details", {}, el("summary", {}, "Values as a table"));
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) {
       const heads = ["device", ...PHASES.map((phase) => phase + ", ms"), "all four, ms", "tables", ...MEMORY, "limit"];
@@ -55,9 +55,9 @@ function deviceTable(plan) {
 }
 
 function bottleneckSection(plan) {
-  const intro = plan.cells ? `A step waits for one device in each phase. Beside a table stands by how much that device's phase would be shorter without the table (cost model ${plan.cells.costModel}), ` +
-    "and after the arrow by how much the step would be, as the next slowest device then decides. Tables are fused into one kernel and share the links, so these times do not add up to the device's." :
-    "A step waits for one device in each phase.";
+  const intro = plan.cells ? `In each phase, a step waits for one device. The first number beside a table is the time that the device's phase would save without it (cost model ${plan.cells.costModel}), ` +
+    "the number after the arrow is the time that the step would save, since it then waits for the next slowest device. Tables share a fused kernel and the links, so their times do not add up to the device's." :
+    "In each phase, a step waits for one device.";
   return section("bottlenecks", "What a step waits for", intro, el("div", { class: "cards" }, plan.bottlenecks.map((found, phase) => card(plan, found, phase))));
 }
 
@@ -74,5 +74,5 @@ function card(plan, found, phase) {
     el("p", {}, found.ms ? `${plan.where(found.rank)}${ahead}` : "no device spends time on it"),
     strip(plan.phases[phase], found.rank, "phase-" + phase),
     rows.length ? el("ol", { class: "culprits", "aria-label": `Tables that device ${found.rank} is busy with, ms` }, rows) : null,
-    rows.length ? el("p", { class: "quiet" }, `All tables, each left out alone: ${ms(found.aloneMs)} together, of ${ms(found.ms)}.`) : null);
+    rows.length ? el("p", { class: "quiet" }, `Sum over all tables, each left out alone: ${ms(found.aloneMs)} of ${ms(found.ms)}.`) : null);
 }

@@ -10,7 +10,7 @@ function trafficSection(plan) {
     const kinds = Object.entries(link.kinds).filter(([, size]) => size);
     const rank = link.busiest.indexOf(peak);
     return el("article", { class: "card" }, el("h3", {}, swatch("phase-" + phase), `${link.pass}, ${link.link}`),
-      el("p", { class: "middling" }, bytes(link.sent), el("span", { class: "quiet" }, " sent in all")), bar(link.ms / top, "phase-" + phase),
+      el("p", { class: "middling" }, bytes(link.sent), el("span", { class: "quiet" }, " sent in total")), bar(link.ms / top, "phase-" + phase),
       el("p", { class: "small" }, kinds.map(([kind, size]) => `${KIND_OF_TRAFFIC[kind]} ${bytes(size)}`).join(" · ")),
       el("p", { class: "small" }, peak ? `Busiest: ${plan.where(rank)}, ${bytes(peak)} one way, all collectives take ${ms(link.ms)} without latencies; all-to-alls run at ${bytes(link.bandwidth)}/s.` : "Nothing is sent."),
       strip(link.busiest, rank, "phase-" + phase));

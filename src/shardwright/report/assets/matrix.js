@@ -54,7 +54,7 @@ class Matrix {
     this.arrange();
   }
 
-  title() { return "Where each part of each table lies"; }
+  title() { return "Devices of each part of each table"; }
 
   note(row, device) { return cellNote(this.plan, this.view.order[row], device); }
 
@@ -72,7 +72,7 @@ class Matrix {
     const { plan, state } = this;
     const change = (name) => (value) => { state[name] = value; this.arrange(); };
     const modes = [plan.cells && ["time", "time without the table"], ["bytes", "memory"], ["kind", "sharding type"], plan.received && ["change", "bytes received"]];
-    const sorts = [plan.worth && ["gain", "what the step would gain"], plan.cells && ["time", "time"], ["bytes", "memory"], ["kind", "sharding type"],
+    const sorts = [plan.worth && ["gain", "time of the step without it"], plan.cells && ["time", "time"], ["bytes", "memory"], ["kind", "sharding type"],
       ["name", "name"], ["task", "order of the task"]];
     const search = el("input", { type: "search", "aria-label": "Filter", placeholder: "part of a name", oninput: () => change("filter")(search.value) });
     return el("div", { class: "controls" },

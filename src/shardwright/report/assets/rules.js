@@ -1,4 +1,4 @@
-// What a plan must keep: memory of devices and constraints of the task, as `sharding.checking` has them.
+// The rules of a plan, as in `sharding.checking`: memory of devices and constraints of the task.
 
 function shardingType(plan, pieces, table) {
   const [whole, wide] = [plan.task.tables.rows[table], plan.task.tables.dim[table]];
@@ -34,11 +34,11 @@ function brokenRules(plan, pieces, cost) {
   }
   const names = (group) => group.map((table) => plan.names[table]).join(", ");
   for (const group of colocate) {
-    if (new Set(group.map((table) => [...held[table]].sort((a, b) => a - b).join())).size > 1) broken.push(`${names(group)} are to be colocated.`);
+    if (new Set(group.map((table) => [...held[table]].sort((a, b) => a - b).join())).size > 1) broken.push(`${names(group)} must lie on the same devices.`);
   }
   for (const group of apart) {
     const devices = group.flatMap((table) => [...held[table]]);
-    if (new Set(devices).size < devices.length) broken.push(`${names(group)} are to be kept apart.`);
+    if (new Set(devices).size < devices.length) broken.push(`${names(group)} must lie on different devices.`);
   }
   return broken;
 }

@@ -6,8 +6,8 @@ function section(id, title, intro, ...children) {
 
 function summarySection(plans, plan) {
   const { task } = plan;
-  const verdict = plan.boundMs === null ? "No lower bound was proven for this task, so how much better a plan could be is not known." :
-    `No plan can take less than ${ms(plan.boundMs)} by the same cost model${plan.gap === null ? "" : `: this one is at most ${percent(plan.gap)} above the best possible`}, ${plan.boundScope}.`;
+  const verdict = plan.boundMs === null ? "No lower bound was proven for this task, so a better plan may exist." :
+    `By the same cost model, ${ms(plan.boundMs)} is a bound ${plan.boundScope}${plan.gap === null ? "" : `: this one is at most ${percent(plan.gap)} above the best possible`}.`;
   const facts = [["strategy", plan.strategy || "–"], ["runs on", plan.runsOn.join(", ") || "–"], ["cost model", plan.costModel || "–"], ["its origin", plan.modelOrigin || "–"], ["seed", plan.seed === null ? "–" : String(plan.seed)], ["report", plan.made], ["search", plan.searchS === null ? "–" : `${plan.searchS.toFixed(2)} s${plan.searchEnd && `, ${plan.searchEnd}`}`],
     ["devices", task.hosts > 1 ? `${task.hosts} hosts × ${task.perHost} ${task.device}` : `${task.perHost} × ${task.device}`], ["tables", integer(plan.names.length)],
     ["batch", integer(task.batch) + " samples"], ["optimizer", task.optimizer], ["embedding cost", ms(plan.embeddingMs)], ["fullest device", used(plan.fullest) + " of its memory"],

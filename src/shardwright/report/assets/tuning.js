@@ -1,4 +1,4 @@
-// What tuning measured: each plan promised (ring) and measured (disc), round by round, against the best so far and the floor.
+// Times that tuning measured: each plan promised (ring) and measured (disc), round by round, against the best so far and the floor.
 
 function tuningSection(plan) {
   const { tuning } = plan;
@@ -6,7 +6,7 @@ function tuningSection(plan) {
   const facts = [["measured", ms(tuning.measuredMs)], ["95% interval", interval(tuning.intervalMs)], ["before tuning", ms(tuning.firstMs)],
     ["95% interval before", interval(tuning.firstIntervalMs)], ["floor", ms(tuning.floorMs)], ["above the floor", signed(tuning.measuredMs / tuning.floorMs - 1)]];
   const rows = tuning.trials.map(([name, round, promised, measured, accepted], at) => [`${at + 1}. ${name}`, integer(round), ms(promised), ms(measured), accepted ? "taken" : ""]);
-  return section("tuning", "Tuning", "Plans that were measured, in their order. Kernels are measured, links are predicted. The floor is the smallest total of any of them over the devices.",
+  return section("tuning", "Tuning", "The measured plans in order. Kernels are measured, links are predicted. The floor is the smallest total over the devices of any plan.",
     el("dl", { class: "facts row" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
     tuning.trials.length ? tuningFigure(tuning) : null,
     table(["plan", "round", "promised", "measured", "best so far"], rows, { caption: "Plans that were measured" }));

@@ -1,4 +1,4 @@
-// What if a piece lay elsewhere, were cut or joined? Each change is priced at once, and shown against the plan as it was made.
+// Pieces that the reader moves, cuts or joins. Each change is priced at once and compared with the original plan.
 
 function whatIfSection(plan) {
   const draft = plan.draft || (plan.draft = new Draft(plan)); // changes stay when another plan is looked at meanwhile
@@ -72,10 +72,10 @@ function whatIfSection(plan) {
   }
 
   function pieceFigure() {
-    if (!chosen) return el("p", { class: "hint" }, "Choose a piece on the board: what the step would take with it on each device stands here then.");
+    if (!chosen) return el("p", { class: "hint" }, "Choose a piece on the board to see the step with it on each device.");
     const block = board.plan.pieces.indexOf(chosen);
     const title = `${draft.label(chosen)}: ${blockText(board.plan, block)}`;
-    if (!steps) return el("p", { class: "hint" }, `${title} lies on ${plural(chosen.devices.length, "device")} at once. The page moves copies only where every device has one of the whole table.`);
+    if (!steps) return el("p", { class: "hint" }, `${title} lies on ${plural(chosen.devices.length, "device")} at once. This page moves copies only if every device has one of the whole table.`);
     const { step } = draft.now.cost;
     const home = chosen.devices.length === 1 ? chosen.devices[0] : null;
     const button = (text, can, act) => el("button", { type: "button", disabled: !can, onclick: act }, text);
@@ -87,7 +87,7 @@ function whatIfSection(plan) {
     const top = most(change.map(Math.abs)) || step;
     const series = [["phase-1", "longer", (at) => (blocked[at] ? 0 : Math.max(0, change[at]))], ["memory-1", "shorter", (at) => (blocked[at] ? 0 : Math.max(0, -change[at]))],
       ["warn", "too little memory", (at) => (blocked[at] ? top / 12 : 0)]].map(([name, text, value]) => ({ name, text, values: range(plan.devices).map(value) }));
-    return columns({ title, note: `${whyHere(change, blocked, home, plan, step)} A column is the change of the step in ms with the piece on that device; choose one to move it there.`, unit: "ms", series,
+    return columns({ title, note: `${whyHere(change, blocked, home, plan, step)} Each column is the step's change in ms with the piece on that device; choose one to move the piece there.`, unit: "ms", series,
       order: range(plan.devices), perHost: plan.task.perHost, height: 170, controls, describe: (device) => weigh(chosen, device),
       act: (device) => device !== home && drop(chosen, device) });
   }
@@ -114,8 +114,8 @@ function whatIfSection(plan) {
 }
 
 function whatIfIntro(plan) {
-  return `Drag a piece, cut it or join it: the step is priced at once by ${plan.whatIf.costModel}, as a search prices it. The column chart says why a piece lies where it does. ` +
-    "Tiers keep their cuts, and copies on some of the devices stay. A piece is cut in halves, and only as far as this page holds prices.";
+  return `Drag a piece, cut it or join it: ${plan.whatIf.costModel} prices the step at once, as in a search. The column chart shows why a piece lies where it does. ` +
+    "Tiers keep their cuts, and tables with copies on some devices stay as they are. Cuts halve a piece, as far as this page has prices.";
 }
 
 // Whether another device would be better for the chosen piece, in a sentence.
@@ -125,7 +125,7 @@ function whyHere(change, blocked, home, plan, step) {
   const there = home === null ? "With one copy" : "Anywhere else";
   if (!open.length) return `${here} ${plan.devices > 1 ? "No other device has room for it" : "There is no other device"}.`;
   const best = open.reduce((least, device) => (change[device] < change[least] ? device : least), open[0]);
-  if (change[best] > 0) return `${here} ${there} the step gets longer, by ${percent(change[best] / step, 2)} at least.`;
+  if (change[best] > 0) return `${here} ${there} the step gets longer by at least ${percent(change[best] / step, 2)}.`;
   if (change[best] === 0) return `${here} ${there} the step gets no shorter; on ${plural(open.filter((at) => change[at] === 0).length, "device")} it stays the same.`;
   return `${here} On device ${best}${home === null ? " alone" : ""} the step would be ${percent(-change[best] / step, 2)} shorter.`;
 }

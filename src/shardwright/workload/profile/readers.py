@@ -35,16 +35,19 @@ def open_log(path: Path, reading: Reading | None = None) -> LogReader:
         reading: properties that the file does not state.
 
     Raises:
-        InvalidInput: the file does not exist, cannot be read, or is damaged.
+        InvalidInput: the file does not exist, cannot be read, or is damaged; or `reading` names the columns of one that names them itself.
     """
     reading = reading or Reading()
     suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED_SUFFIXES]
     first = _first_bytes(path)
-    if first == b"PAR1" or path.suffix in {".parquet", ".pq"}:
-        return ParquetLog(path)
     suffix = suffixes[-1] if suffixes else ""
-    if suffix in _JSON_SUFFIXES or (suffix not in _CSV_SUFFIXES and first[:1] == b"{"):
-        return JsonLog(path)
+    is_parquet = first == b"PAR1" or path.suffix in {".parquet", ".pq"}
+    if is_parquet or suffix in _JSON_SUFFIXES or (suffix not in _CSV_SUFFIXES and first[:1] == b"{"):
+        if not reading.header:
+            raise InvalidInput(
+                f"{path}: names its columns itself; leave --no-header and --columns out, and choose columns with --column"
+            )
+        return ParquetLog(path) if is_parquet else JsonLog(path)
     if suffix in _CSV_SUFFIXES or not reading.header or is_csv(path):
         return CsvLog(path, delimiter="\t" if suffix == ".tsv" else ",", reading=reading)
     return EventLog(path)

@@ -83,6 +83,19 @@ class Doubt:
         )
 
 
+def doubts_by_line(doubts: Sequence[Doubt]) -> dict[str, list[str]]:
+    """Columns with one reason to doubt them, by a line that states the reason and the memory of their tables."""
+    alike: dict[str, list[Doubt]] = {}
+    for doubt in doubts:
+        alike.setdefault(doubt.reason, []).append(doubt)
+    lines = {}
+    for reason, same in alike.items():
+        names, size = [doubt.column for doubt in same], sum(doubt.table.weight_bytes for doubt in same)
+        several = f"each of {', '.join(map(repr, names))} {reason}; the tables take {format_bytes(size)}"
+        lines[several if len(same) > 1 else str(same[0])] = names
+    return lines
+
+
 def _like_time(column: ColumnProfile) -> str | None:
     if column.examples and all(_TIME_TEXT.fullmatch(text) for text in column.examples):
         return f"looks like a time: its values are such as {column.examples[0]!r}"
@@ -239,7 +252,7 @@ class ProfileResult:
         return found
 
     def uneven(self, tables: Sequence[Table]) -> list[str]:
-        """Return a warning for each feature whose ids lie in order of popularity, or whose hot ids lie together otherwise.
+        """Return a warning that names the features whose ids lie in order of popularity, or whose hot ids lie together otherwise.
 
         Args:
             tables: what `tables` returned.
@@ -252,12 +265,14 @@ class ProfileResult:
             hottest = access_profile(column.sketch).share_of(0, 1)  # lies in one range, however ids are numbered
             busiest = int(np.argmax(shares))
             if shares[busiest] - hottest > _CROWDED / ID_RANGES:
-                found.append(
-                    f"{column.name!r}: {shares[busiest]:.0%} of the lookups go to one sixteenth of its ids, from "
-                    f"{busiest * (column.max_id + 1) // ID_RANGES:,} on: TorchRec cuts rows by ranges of ids, so that one device would "
-                    "serve them all; hash or shuffle the ids, or keep row_wise out of the table's constraints"
-                )
-        return found
+                first = busiest * (column.max_id + 1) // ID_RANGES
+                found.append(f"{column.name!r} ({shares[busiest]:.0%}, from {first:,} on)")
+        if not found:
+            return []
+        return [
+            f"most lookups go to one sixteenth of the ids of {', '.join(found)}: TorchRec cuts rows by ranges of ids, so that one device "
+            "would serve them all; hash or shuffle these ids, or keep row_wise out of the constraints of their tables"
+        ]
 
     def notes(self) -> list[str]:
         """Return a summary for people: a line for the log and one for each column."""
@@ -325,7 +340,7 @@ def save_tables(result: ProfileResult, path: str | Path, *, dim: int = 64, rows:
         comments = [
             "Made by `shardwright profile`.",
             *result.notes(),
-            *map(str, result.doubts(tables)),
+            *doubts_by_line(result.doubts(tables)),
             *result.uneven(tables),
         ]
         text = "".join(f"# {' '.join(line.split())}\n" for line in comments) + text

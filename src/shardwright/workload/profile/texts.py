@@ -83,7 +83,7 @@ class CsvLog(LogReader):
 
         with _clear_errors(self.path, ()), self._open(None) as reader:
             if self._names is None:
-                _check_header(self.path, reader.schema.names)
+                _check_header(self.path, reader.schema.names, self._delimiter)
             return next(iter(reader), pa.RecordBatch.from_pylist([], schema=reader.schema))
 
     def _hexadecimal(self, first: pa.RecordBatch) -> tuple[str, ...]:
@@ -228,12 +228,12 @@ def _names_of(path: Path, lines: Sequence[str], delimiter: str, given: Sequence[
     return names
 
 
-def _check_header(path: Path, names: Sequence[str]) -> None:
+def _check_header(path: Path, names: Sequence[str], delimiter: str) -> None:
     """Check that the first line names columns: numbers and empty fields are values of a sample."""
     values = [name for name in names if not name.strip() or _NUMBER.fullmatch(name)]
     if len(values) > 1 or len(values) == len(names):
         raise InvalidInput(
-            f"{path}: the first line is {','.join(names)[:60]!r}, a sample rather than a header; {_NO_HEADER}"
+            f"{path}: the first line is {delimiter.join(names)[:60]!r}, a sample rather than a header; {_NO_HEADER}"
         )
 
 
@@ -279,7 +279,12 @@ class JsonLog(LogReader):
 
         self.path = path
         self.schema = pa.schema([])
-        if any(line.strip() for line in _first_lines(path)):
+        first = next((line for line in _first_lines(path) if line.strip()), "")
+        if first.lstrip().startswith("["):
+            raise InvalidInput(
+                f"{path}: holds a JSON array; write each of its objects in a line of its own, as jq -c '.[]' does"
+            )
+        if first:
             with _json_errors(path), self._open(None) as reader:
                 self.schema = reader.schema
 

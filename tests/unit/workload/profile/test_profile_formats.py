@@ -287,7 +287,8 @@ def test_samples_and_files_of_json_lines_leave_columns_out(text):
     ("content", "says"),
     [
         ("", "no column holds"),
-        ("[1]\n", "changed from object to array"),
+        ("[1]\n", "holds a JSON array"),
+        ('\n [{"a": 1},\n{"a": 2}]\n', "holds a JSON array"),
         ('{"a": 1}\n{"a": "x"}\n', "column 'a' changed from number to string"),
         ('{"a": 1}\n{"a', "a.jsonl"),
     ],
@@ -295,6 +296,13 @@ def test_samples_and_files_of_json_lines_leave_columns_out(text):
 def test_bad_json_lines(text, content, says):
     with pytest.raises(InvalidInput, match=says):
         profile_logs(text("a.jsonl", content))
+
+
+def test_files_that_name_their_columns_take_no_other_names(parquet, text):
+    for path in (parquet("a.parquet", user=[1]), text("a.jsonl", '{"user": 7}\n')):
+        for names in ((), ("user",)):
+            with pytest.raises(InvalidInput, match="names its columns itself"):
+                profile_logs(path, header=False, names=names)
 
 
 def test_a_value_of_another_type_far_in_the_file(text):
