@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from shardwright.report.changes import Marginals
     from shardwright.sharding import Plan
     from shardwright.sharding.torchrec_logs import LoggedPlan
+    from shardwright.task import Exchange
 
 _MOST_TABLES = 10
 _LOGS = (".log", ".txt", ".out", ".err")
-_SETTABLE = "--topology sets the devices and links; --save-task and --task set all of it"
+_SETTABLE = "--topology sets the devices and links, --pipeline and --dense-ms the hidden traffic; --save-task and --task set all of it"
 _COLUMNS = ("table", "step saved without it", "now", "better", "moves")
 
 
@@ -50,6 +51,20 @@ def run(
     topology: Annotated[
         str | None,
         option("--topology", metavar="PRESET", text="Devices and links of a log's cluster, as of h200-8."),
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        option(
+            "--pipeline", metavar="none|sparse_dist|prefetch", text="Training pipeline of a log's job. (default none)"
+        ),
+    ] = None,
+    dense_ms: Annotated[
+        float | None,
+        option(
+            "--dense-ms",
+            metavar="MS",
+            text="Dense layers of a log's job, which need looked-up values; ids travel behind them in a pipeline. (default 0)",
+        ),
     ] = None,
     which: Annotated[
         int | None, typer.Option("--which", min=1, help="Plan of a log that holds several.", show_default=False)
@@ -95,9 +110,13 @@ def run(
     check_target(save_task, inputs=[plan, task, model, output])
     if measure:
         require("measure", "measuring")
-    log = _read_log(plan, task, topology, which)
-    if log is None and (topology, which, save_task) != (None, None, None):
-        raise InvalidInput(f"{plan}: is no log; leave --topology, --which and --save-task out")
+    settings = {"--topology": topology, "--pipeline": pipeline, "--dense-ms": dense_ms}
+    log = _read_log(plan, task, settings, which)
+    only_of_logs = [
+        name for name, value in (settings | {"--which": which, "--save-task": save_task}).items() if value is not None
+    ]
+    if log is None and only_of_logs:
+        raise InvalidInput(f"{plan}: is no log; leave {', '.join(only_of_logs)} out")
     given, document = (log.plan, log.document) if log else _read(plan, task)
     if log and save_task:
         log.plan.task.save(save_task)
@@ -126,7 +145,7 @@ def run(
     emit(
         _document(plan, found, rows, measured) | {"assumed": list(assumed)},
         f"{plan}: {found.sentence()}",
-        *([f"assumed, since the log lacks it: {'; '.join(assumed)} ({_SETTABLE})"] if log else []),
+        *([f"assumed, since the log lacks it: {'; '.join(assumed)}{'' if task else f' ({_SETTABLE})'}"] if log else []),
         *_views(found, rows),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
@@ -134,8 +153,8 @@ def run(
     )
 
 
-def _read_log(path: Path, task: Path | None, topology: str | None, which: int | None) -> LoggedPlan | None:
-    """Read a plan out of a log of TorchRec's planner; None if the file is none."""
+def _read_log(path: Path, task: Path | None, settings: dict[str, Any], which: int | None) -> LoggedPlan | None:
+    """Read a plan out of a log of TorchRec's planner; None if the file is none. The settings replace a task file."""
     from shardwright.files import is_document, read_bytes
     from shardwright.sharding.stats_table import holds_stats, read_stats
     from shardwright.sharding.torchrec_logs import plan_of_stats
@@ -144,8 +163,9 @@ def _read_log(path: Path, task: Path | None, topology: str | None, which: int | 
     content = read_bytes(path, "plan file or log")
     if is_document(path) or not (holds_stats(content) or path.suffix.lower() in _LOGS):
         return None
-    if task is not None and topology is not None:
-        raise InvalidInput(f"{task}: a task file has its own topology; leave --topology out")
+    stated = [name for name, value in settings.items() if value is not None]
+    if task is not None and stated:
+        raise InvalidInput(f"{task}: a task file has its own topology and exchange; leave {', '.join(stated)} out")
     found = read_stats(content.decode("utf-8", "replace"), str(path))
     if (which is None and len(found) > 1) or (which is not None and which > len(found)):
         lines = ", ".join(str(one.line) for one in found)
@@ -153,7 +173,25 @@ def _read_log(path: Path, task: Path | None, topology: str | None, which: int | 
             f"{path}: holds {len(found)} plans, which begin in lines {lines}; choose one of them with --which, from 1 to {len(found)}"
         )
     loaded = Task.load(task) if task is not None else None
-    return plan_of_stats(found[(which or 1) - 1], str(path), task=loaded, topology=topology)
+    topology, exchange = settings["--topology"], _exchange(settings["--pipeline"], settings["--dense-ms"])
+    return plan_of_stats(found[(which or 1) - 1], str(path), task=loaded, topology=topology, exchange=exchange)
+
+
+def _exchange(pipeline: Any, dense_ms: float | None) -> Exchange:
+    """The exchange of a log's job.
+
+    Raises:
+        InvalidInput: the pipeline is unknown, or the dense layers hide nothing, since there is none.
+    """
+    from shardwright.task import Exchange
+
+    exchange = Exchange(pipeline=pipeline or "none", dense_ms=dense_ms or 0.0)
+    if dense_ms and exchange.batches == 1:
+        raise InvalidInput(
+            "--dense-ms: ids travel behind dense layers only in a pipeline; add --pipeline sparse_dist, or state under dense_ms in the "
+            "file of --save-task which layers hide values or gradients"
+        )
+    return exchange
 
 
 def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
