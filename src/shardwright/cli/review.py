@@ -101,7 +101,7 @@ def run(
     from shardwright.cost.for_task import for_task
     from shardwright.cost.score import scored
     from shardwright.questions.review import review
-    from shardwright.report.changes import marginals
+    from shardwright.report.changes import marginals, busiest_tables
     from shardwright.search.solve import check_time_limit
 
     begin = time.monotonic()
@@ -124,7 +124,7 @@ def run(
     print_model_notes(cost_model, given.task, task or plan)
     given.check()
     priced = scored(given, for_task(cost_model, given.task))
-    savings = marginals(priced, cost_model)
+    savings = marginals(priced, cost_model, busiest_tables(priced))
     with progress("searching"):
         found = review(
             given,
