@@ -13,7 +13,18 @@ from rich.console import RenderableType
 from shardwright.cli.checks import check_target, other_device
 from shardwright.cli.compare import elsewhere_document, truth_line
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
-from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TimeLimit, cost_model_for, option
+from shardwright.cli.options import (
+    AsJson,
+    Device,
+    ModelFile,
+    MostMoved,
+    Rounds,
+    Seed,
+    TimeLimit,
+    cost_model_for,
+    most_moved_bytes,
+    option,
+)
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
 from shardwright.errors import InvalidInput, require
 from shardwright.task.quantities import format_bytes
@@ -79,6 +90,7 @@ def run(
         float | None,
         option("--move-cost", metavar="MS_PER_GB", text="Start from PLAN; ms that a step must gain for each GB moved."),
     ] = None,
+    most_moved: MostMoved = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure both plans' kernels on this machine, interleaved.")
     ] = False,
@@ -97,15 +109,17 @@ def run(
         shardwright review plan.json
         shardwright review torchrec_plan.json --task task.yaml --measure -o better.json
         shardwright review train.log --topology h100-8
+        shardwright review train.log --most-moved "20 GB"
     """
     from shardwright.cost.for_task import for_task
     from shardwright.cost.score import scored
     from shardwright.questions.review import review
-    from shardwright.report.changes import marginals, busiest_tables
+    from shardwright.report.changes import busiest_tables, marginals
     from shardwright.search.solve import check_time_limit
 
     begin = time.monotonic()
     check_time_limit(time_limit)
+    most_bytes = most_moved_bytes(most_moved)
     check_target(output, inputs=[plan, task, model])
     check_target(save_task, inputs=[plan, task, model, output])
     if measure:
@@ -133,6 +147,7 @@ def run(
             time_limit=None if time_limit is None else max(0.0, begin + time_limit - time.monotonic()),
             runs_on="auto" if document is None else "torchrec",
             move_cost=move_cost,
+            most_moved=most_bytes,
         )
     if output is not None:
         _save(found.better, output, document, plan)
@@ -146,7 +161,7 @@ def run(
         _document(plan, found, rows, measured) | {"assumed": list(assumed)},
         f"{plan}: {found.sentence()}",
         *([f"assumed, since the log lacks it: {'; '.join(assumed)}{'' if task else f' ({_SETTABLE})'}"] if log else []),
-        *_views(found, rows),
+        *_views(found, rows, few_moves=most_bytes is not None),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
         as_json=as_json,
@@ -249,7 +264,7 @@ def _tables(found: Review, savings: Marginals) -> list[dict[str, Any]]:
     ]
 
 
-def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
+def _views(found: Review, rows: list[dict[str, Any]], *, few_moves: bool) -> list[RenderableType]:
     from shardwright.questions.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
     from shardwright.sharding.runtimes import other_runtime
@@ -275,7 +290,7 @@ def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
         )
     if found.looked_elsewhere:
         views.append(elsewhere_line(found.better, found.elsewhere))
-    else:
+    elif not few_moves:
         views.append(f"runs_on {other_runtime(found.better)}: not searched, since the time was up; raise --time-limit")
     if found.bound_ms is not None:
         views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
