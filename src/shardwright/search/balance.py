@@ -23,7 +23,7 @@ from shardwright.task.task import Task
 _ROUNDS = 8
 _FINE = 0.01  # share of the fullest device's bytes: precision of the bisected limit
 _NEAR = 0.1  # a plan that moves this share less than it may is near enough
-_APART = 1.1  # ratio of two prices of a moved GB that are not worth another one between them
+_APART = 1.05  # ratio of two prices of a moved GB that are not worth another one between them
 _PART = 0.3  # share of the time left for the next search at a price
 
 Search = Callable[[Task, float | None, float | None], Plan]
@@ -127,9 +127,9 @@ def least_moved(best: Plan, start: Plan, tolerance: float, search: SearchByPrice
     begin, found, moved = time.monotonic(), best, start.diff(best).moved_bytes
     most_ms = _step_ms(best) * (1 + tolerance)
     price = most_ms * max(tolerance, _FINE) / max(moved / 1e9, 1e-9)
-    for plan, bytes_ in (
-        _by_price(price, search, start, lambda plan, _: _step_ms(plan) <= most_ms, deadline) if moved else ()
-    ):
+    plans = _by_price(price, search, start, lambda plan, _: _step_ms(plan) <= most_ms, deadline)
+    while moved and (priced := next(plans, None)) is not None:
+        plan, bytes_ = priced
         if _step_ms(plan) <= most_ms and bytes_ < moved:
             found, moved = plan, bytes_
     seconds = (best.search_s or 0.0) + time.monotonic() - begin
@@ -157,21 +157,29 @@ def most_gained(start: Plan, most_bytes: int, search: SearchByPrice, deadline: f
             f"most_moved is {format_bytes(most_bytes)}, but the running plan does not apply any more, and the plan that moves only what "
             f"must move fetches {format_bytes(least)}; allow at least that"
         )
-    price = _step_ms(found) * _FINE / max(most_bytes / 1e9, 1e-9)
-    for plan, bytes_ in (
-        _by_price(price, search, start, lambda _, bytes_: bytes_ > most_bytes, deadline) if most_bytes else ()
-    ):
-        if bytes_ <= most_bytes and _step_ms(plan) < _step_ms(found):
+    if not most_bytes:
+        return replace(found, search_s=time.monotonic() - begin)
+    price, aim = _step_ms(found) * _FINE / (most_bytes / 1e9), (1 - _NEAR / 2) * most_bytes
+    for plan, moved in _by_price(price, search, start, lambda _, moved: moved > most_bytes, deadline, aim):
+        if moved <= most_bytes and _step_ms(plan) < _step_ms(found):
             found = plan
-        if (1 - _NEAR) * most_bytes <= bytes_ <= most_bytes:
+        if (1 - _NEAR) * most_bytes <= moved <= most_bytes:
             break
     return replace(found, search_s=time.monotonic() - begin)
 
 
 def _by_price(
-    price: float, search: SearchByPrice, start: Plan, too_cheap: Callable[[Plan, int], bool], deadline: float | None
+    price: float,
+    search: SearchByPrice,
+    start: Plan,
+    too_cheap: Callable[[Plan, int], bool],
+    deadline: float | None,
+    aim: float = 0.0,
 ) -> Iterator[tuple[Plan, int]]:
-    """Plans at bisected prices of a moved GB, each with the bytes that it moves; the price is raised while a plan shows it too cheap."""
+    """Plans at prices of a moved GB, each with the bytes that it moves; the price is raised while a plan shows it too cheap.
+
+    Prices are bisected. With bytes to `aim` at, the next price assumes that a plan moves half as much at twice the price.
+    """
     low, high = 0.0, math.inf
     for _ in range(_ROUNDS):
         if high <= _APART * low or (deadline is not None and time.monotonic() >= deadline):
@@ -180,7 +188,9 @@ def _by_price(
         moved = start.diff(plan).moved_bytes
         yield plan, moved
         low, high = (price, high) if too_cheap(plan, moved) else (low, price)
-        price = 4 * low if high == math.inf else math.sqrt(low * high) if low else high / 16
+        aimed = price * moved / aim if aim else 0.0
+        halfway = 4 * low if high == math.inf else math.sqrt(low * high) if low else high / 16
+        price = aimed if low < aimed < high else halfway
 
 
 def _share(deadline: float | None) -> float | None:
