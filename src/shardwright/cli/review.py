@@ -120,6 +120,8 @@ def run(
     begin = time.monotonic()
     check_time_limit(time_limit)
     most_bytes = most_moved_bytes(most_moved)
+    if most_bytes is not None and move_cost is not None:
+        raise InvalidInput("--most-moved finds the price of moves itself; leave --move-cost out")
     check_target(output, inputs=[plan, task, model])
     check_target(save_task, inputs=[plan, task, model, output])
     if measure:
@@ -171,17 +173,17 @@ def run(
 def _read_log(path: Path, task: Path | None, settings: dict[str, Any], which: int | None) -> LoggedPlan | None:
     """Read a plan out of a log of TorchRec's planner; None if the file is none. The settings replace a task file."""
     from shardwright.files import is_document, read_bytes
-    from shardwright.sharding.stats_table import holds_stats, read_stats
+    from shardwright.sharding.stats_table import decoded, holds_stats, read_stats
     from shardwright.sharding.torchrec_logs import plan_of_stats
     from shardwright.task import Task
 
-    content = read_bytes(path, "plan file or log")
-    if is_document(path) or not (holds_stats(content) or path.suffix.lower() in _LOGS):
+    text = decoded(read_bytes(path, "plan file or log"))
+    if is_document(path) or not (holds_stats(text) or path.suffix.lower() in _LOGS):
         return None
     stated = [name for name, value in settings.items() if value is not None]
     if task is not None and stated:
         raise InvalidInput(f"{task}: a task file has its own topology and exchange; leave {', '.join(stated)} out")
-    found = read_stats(content.decode("utf-8", "replace"), str(path))
+    found = read_stats(text, str(path))
     if (which is None and len(found) > 1) or (which is not None and which > len(found)):
         lines = ", ".join(str(one.line) for one in found)
         raise InvalidInput(
@@ -217,7 +219,11 @@ def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
     from shardwright.task import Task
 
     document = parse_document(path, "plan file")
-    if not isinstance(document, dict) or not is_sharding_plan(document):
+    if not isinstance(document, dict):
+        raise InvalidInput(
+            f"{path}: is neither a plan nor a log with planner statistics of TorchRec; name a file of one of them"
+        )
+    if not is_sharding_plan(document):
         if task is not None:
             raise InvalidInput(f"{path}: a plan file holds its own task; leave --task out")
         return Plan.load(path), None

@@ -101,6 +101,14 @@ def _check_size(stats: StatsTable, task: Task, where: str) -> None:
             f"{where}: the logged plan has {stats.ranks} ranks, the task's cluster {task.topology.devices} devices; name the task that "
             "this plan was made for"
         )
+    names = _short(stats)
+    for row in stats.tables:
+        table = task.table_by_name.get(row.name) or task.table_by_name.get(names[row.name])
+        if table is not None and (table.rows, table.dim) != (row.rows, row.dim):
+            raise InvalidInput(
+                f"{where}: line {row.line}: table '{row.name}' has {row.rows} rows of {row.dim} columns, the task's table '{table.name}' "
+                f"{table.rows} of {table.dim}; name the task that this plan was made for"
+            )
 
 
 def _overlap(exchange: Exchange) -> tuple[str, ...]:
