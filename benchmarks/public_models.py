@@ -1,7 +1,8 @@
-"""Public models: predictions for their embedding part, and published times of whole steps.
+"""Public models: predictions for their embedding part, published times of whole steps, and reviews of published plans.
 
     python -m benchmarks.public_models                     # results/public_models.md
-    python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml
+    python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml, and plans of TorchRec's
+                                                           # planner for them, NAME.torchrec_plan.json
 
 Published steps include dense layers, and used other plans. A predicted embedding part above them would be wrong; the share that it has of
 them should grow with the tables.
@@ -12,18 +13,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import shardwright as sw
 from benchmarks import results_table
 from shardwright.errors import InfeasibleTask
+from shardwright.sharding.torchrec_files import plan_from_sharding_plan
+from shardwright.task.quantities import format_bytes
 from shardwright.workload import public_task
 
 SECONDS = 20.0
+REVIEW_SECONDS = 120.0
+MOVES = (20 * 10**9, 100 * 10**9, None)
+"""Bytes that a better plan than a published one may move; None for any."""
 JOURNAL = Path("public_models.jsonl")
+TASK, PLAN = ".task.yaml", ".torchrec_plan.json"
 OF_NVIDIA = "whole step, distributed-embeddings on DGX A100, Adagrad"
 OF_MLCOMMONS = "whole step, torchrec_dlrm on AWS p4d, from records a second"
 
@@ -97,17 +105,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in the model's name")
     parser.add_argument("--journal", type=Path, default=JOURNAL)
     options = parser.parse_args(arguments)
-    rows = []
     known = {row["case"]: row for row in read(options.journal)}
-    for name, task, step_ms, what in cases(options.models):
-        if options.only in name:
-            row = known.get(name) or _outcome(name, task, step_ms, what)
-            if name not in known:
-                with options.journal.open("a", encoding="utf-8") as journal:
-                    journal.write(json.dumps(row) + "\n")
-                print(row, file=sys.stderr, flush=True)
-            rows.append(row)
-    write(rows, "python -m benchmarks.public_models" + (" --models FOLDER" if options.models else ""))
+
+    def kept(name: str, outcome: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        if name not in known:
+            known[name] = outcome()
+            with options.journal.open("a", encoding="utf-8") as journal:
+                journal.write(json.dumps(known[name]) + "\n")
+            print(known[name], file=sys.stderr, flush=True)
+        return known[name]
+
+    chosen = [case for case in cases(options.models) if options.only in case[0]]
+    rows = [kept(case[0], partial(_outcome, *case)) for case in chosen]
+    plans = (
+        [path for path in sorted(options.models.glob("*" + PLAN)) if options.only in path.name]
+        if options.models
+        else []
+    )
+    reviews = [kept(_review_name(path, most), partial(_review, path, most)) for path in plans for most in MOVES]
+    write(rows, reviews, "python -m benchmarks.public_models" + (" --models FOLDER" if options.models else ""))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -120,9 +136,9 @@ def cases(folder: Path | None) -> Iterator[tuple[str, sw.Task, float | None, str
     for case in CASES:
         task = case.task
         yield f"{case.model}, {case.devices} {task.topology.device}, {task.batch_size:,}", task, case.step_ms, case.what
-    for path in sorted(folder.glob("*.task.yaml")) if folder else ():
+    for path in sorted(folder.glob("*" + TASK)) if folder else ():
         task = sw.Task.load(path)
-        name = path.name.removesuffix(".task.yaml")
+        name = path.name.removesuffix(TASK)
         if not name.startswith(("nvidia_synthetic", "torchrec_dlrm")):  # these are above
             step_ms, what = OF_FOLDER.get(name, (None, "–"))
             yield f"{name}, {task.topology.devices} {task.topology.device}, {task.batch_size:,}", task, step_ms, what
@@ -148,7 +164,27 @@ def _outcome(name: str, task: sw.Task, step_ms: float | None, what: str) -> dict
     }
 
 
-def write(rows: list[dict[str, Any]], command: str) -> None:
+def _review_name(path: Path, most: int | None) -> str:
+    return path.name.removesuffix(PLAN) + (f", {format_bytes(most)}" if most else ", any bytes")
+
+
+def _review(path: Path, most: int | None) -> dict[str, Any]:
+    """Review a plan of TorchRec's planner, as `shardwright review PLAN --task TASK [--most-moved SIZE]` does."""
+    task = sw.Task.load(path.with_name(path.name.removesuffix(PLAN) + TASK))
+    given = plan_from_sharding_plan(json.loads(path.read_text(encoding="utf-8")), task, path.name)
+    limit = None if most else REVIEW_SECONDS  # searches at prices of moves end by themselves
+    found = sw.review(given, most_moved=most, time_limit=limit, runs_on="torchrec")
+    return {
+        "case": _review_name(path, most),
+        "theirs": found.step_ms,
+        "ours": found.better_ms,
+        "bound": found.bound_ms,
+        "moved": found.diff.moved_bytes,
+        "held": found.diff.moved_bytes + found.diff.kept_bytes,
+    }
+
+
+def write(rows: list[dict[str, Any]], reviews: list[dict[str, Any]], command: str) -> None:
     """Write the page."""
     results_table.write_results(
         "public_models",
@@ -167,9 +203,28 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
                 ("model, GPUs, batch", "step, ms", "of what"),
                 [[row["case"], f"{row['published']:g}", row["what"]] for row in rows if row["published"]],
             ),
+            *([_reviews(reviews)] if reviews else []),
         ],
         command,
     )  # fmt: skip
+
+
+def _reviews(reviews: list[dict[str, Any]]) -> tuple[str, Sequence[str], list[list[object]]]:
+    """The table of reviews."""
+    caption = (
+        "Reviews of published plans of TorchRec's planner, predicted: the best step of the plans found that move at most so many bytes, "
+        f"`review --most-moved` until its searches settle, and `review --time-limit {REVIEW_SECONDS:g}` for any bytes. The bound is over "
+        "all plans, however much they move: it weighs all devices alike, so it does not see which of them holds a block, and proves "
+        "nothing about few moves."
+    )
+    heads = ("plan, most bytes moved", "theirs, ms", "ours", "shorter by", "bound", "moved, GB", "of GB")
+    return caption, heads, [
+        [
+            row["case"], f"{row['theirs']:.1f}", f"{row['ours']:.1f}", f"{1 - row['ours'] / row['theirs']:.1%}",
+            f"{row['bound']:.1f}" if row["bound"] else "–", f"{row['moved'] / 1e9:.1f}", f"{row['held'] / 1e9:.0f}",
+        ]
+        for row in reviews
+    ]  # fmt: skip
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwright.errors import InvalidInput
+from shardwright.task.quantities import parse_bytes
 
 if TYPE_CHECKING:
     from shardwright.cost import CostModel
@@ -134,9 +135,26 @@ Reserve = Annotated[
         "default), else of the memory that the task gives.",
     ),
 ]
+MostMoved = Annotated[
+    str | None,
+    option(
+        "--most-moved",
+        metavar="SIZE",
+        text="Take the best step among plans that move at most so many bytes, such as '20 GB'.",
+    ),
+]
 Batch = Annotated[
     str | None, option("--batch", metavar="N", text="Samples of a step over all devices, instead of the task's.")
 ]
+
+
+def most_moved_bytes(text: str | None) -> int | None:
+    """The value of `--most-moved` in bytes; None without one.
+
+    Raises:
+        InvalidInput: it is no size.
+    """
+    return None if text is None else parse_bytes(text, "most_moved") if text.strip() != "0" else 0
 
 
 def column_names(columns: str | None) -> list[str]:

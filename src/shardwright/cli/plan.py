@@ -22,12 +22,14 @@ from shardwright.cli.options import (
     Gap,
     Hosts,
     ModelFile,
+    MostMoved,
     OnRuntime,
     Reserve,
     Seed,
     TaskFile,
     TimeLimit,
     cost_model_for,
+    most_moved_bytes,
     option,
 )
 from shardwright.cli.output import MISSING, SearchProgress, emit, ms, percent, progress, saved, table
@@ -106,7 +108,7 @@ Check = Annotated[
     typer.Option("--check", help="TASK is a plan file: check and price it, without a search."),
 ]
 
-_GOALS = ("--balance-memory", "--least-moves")
+_GOALS = ("--balance-memory", "--least-moves", "--most-moved")
 _SAME = 1e-9  # two steps closer than this (relatively) are the same
 _SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes")
 
@@ -154,6 +156,7 @@ def run(
     cross_replicas: CrossReplicas = False,
     balance_memory: BalanceMemory = None,
     least_moves: LeastMoves = None,
+    most_moved: MostMoved = None,
     sharding_group_size: GroupSizeOption = None,
     sync_interval: SyncInterval = 1,
     inter_host_allreduce: InterHost = False,
@@ -172,6 +175,7 @@ def run(
         shardwright plan task.yaml -o plan.json --export torchrec
         shardwright plan task.yaml --from plan.json --move-cost 0.5 -o next.json
         shardwright plan task.yaml --from plan.json --least-moves 1% -o next.json
+        shardwright plan task.yaml --from plan.json --most-moved "20 GB" -o next.json
         shardwright plan task.yaml --balance-memory 1% -o plan.json
         shardwright plan task.yaml --runs-on torchrec --sharding-group-size auto --sync-interval 10 -o group.json
         shardwright plan --check plan.json
@@ -199,6 +203,7 @@ def run(
         "--from": start is not None,
         "--balance-memory": balance_memory is not None,
         "--least-moves": least_moves is not None,
+        "--most-moved": most_moved is not None,
     }
     size = _size_of(sharding_group_size, runs_on, of_groups)
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
@@ -223,6 +228,7 @@ def run(
         "cross_replicas": cross_replicas,
         "runs_on": runs_on,
         "least_moves": _tolerance(least_moves),
+        "most_moved": most_moved_bytes(most_moved),
     }
 
     def search(price: float) -> sw.Plan:
@@ -230,7 +236,7 @@ def run(
             return sw.plan(
                 placed,
                 **options,
-                **(from_older | ({"least_moves": None} if price else {})),
+                **(from_older | ({"least_moves": None, "most_moved": None} if price else {})),
                 progress=SearchProgress(report),
                 move_cost=price,
             )

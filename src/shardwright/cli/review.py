@@ -14,7 +14,18 @@ from shardwright.cli.checks import check_target, other_device
 from shardwright.cli.clusters import Cluster
 from shardwright.cli.compare import elsewhere_document, truth_line
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
-from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TimeLimit, cost_model_for, option
+from shardwright.cli.options import (
+    AsJson,
+    Device,
+    ModelFile,
+    MostMoved,
+    Rounds,
+    Seed,
+    TimeLimit,
+    cost_model_for,
+    most_moved_bytes,
+    option,
+)
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
 from shardwright.errors import InvalidInput, require
 from shardwright.task.quantities import format_bytes
@@ -25,10 +36,11 @@ if TYPE_CHECKING:
     from shardwright.report.changes import Marginals
     from shardwright.sharding import Plan
     from shardwright.sharding.torchrec_logs import LoggedPlan
+    from shardwright.task import Exchange
 
 _MOST_TABLES = 10
 _LOGS = (".log", ".txt", ".out", ".err")
-_SETTABLE = "--topology sets the devices and links; --save-task and --task set all of it"
+_SETTABLE = "--topology sets the devices and links, --pipeline and --dense-ms the hidden traffic; --save-task and --task set all of it"
 _COLUMNS = ("table", "step saved without it", "now", "better", "moves")
 
 
@@ -52,6 +64,20 @@ def run(
         str | None,
         option("--topology", metavar="PRESET", text="Devices and links of a log's cluster, as of h200-8."),
     ] = None,
+    pipeline: Annotated[
+        str | None,
+        option(
+            "--pipeline", metavar="none|sparse_dist|prefetch", text="Training pipeline of a log's job. (default none)"
+        ),
+    ] = None,
+    dense_ms: Annotated[
+        float | None,
+        option(
+            "--dense-ms",
+            metavar="MS",
+            text="Dense layers of a log's job, which need looked-up values; ids travel behind them in a pipeline. (default 0)",
+        ),
+    ] = None,
     which: Annotated[
         int | None, typer.Option("--which", min=1, help="Plan of a log that holds several.", show_default=False)
     ] = None,
@@ -65,6 +91,7 @@ def run(
         float | None,
         option("--move-cost", metavar="MS_PER_GB", text="Start from PLAN; ms that a step must gain for each GB moved."),
     ] = None,
+    most_moved: MostMoved = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure both plans' kernels on this machine, interleaved.")
     ] = False,
@@ -83,22 +110,30 @@ def run(
         shardwright review plan.json
         shardwright review torchrec_plan.json --task task.yaml --measure -o better.json
         shardwright review train.log --topology h100-8
+        shardwright review train.log --most-moved "20 GB"
     """
     from shardwright.cost.for_task import for_task
     from shardwright.cost.score import scored
     from shardwright.questions.review import review
-    from shardwright.report.changes import marginals
+    from shardwright.report.changes import busiest_tables, marginals
     from shardwright.search.solve import check_time_limit
 
     begin = time.monotonic()
     check_time_limit(time_limit)
+    most_bytes = most_moved_bytes(most_moved)
+    if most_bytes is not None and move_cost is not None:
+        raise InvalidInput("--most-moved finds the price of moves itself; leave --move-cost out")
     check_target(output, inputs=[plan, task, model])
     check_target(save_task, inputs=[plan, task, model, output])
     if measure:
         require("measure", "measuring")
-    log = _read_log(plan, task, topology, which)
-    if log is None and (topology, which, save_task) != (None, None, None):
-        raise InvalidInput(f"{plan}: is no log; leave --topology, --which and --save-task out")
+    settings = {"--topology": topology, "--pipeline": pipeline, "--dense-ms": dense_ms}
+    log = _read_log(plan, task, settings, which)
+    only_of_logs = [
+        name for name, value in (settings | {"--which": which, "--save-task": save_task}).items() if value is not None
+    ]
+    if log is None and only_of_logs:
+        raise InvalidInput(f"{plan}: is no log; leave {', '.join(only_of_logs)} out")
     given, document = (log.plan, log.document) if log else _read(plan, task)
     if log and save_task:
         log.plan.task.save(save_task)
@@ -106,7 +141,7 @@ def run(
     print_model_notes(cost_model, given.task, task or plan)
     given.check()
     priced = scored(given, for_task(cost_model, given.task))
-    savings = marginals(priced, cost_model)
+    savings = marginals(priced, cost_model, busiest_tables(priced))
     with progress("searching"):
         found = review(
             given,
@@ -115,6 +150,7 @@ def run(
             time_limit=None if time_limit is None else max(0.0, begin + time_limit - time.monotonic()),
             runs_on="auto" if document is None else "torchrec",
             move_cost=move_cost,
+            most_moved=most_bytes,
         )
     if output is not None:
         _save(found.better, output, document, plan)
@@ -127,33 +163,52 @@ def run(
     emit(
         _document(plan, found, rows, measured) | {"assumed": list(assumed)},
         f"{plan}: {found.sentence()}",
-        *([f"assumed, since the log lacks it: {'; '.join(assumed)} ({_SETTABLE})"] if log else []),
-        *_views(found, rows),
+        *([f"assumed, since the log lacks it: {'; '.join(assumed)}{'' if task else f' ({_SETTABLE})'}"] if log else []),
+        *_views(found, rows, few_moves=most_bytes is not None),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
         as_json=as_json,
     )
 
 
-def _read_log(path: Path, task: Path | None, topology: str | None, which: int | None) -> LoggedPlan | None:
-    """Read a plan out of a log of TorchRec's planner; None if the file is none."""
+def _read_log(path: Path, task: Path | None, settings: dict[str, Any], which: int | None) -> LoggedPlan | None:
+    """Read a plan out of a log of TorchRec's planner; None if the file is none. The settings replace a task file."""
     from shardwright.files import is_document, read_bytes
-    from shardwright.sharding.stats_table import holds_stats, read_stats
+    from shardwright.sharding.stats_table import decoded, holds_stats, read_stats
     from shardwright.sharding.torchrec_logs import plan_of_stats
 
-    content = read_bytes(path, "plan file or log")
-    if is_document(path) or not (holds_stats(content) or path.suffix.lower() in _LOGS):
+    text = decoded(read_bytes(path, "plan file or log"))
+    if is_document(path) or not (holds_stats(text) or path.suffix.lower() in _LOGS):
         return None
-    if task is not None and topology is not None:
-        raise InvalidInput(f"{task}: a task file has its own topology; leave --topology out")
-    found = read_stats(content.decode("utf-8", "replace"), str(path))
+    stated = [name for name, value in settings.items() if value is not None]
+    if task is not None and stated:
+        raise InvalidInput(f"{task}: a task file has its own topology and exchange; leave {', '.join(stated)} out")
+    found = read_stats(text, str(path))
     if (which is None and len(found) > 1) or (which is not None and which > len(found)):
         lines = ", ".join(str(one.line) for one in found)
         raise InvalidInput(
             f"{path}: holds {len(found)} plans, which begin in lines {lines}; choose one of them with --which, from 1 to {len(found)}"
         )
     loaded = Cluster().load(task) if task is not None else None
-    return plan_of_stats(found[(which or 1) - 1], str(path), task=loaded, topology=topology)
+    topology, exchange = settings["--topology"], _exchange(settings["--pipeline"], settings["--dense-ms"])
+    return plan_of_stats(found[(which or 1) - 1], str(path), task=loaded, topology=topology, exchange=exchange)
+
+
+def _exchange(pipeline: Any, dense_ms: float | None) -> Exchange:
+    """The exchange of a log's job.
+
+    Raises:
+        InvalidInput: the pipeline is unknown, or the dense layers hide nothing, since there is none.
+    """
+    from shardwright.task import Exchange
+
+    exchange = Exchange(pipeline=pipeline or "none", dense_ms=dense_ms or 0.0)
+    if dense_ms and exchange.batches == 1:
+        raise InvalidInput(
+            "--dense-ms: ids travel behind dense layers only in a pipeline; add --pipeline sparse_dist, or state under dense_ms in the "
+            "file of --save-task which layers hide values or gradients"
+        )
+    return exchange
 
 
 def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
@@ -163,7 +218,11 @@ def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
     from shardwright.sharding.torchrec_files import is_sharding_plan, plan_from_sharding_plan
 
     document = parse_document(path, "plan file")
-    if not isinstance(document, dict) or not is_sharding_plan(document):
+    if not isinstance(document, dict):
+        raise InvalidInput(
+            f"{path}: is neither a plan nor a log with planner statistics of TorchRec; name a file of one of them"
+        )
+    if not is_sharding_plan(document):
         if task is not None:
             raise InvalidInput(f"{path}: a plan file holds its own task; leave --task out")
         return Plan.load(path), None
@@ -210,7 +269,7 @@ def _tables(found: Review, savings: Marginals) -> list[dict[str, Any]]:
     ]
 
 
-def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
+def _views(found: Review, rows: list[dict[str, Any]], *, few_moves: bool) -> list[RenderableType]:
     from shardwright.questions.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
     from shardwright.sharding.runtimes import other_runtime
@@ -236,10 +295,15 @@ def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
         )
     if found.looked_elsewhere:
         views.append(elsewhere_line(found.better, found.elsewhere))
+<<<<<<< HEAD
     else:
         views.append(
             f"--runs-on {other_runtime(found.better)}: not searched, since the time was up; raise --time-limit"
         )
+=======
+    elif not few_moves:
+        views.append(f"runs_on {other_runtime(found.better)}: not searched, since the time was up; raise --time-limit")
+>>>>>>> tmp-v
     if found.bound_ms is not None:
         views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
     return views

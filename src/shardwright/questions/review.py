@@ -23,9 +23,9 @@ from shardwright.sharding.runtimes import RunsOn, other_runtime, preferred_runti
 
 _LEAST_GAIN = 1e-6  # of a step: less is rounding
 _HERE = 0.6  # share of the time limit for the plan's own runtime; the rest is the other one's
-_COMPARISON = 10  # times a difference of two plans: ranks renumbered, both priced, and the difference
+_COMPARISON = 25  # times a difference of two plans: what follows a search: its plan is priced, renumbered, and compared
 _WORTH = 0.3  # least share of the time limit for the other runtime
-_START = 6  # times a comparison: what a search of a large task takes to its first plan, and thus the least time for the other runtime
+_START = 2  # times a comparison: what a search of a large task takes to its first plan, and thus the least time for the other runtime
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ def review(
     time_limit: float | None = None,
     runs_on: RunsOn = "auto",
     move_cost: float | None = None,
+    most_moved: int | None = None,
 ) -> Review:
     """Look for a better plan than a given one.
 
@@ -97,6 +98,8 @@ def review(
         time_limit: of the searches for both runtimes and of comparing the plans, together, in seconds.
         runs_on: the runtime of the better plan; "auto" for that of the given one.
         move_cost: ms of step time that moving a GB counts for; the better plan then starts from the given one. None to plan anew.
+        most_moved: bytes that the better plan may move from the given one; None for any. The other runtime's plan would move nearly all,
+            so it is not searched.
 
     Raises:
         InvalidPlan: the given plan is no valid plan of its task.
@@ -110,7 +113,7 @@ def review(
     after = _comparison_s(given) if time_limit is not None else 0.0
     deadline = math.inf if time_limit is None else begin + time_limit - after
     searching = max(0.0, deadline - time.monotonic())
-    both = searching * (1 - _HERE) >= after * _START
+    both = most_moved is None and searching * (1 - _HERE) >= after * _START
     found = find_plan(
         given.task,
         strategy=strategy,
@@ -118,11 +121,12 @@ def review(
         seed=seed,
         time_limit=None if time_limit is None else searching * (_HERE if both else 1.0),
         runs_on=preferred_runtimes(given.task, runs_on, given)[0],
-        start=None if move_cost is None else given,
+        start=None if move_cost is None and most_moved is None else given,
         move_cost=move_cost or 0.0,
+        most_moved=most_moved,
     )
     left = None if time_limit is None else max(0.0, deadline - time.monotonic())
-    if left is not None and (not both or left < searching * _WORTH):
+    if not both or (left is not None and left < searching * _WORTH):
         return replace(compared(given, found, model), looked_elsewhere=False)
     elsewhere = plan_elsewhere(found, strategy=strategy, cost_model=model, seed=seed, time_limit=left)
     return replace(compared(given, found, model), elsewhere=elsewhere)

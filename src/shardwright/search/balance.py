@@ -1,15 +1,16 @@
-"""Goals with a tolerance: among the plans whose step is nearly the best, one of even memory, or one that moves little.
+"""Goals beside the step: even memory or few moves at nearly the best step, and the best step at few moves.
 
 For even memory, the memory of the devices is limited, and the limit bisected. A search under a limit ends as soon as its plan is within
 the tolerance, as the bound of the best plan shows. A limit is proven too low if no plan keeps it, or if the bound under
-it is above the tolerated step. For few moves, the price of a moved byte is bisected, without a proof.
+it is above the tolerated step. For few moves, the price of a moved byte is bisected, without a proof: the bound is over the mean of the
+devices, and a mean does not depend on which device holds a block.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwright.errors import InfeasibleTask, InvalidPlan
@@ -21,9 +22,15 @@ from shardwright.task.task import Task
 
 _ROUNDS = 8
 _FINE = 0.01  # share of the fullest device's bytes: precision of the bisected limit
+_NEAR = 0.1  # a plan that moves this share less than it may is near enough
+_APART = 1.05  # ratio of two prices of a moved GB that are not worth another one between them
+_PART = 0.3  # share of the time left for the next search at a price
 
 Search = Callable[[Task, float | None, float | None], Plan]
 """A search of a task that may end at a gap to the bound, and ends after some seconds; None for its own gap, or for no limit."""
+
+SearchByPrice = Callable[[float, float | None], Plan]
+"""A search at a price in ms per moved GB that ends after some seconds; None for no limit."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +55,7 @@ class Balanced:
     @property
     def best_ms(self) -> float:
         """The best step that was found."""
-        assert self.best.cost is not None
-        return self.best.cost.step_ms
+        return _step_ms(self.best)
 
     def to_dict(self) -> dict[str, float]:
         """The sizes in bytes and the best step in ms, as plain data."""
@@ -80,8 +86,7 @@ def balanced(best: Plan, tolerance: float, search: Search, runtime: Runtime | No
         deadline: `time.monotonic()` after which no search begins; None for no limit.
     """
     task, begin, found = best.task, time.monotonic(), best
-    assert best.cost is not None
-    most_ms = best.cost.step_ms * (1 + tolerance)
+    most_ms = _step_ms(best) * (1 + tolerance)
     low = proven = sum(table.weight_bytes for table in task.tables) // task.topology.devices
     high = fullest(best)
     for _ in range(_ROUNDS):
@@ -106,9 +111,7 @@ def balanced(best: Plan, tolerance: float, search: Search, runtime: Runtime | No
     return Balanced(chosen, best, proven)
 
 
-def least_moved(
-    best: Plan, start: Plan, tolerance: float, search: Callable[[float, float | None], Plan], deadline: float | None
-) -> Plan:
+def least_moved(best: Plan, start: Plan, tolerance: float, search: SearchByPrice, deadline: float | None) -> Plan:
     """Find the plan that moves the fewest bytes from a running plan, within a tolerance of the best step.
 
     A search at a price per GB moves only tables that gain more than their price. The price is raised while the step stays within the
@@ -122,22 +125,82 @@ def least_moved(
         deadline: `time.monotonic()` after which no search begins; None for no limit.
     """
     begin, found, moved = time.monotonic(), best, start.diff(best).moved_bytes
-    assert best.cost is not None
-    most_ms = best.cost.step_ms * (1 + tolerance)
-    low, high, price = 0.0, math.inf, most_ms * max(tolerance, _FINE) / max(moved / 1e9, 1e-9)
-    for _ in range(_ROUNDS):
-        left = None if deadline is None else deadline - time.monotonic()
-        if not moved or high <= 1.5 * low or (left is not None and left <= 0):
-            break
-        plan = search(price, left)
-        assert plan.cost is not None
-        fits = plan.cost.step_ms <= most_ms
-        low, high = (price, high) if fits else (low, price)
-        if fits and start.diff(plan).moved_bytes < moved:
-            found, moved = plan, start.diff(plan).moved_bytes
-        price = 4 * low if high == math.inf else math.sqrt(low * high) if low else high / 16
+    most_ms = _step_ms(best) * (1 + tolerance)
+    price = most_ms * max(tolerance, _FINE) / max(moved / 1e9, 1e-9)
+    plans = _by_price(price, search, start, lambda plan, _: _step_ms(plan) <= most_ms, deadline)
+    while moved and (priced := next(plans, None)) is not None:
+        plan, bytes_ = priced
+        if _step_ms(plan) <= most_ms and bytes_ < moved:
+            found, moved = plan, bytes_
     seconds = (best.search_s or 0.0) + time.monotonic() - begin
     return replace(found, bound_ms=best.bound_ms, bound_scope=best.bound_scope, search_s=seconds)
+
+
+def most_gained(start: Plan, most_bytes: int, search: SearchByPrice, deadline: float | None) -> Plan:
+    """Find the plan with the best step among those that move at most some bytes from a running plan.
+
+    Args:
+        start: the running plan.
+        most_bytes: bytes that may move, over all devices.
+        search: finds and scores a plan at a price in ms per GB, in so many seconds; None for no limit.
+        deadline: `time.monotonic()` after which no search begins; None for no limit.
+
+    Raises:
+        InfeasibleTask: more bytes must move, since the running plan does not apply any more.
+    """
+    begin = time.monotonic()
+    found = search(math.inf, 0.0)  # the running plan itself, if it still applies
+    if start.diff(found).moved_bytes > most_bytes:
+        found = search(math.inf, _share(deadline))
+    if (least := start.diff(found).moved_bytes) > most_bytes:
+        raise InfeasibleTask(
+            f"most_moved is {format_bytes(most_bytes)}, but the running plan does not apply any more, and the plan that moves only what "
+            f"must move fetches {format_bytes(least)}; allow at least that"
+        )
+    if not most_bytes:
+        return replace(found, search_s=time.monotonic() - begin)
+    price, aim = _step_ms(found) * _FINE / (most_bytes / 1e9), (1 - _NEAR / 2) * most_bytes
+    for plan, moved in _by_price(price, search, start, lambda _, moved: moved > most_bytes, deadline, aim):
+        if moved <= most_bytes and _step_ms(plan) < _step_ms(found):
+            found = plan
+        if (1 - _NEAR) * most_bytes <= moved <= most_bytes:
+            break
+    return replace(found, search_s=time.monotonic() - begin)
+
+
+def _by_price(
+    price: float,
+    search: SearchByPrice,
+    start: Plan,
+    too_cheap: Callable[[Plan, int], bool],
+    deadline: float | None,
+    aim: float = 0.0,
+) -> Iterator[tuple[Plan, int]]:
+    """Plans at prices of a moved GB, each with the bytes that it moves; the price is raised while a plan shows it too cheap.
+
+    Prices are bisected. With bytes to `aim` at, the next price assumes that a plan moves half as much at twice the price.
+    """
+    low, high = 0.0, math.inf
+    for _ in range(_ROUNDS):
+        if high <= _APART * low or (deadline is not None and time.monotonic() >= deadline):
+            return
+        plan = search(price, _share(deadline))
+        moved = start.diff(plan).moved_bytes
+        yield plan, moved
+        low, high = (price, high) if too_cheap(plan, moved) else (low, price)
+        aimed = price * moved / aim if aim else 0.0
+        halfway = 4 * low if high == math.inf else math.sqrt(low * high) if low else high / 16
+        price = aimed if low < aimed < high else halfway
+
+
+def _share(deadline: float | None) -> float | None:
+    """Seconds for the next of several searches."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic()) * _PART
+
+
+def _step_ms(plan: Plan) -> float:
+    assert plan.cost is not None
+    return plan.cost.step_ms
 
 
 def _gap(best: Plan, most_ms: float) -> float | None:

@@ -151,7 +151,7 @@ class Certified:
                         tell(session.best_ms, prepared.bound_ms)
                     if stuck >= 0:
                         return self._of_others(seen, _no_room(prepared, stuck), prepared.bound_ms)
-                    if warm is None and not self._done(session):
+                    if warm is None and not self._done(session) and not session.late:
                         self._others(session, seen)
                 self._kicks(session, seen.seed)
                 if warm is None:

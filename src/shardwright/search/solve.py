@@ -16,7 +16,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.auto import Auto
-from shardwright.search.balance import Balanced, balanced, least_moved
+from shardwright.search.balance import Balanced, balanced, least_moved, most_gained
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.flexshard.bound import plans_bound
@@ -59,6 +59,7 @@ def plan(
     cross_replicas: bool = False,
     balance_memory: float | None = None,
     least_moves: float | None = None,
+    most_moved: int | None = None,
     progress: Told | None = None,
 ) -> Plan:
     """Find, check and score a plan.
@@ -84,6 +85,8 @@ def plan(
             best one's. Takes some eight searches.
         least_moves: 0.01 for the plan that moves the fewest bytes from `start`, among plans whose step is at most 1% longer than the best
             one's. Takes some eight searches, and finds the `move_cost` itself.
+        most_moved: bytes of `start` that may move, over all devices, for the plan with the best step among those. Takes some eight
+            searches, and finds the `move_cost` itself.
         progress: called in a search with the ms of the best step so far, and the bound as far as it is proven, or None.
 
     Raises:
@@ -91,13 +94,16 @@ def plan(
         InvalidInput: the strategy is unknown, cannot start from a plan or proves no gap, the cost model cannot be read, or seed,
             time_limit, gap or move_cost breaks a rule.
     """
-    if least_moves is not None:
-        if start is None or move_cost or balance_memory is not None:
+    for goal, name in ((least_moves, "least_moves"), (most_moved, "most_moved")):
+        if goal is None:
+            continue
+        if start is None or move_cost or balance_memory is not None or None not in (least_moves, most_moved):
             raise InvalidInput(
-                "least_moves needs a plan to start from (--from), and goes with neither move_cost nor balance_memory"
+                f"{name} needs a plan to start from (--from), and goes with no move_cost, balance_memory, least_moves or most_moved"
             )
-        return _least_moved(
-            task, least_moves, start, strategy=strategy, time_limit=time_limit,
+        moving = _least_moved if name == "least_moves" else _most_moved
+        return moving(
+            task, goal, start, strategy=strategy, time_limit=time_limit,
             gap=gap, runs_on=runs_on, cost_model=cost_model, seed=seed, cross_replicas=cross_replicas,
         )  # fmt: skip
     if balance_memory is not None:
@@ -157,8 +163,9 @@ def plan_balanced(
     """
     begin = time.monotonic()
     checked_number(tolerance, "balance_memory", zero=True)
-    if options.pop("least_moves", None) is not None:
-        raise InvalidInput("balance_memory and least_moves are two goals; leave one of them out")
+    for other in ("least_moves", "most_moved"):
+        if options.pop(other, None) is not None:
+            raise InvalidInput(f"balance_memory and {other} are two goals; leave one of them out")
     check_time_limit(time_limit)
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     first = None if time_limit is None else time_limit * _FIRST
@@ -183,6 +190,17 @@ def _least_moved(task: Task, tolerance: float, start: Plan, *, time_limit: float
         return plan(task, start=start, move_cost=price, time_limit=seconds, **options)
 
     return least_moved(best, start, tolerance, search, None if time_limit is None else begin + time_limit)
+
+
+def _most_moved(task: Task, most_bytes: float, start: Plan, *, time_limit: float | None, **options: Any) -> Plan:
+    begin = time.monotonic()
+    checked_number(most_bytes, "most_moved", zero=True)
+    check_time_limit(time_limit)
+
+    def search(price: float, seconds: float | None) -> Plan:
+        return plan(task, start=start, move_cost=price, time_limit=seconds, **options)
+
+    return most_gained(start, int(most_bytes), search, None if time_limit is None else begin + time_limit)
 
 
 def _planned(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -243,14 +244,17 @@ def _moves_of(task: Task, name: str, carried: Carried, shards: Sequence[Shard]) 
 
 def _fetched(older: Iterable[Shard], newer: Iterable[Shard]) -> Iterator[tuple[int, int]]:
     """Each device that must fetch elements of a table, by rank, and how many."""
-    before, after = by_holder(older), by_holder(newer)
-    for rank in sorted(after):
-        elements = sum(shard.area for shard in after[rank])
-        if rank in before:
-            # Blocks of one plan are disjoint, so the sum of pairwise overlaps counts what stays.
-            elements -= sum(new.common(old) for new in after[rank] for old in before[rank])
-        if elements:
-            yield rank, elements
+    before, missing = by_holder(older), defaultdict[int, int](int)
+    for new in newer:
+        area, kept = new.area, dict[int, int]()  # each pair of blocks is compared once, also if both have replicas
+        for rank in new.devices:
+            missing[rank] += area
+            for old in before.get(rank, ()):
+                if id(old) not in kept:
+                    kept[id(old)] = new.common(old)
+                # Blocks of one plan are disjoint, so the sum of pairwise overlaps counts what stays.
+                missing[rank] -= kept[id(old)]
+    yield from sorted((rank, elements) for rank, elements in missing.items() if elements)
 
 
 def _held_bytes(plan: Plan, name: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.errors import InvalidPlan
 from shardwright.linear_programs import Program
-from shardwright.sharding.diff import Carried, by_holder, carry, element_bytes, moved_bytes
+from shardwright.sharding.diff import Carried, carry, element_bytes, moved_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
@@ -48,10 +48,12 @@ def _kept(plan: Plan, carried: Carried) -> Floats:
     task = plan.task
     kept = np.zeros((task.topology.devices, task.topology.devices))
     for name, before in carried.shards.items():
-        size, held = element_bytes(task, task.table_by_name[name]), by_holder(before)
-        for rank, blocks in by_holder(plan.by_table[name]).items():
-            for old, others in held.items():
-                kept[rank, old] += size * sum(block.common(other) for block in blocks for other in others)
+        size = element_bytes(task, task.table_by_name[name])
+        for block in plan.by_table[name]:
+            ranks = np.array(block.devices)[:, None]
+            for other in before:
+                if common := block.common(other):
+                    kept[ranks, other.devices] += size * common
     return kept
 
 

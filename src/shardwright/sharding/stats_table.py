@@ -114,9 +114,14 @@ class _Line:
         return _GAP.split(self.text.strip())
 
 
-def holds_stats(content: bytes) -> bool:
+def decoded(content: bytes) -> str:
+    """The text of a log; in UTF-16 if it begins with that mark, as PowerShell writes it."""
+    return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace")
+
+
+def holds_stats(text: str) -> bool:
     """Whether a file may be a log with a table of statistics: a line of many `#` is in it."""
-    return b"#" * 40 in content
+    return "#" * 40 in text
 
 
 def read_stats(text: str, where: str) -> list[StatsTable]:
@@ -157,20 +162,21 @@ def _between_frames(text: str) -> Iterator[list[_Line]]:
     for lines in by_rank.values():
         part: list[tuple[int, str]] = []
         for number, plain in lines:
-            if plain.endswith(("#", " ")) and _FRAME.search(plain):
-                yield _whole(part)
+            frame = _FRAME.search(plain) if plain.endswith(("#", " ")) else None
+            if frame:
+                yield _whole(part, len(frame[1]))
                 part = []
             else:
                 part.append((number, plain))
-        yield _whole(part)
+        yield _whole(part, 0)  # cut off
 
 
-def _whole(part: Sequence[tuple[int, str]]) -> list[_Line]:
-    """The lines of the table, joined if a terminal wrapped them."""
+def _whole(part: Sequence[tuple[int, str]], wide: int) -> list[_Line]:
+    """The lines of a table as wide as its frame, joined if a terminal wrapped them."""
     counts = [text.count("#") for _, text in part]
     if counts.count(1) <= sum(count > 1 for count in counts):
         return [
-            _Line(number, text[text.index("#") + 1 : text.rindex("#")])
+            _Line(number, _between(text, wide))
             for (number, text), count in zip(part, counts, strict=True)
             if count > 1 and _INSIDE.search(text)
         ]
@@ -185,6 +191,13 @@ def _whole(part: Sequence[tuple[int, str]]) -> list[_Line]:
                 lines.append(_Line(first, begun[1 : begun.rindex("#")]))
                 begun = ""
     return lines
+
+
+def _between(text: str, wide: int) -> str:
+    """The text between the two `#` of a line that is as wide as its frame, or else between its first and its last `#`."""
+    end = text.rindex("#")
+    begin = end + 1 - wide
+    return text[(begin if 0 <= begin < end and text[begin] == "#" else text.index("#")) + 1 : end]
 
 
 def _stats(lines: list[_Line], head: int, where: str) -> StatsTable:

@@ -1,7 +1,7 @@
 """The task and the plan of a table of statistics in a log of TorchRec: for a review of a plan that nobody saved.
 
-The log lacks links, hosts, access statistics, and which of a table's blocks lies on which of its ranks. `LoggedPlan.assumed` lists the
-assumptions made instead; a task file or a topology replaces them.
+The log lacks links, hosts, access statistics, the pipeline and the dense layers, and which of a table's blocks lies on which of its ranks.
+`LoggedPlan.assumed` lists the assumptions made instead; a task file, a topology or an exchange replaces them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardwright.sharding.torchrec_files import FORMAT, plan_from_sharding_plan
 from shardwright.task.quantities import format_bytes
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Task
-from shardwright.task.topology import PRESETS, Topology
+from shardwright.task.topology import PRESETS, Exchange, Topology
 
 _KINDS = {
     "TW": "table_wise",
@@ -54,7 +54,12 @@ class LoggedPlan:
 
 
 def plan_of_stats(
-    stats: StatsTable, where: str, *, task: Task | None = None, topology: str | None = None
+    stats: StatsTable,
+    where: str,
+    *,
+    task: Task | None = None,
+    topology: str | None = None,
+    exchange: Exchange | None = None,
 ) -> LoggedPlan:
     """Make the task and the plan of a table of statistics.
 
@@ -63,6 +68,7 @@ def plan_of_stats(
         where: the log's path, for messages.
         task: the tables and the cluster; by default they are made from the log.
         topology: preset whose devices and links the cluster has, if it is made from the log.
+        exchange: pipeline, dense layers and types on the wire, if the task is made from the log; by default nothing is hidden.
 
     Raises:
         InvalidInput: a row's ranks do not fit its sharding type, or the preset is unknown.
@@ -75,13 +81,15 @@ def plan_of_stats(
     cluster, assumed = _topology(stats, topology)
     dtype, names = _dtype(stats), _short(stats)
     tables = [_table(row, names[row.name], dtype) for row in stats.tables]
-    made = Task(tables, cluster, stats.batch_size * stats.ranks)
+    exchange = exchange or Exchange()
+    made = Task(tables, cluster, stats.batch_size * stats.ranks, exchange=exchange)
     plan = plan_from_sharding_plan(document, made, where)
     plan, more = _with_room(plan)
     moved = [row.name for row in stats.tables if "uvm" in row.kernel or "key_value" in row.kernel]
     off = (f"{len(moved)} tables whose kernels keep rows off the device count as if they lay on it",) if moved else ()
     weights = f"{dtype} weights and optimizer {made.optimizer}"
-    return LoggedPlan(plan, document, (*assumed, *more, weights, "accesses are uniform over the rows", _ORDER, *off))
+    accesses = "accesses are uniform over the rows"
+    return LoggedPlan(plan, document, (*assumed, *more, weights, accesses, *_overlap(exchange), _ORDER, *off))
 
 
 _ORDER = "the blocks of a table lie on its ranks in ascending order"
@@ -93,6 +101,21 @@ def _check_size(stats: StatsTable, task: Task, where: str) -> None:
             f"{where}: the logged plan has {stats.ranks} ranks, the task's cluster {task.topology.devices} devices; name the task that "
             "this plan was made for"
         )
+    names = _short(stats)
+    for row in stats.tables:
+        table = task.table_by_name.get(row.name) or task.table_by_name.get(names[row.name])
+        if table is not None and (table.rows, table.dim) != (row.rows, row.dim):
+            raise InvalidInput(
+                f"{where}: line {row.line}: table '{row.name}' has {row.rows} rows of {row.dim} columns, the task's table '{table.name}' "
+                f"{table.rows} of {table.dim}; name the task that this plan was made for"
+            )
+
+
+def _overlap(exchange: Exchange) -> tuple[str, ...]:
+    """The assumption about hidden traffic; none if a pipeline and dense layers are stated."""
+    if exchange.batches == 1:
+        return ("there is no pipeline, and no traffic is hidden",)
+    return () if exchange.hidden.total_ms else ("no dense layers hide traffic",)
 
 
 def _short(stats: StatsTable) -> dict[str, str]:

@@ -151,7 +151,8 @@ _PLACES = 8  # hosts, or sets of hosts, to choose from for a table's dealt rows:
 def some_hosts(hosts: Ints, wide: int, turn: int) -> list[Ints]:
     """Sets of `wide` hosts, enough that tables that take turns use all hosts together."""
     sets = min(_PLACES, -(-hosts.size // wide))
-    return [np.sort(np.roll(hosts, -wide * (turn * sets + place))[:wide]) for place in range(sets)]
+    first = wide * (turn * sets + np.arange(sets))
+    return list(np.sort(hosts[(first[:, None] + np.arange(wide)) % hosts.size], axis=1))
 
 
 def free_grid_counts(table: Table, limits: TableConstraint) -> list[int]:
@@ -178,9 +179,12 @@ def grids_of(table: Table, limits: TableConstraint, topology: Topology, turn: in
         topology: the cluster.
         turn: number of the table, for taking turns over the hosts.
     """
+    counts = grid_counts(table, limits, topology)
+    if not counts:
+        return
     by_host = allowed_devices(topology, limits).reshape(topology.hosts, -1)
     hosts, ranks = np.flatnonzero(by_host.all(axis=1)), np.arange(topology.devices).reshape(topology.hosts, -1)
-    counts = grid_counts(table, limits, topology) if hosts.size else []
+    counts = counts if hosts.size else []
     wide = {count: max(n for n in range(1, hosts.size + 1) if count % n == 0) for count in counts}
     apart = [count for count in counts if wide[count] == count]
     for count in apart or counts[:1]:

@@ -110,17 +110,55 @@ def test_a_log_of_torchrecs_planner_is_reviewed(cli, model_file, tmp_path):
     assert f"{outcome.document['step_ms']:.3f}" in again.out
 
 
+def test_the_pipeline_of_a_logs_job_can_be_stated(cli, model_file, tmp_path):
+    log, saved = tmp_path / "train.log", tmp_path / "task.yaml"
+    log.write_text(stats_log(table(ranks=4)))
+    stated = ("--pipeline", "sparse_dist", "--dense-ms", 4)
+    common = ("--model", model_file, "--topology", "h100-8", "--time-limit", 1, "--json")
+    bare, hidden = (cli("review", log, *common, *more).document for more in ((), (*stated, "--save-task", saved)))
+    assert hidden["step_ms"] < bare["step_ms"]
+    assert len(hidden["assumed"]) == len(bare["assumed"]) - 1
+    exchange = sw.Task.load(saved).exchange
+    assert (exchange.pipeline, exchange.hidden.ids) == ("sparse_dist", 4)
+
+
+def test_a_log_in_utf_16_is_read(cli, model_file, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(stats_log(table(ranks=4)), encoding="utf-16")
+    assert cli("review", log, "--model", model_file, "--time-limit", 1).code == 0
+
+
+def test_few_bytes_move(cli, model_file, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(stats_log(table(ranks=4)))
+    any_, few = (
+        cli("review", log, "--model", model_file, *more, "--json").document for more in ((), ("--most-moved", "50 KB"))
+    )
+    assert few["moved_bytes"] <= 50_000 < any_["moved_bytes"]
+    assert any_["better_ms"] <= few["better_ms"] <= few["step_ms"]
+    assert few["elsewhere"] is None
+
+
 def test_bad_logs_are_one_line(cli, plan_file, task_file, tmp_path):
-    two, none = tmp_path / "two.log", tmp_path / "none.log"
+    two, none, neither = (tmp_path / name for name in ("two.log", "none.log", "neither.yaml"))
+    neither.write_text("hello\n")
     two.write_text(stats_log(table()) + "\n" + stats_log(table(rows=ROWS[:2])))
     none.write_bytes(b"\xff epoch 1\n" * 100)
     for arguments, says in (
         ([two], "holds 2 plans, which begin in lines"),
         ([two, "--which", 3], "choose one of them with --which, from 1 to 2"),
         ([none], "holds no planner statistics"),
+        ([neither], "neither a plan nor a log"),
         ([two, "--which", 1, "--task", task_file], "the task has no table 'bags.user'"),
         ([two, "--task", task_file, "--topology", "h100-8"], "leave --topology out"),
+        ([two, "--which", 1, "--pipeline", "sparse_disk"], "sparse_dist"),
+        ([two, "--which", 1, "--pipeline", "sparse_dist", "--dense-ms", -1], "dense_ms"),
+        ([two, "--which", 1, "--dense-ms", 4], "add --pipeline sparse_dist"),
+        ([two, "--task", task_file, "--dense-ms", 4], "leave --dense-ms out"),
         ([plan_file, "--which", 1], "is no log"),
+        ([plan_file, "--pipeline", "sparse_dist"], "leave --pipeline out"),
+        ([plan_file, "--most-moved", "much"], "most_moved: "),
+        ([plan_file, "--most-moved", "1 GB", "--move-cost", 1], "leave --move-cost out"),
     ):
         outcome = cli("review", *arguments)
         assert outcome.code == 2

@@ -1,7 +1,7 @@
 import pytest
 
 import shardwright as sw
-from shardwright.errors import InvalidInput
+from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.balance import fullest, tolerance_of
 from shardwright.search.solve import plan_balanced
 from shardwright.sharding import memory_account
@@ -79,6 +79,31 @@ def test_a_plan_that_is_fast_enough_stays():
     task = lopsided()
     start = sw.plan(task, cost_model=MODEL)
     assert start.diff(sw.plan(task, start=start, least_moves=0.01, cost_model=MODEL)).moved_bytes == 0
+
+
+def test_the_best_step_within_the_bytes_that_may_move():
+    task = task_of(12, 4)
+    start = sw.plan(task, strategy="random", cost_model=MODEL)
+    best = sw.plan(task, start=start, cost_model=MODEL)
+    most = start.diff(best).moved_bytes
+    steps = []
+    for share in (0.0, 0.3, 1.0):
+        found = sw.plan(task, start=start, most_moved=int(share * most), cost_model=MODEL)
+        assert start.diff(found).moved_bytes <= share * most
+        steps.append(found.cost.step_ms)
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] < steps[1] < steps[0]
+    with pytest.raises(InvalidInput, match="most_moved needs a plan to start from"):
+        sw.plan(task, most_moved=1, cost_model=MODEL)
+    with pytest.raises(InvalidInput, match="goes with no"):
+        sw.plan(task, start=start, most_moved=1, least_moves=0.1, cost_model=MODEL)
+
+
+def test_what_must_move_may_be_too_much():
+    task = lopsided(devices=2)
+    start = sw.plan(task, cost_model=MODEL)
+    with pytest.raises(InfeasibleTask, match="must move"):
+        sw.plan(lopsided(devices=1), start=start, most_moved=1, cost_model=MODEL)
 
 
 @pytest.mark.parametrize("options", [{}, {"start": True, "move_cost": 1.0}, {"start": True, "balance_memory": 0.1}])

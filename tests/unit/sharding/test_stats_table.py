@@ -94,6 +94,7 @@ def test_the_table_is_read():
     [
         lambda text: text.replace("INFO:torchrec.distributed.planner.stats:", "2026-01-02 03:04:05,678 [stats.py:9] INFO - "),
         lambda text: text.replace("INFO:torchrec.distributed.planner.stats:", "[rank0]:"),
+        lambda text: text.replace("INFO:torchrec.distributed.planner.stats:", "#12 0.345 "),
         lambda text: text.replace("\n", "\r\n"),
         lambda text: "\n".join(f"\x1b[32m{line}\x1b[0m" for line in text.split("\n")),
         lambda text: text.replace("\nINFO", "\n 40%|####      |\r 50%|#####     |\rINFO"),
@@ -104,7 +105,7 @@ def test_the_table_is_read():
         lambda text: "\n".join(f"[default{rank}]:{line}" for line in text.split("\n") for rank in (0, 1)),
         lambda text: text + "\n" + "x" * 1000,
     ],
-    ids=["stamps", "rank", "crlf", "colours", "bars", "between", "80", "101", "twice", "mixed", "long"],
+    ids=["stamps", "rank", "docker", "crlf", "colours", "bars", "between", "80", "101", "twice", "mixed", "long"],
 )  # fmt: skip
 def test_whatever_a_log_does_to_lines(change):
     assert only(change(log(table()))).tables == only(log(table())).tables

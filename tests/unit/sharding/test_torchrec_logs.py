@@ -93,6 +93,7 @@ def test_a_plan_that_needs_more_memory_than_the_log_says_gets_it():
         ([row(kind="CW", ranks=(0, 1, 2), block_dim=32)], None, InvalidInput, "lies on 3 ranks"),
         ([row(kind="GS", ranks=(0, 1, 2), block_dim=32)], None, InvalidInput, "lies on 3 ranks"),
         ([row()], Task([Table("a", 1000, 64)], Topology(1, 4, "h100"), 64), InvalidInput, "the logged plan has 8 ranks"),
+        ([row()], Task([Table("a", 1001, 64)], Topology(1, 8, "h100"), 64), InvalidInput, "line 7: table 'm.a' has 1000 rows"),
         ([row(), row("m.b")], Task([Table("a", 1000, 64)], Topology(1, 8, "h100"), 64), InvalidPlan, "has no table 'm.b'"),
     ],
 )  # fmt: skip
