@@ -35,9 +35,9 @@ class HeldBags:
 
     def gradients(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`(m,)` distinct slots, ascending, and their `(m, dim)` sums of the `(answers, dim)` gradients."""
-        found = Distinct.of(self.slots)
-        answer = torch.bucketize(found.order, self.starts, right=True) - 1
-        return found.numbers, weighted_sums(gradient, answer, found.starts, self.weights, found.order)
+        distinct = Distinct.of(self.slots)
+        answer = torch.bucketize(distinct.order, self.starts, right=True) - 1
+        return distinct.numbers, weighted_sums(gradient, answer, distinct.starts, self.weights, distinct.order)
 
 
 def weighted_sums(

@@ -177,8 +177,8 @@ class Storage(torch.nn.Module):
         if self.fused:
             update(self.optimizer, self.options, int(self.step), weights.data, self.states(group), slots, gradient)
             return
-        found = torch.sparse_coo_tensor(slots[None], gradient.to(weights.dtype), weights.shape, is_coalesced=False)
-        weights.grad = found if weights.grad is None else weights.grad + found
+        sparse = torch.sparse_coo_tensor(slots[None], gradient.to(weights.dtype), weights.shape, is_coalesced=False)
+        weights.grad = sparse if weights.grad is None else weights.grad + sparse
 
 
 @dataclass(frozen=True)
