@@ -163,11 +163,8 @@ class Lookup:
         slots, sums = sum_equal(journey.routes[-1].asked[:rows], gradients[:rows])
         if journey.direct is not None and journey.direct is not journey.routes[-1]:
             gradients = self._direct.give_back(journey.direct, of_bags, _GRADIENTS)
-        for held, matrix in zip(journey.held, gradients[len(gradients) - len(journey.held) :], strict=True):
-            its_slots, its_sums = self._storage.gradients(held, matrix)
-            slots.append(its_slots)
-            sums.append(its_sums)
-        return slots, sums
+        more_slots, more_sums = self._storage.gradients(journey.held, gradients[len(gradients) - len(journey.held) :])
+        return slots + more_slots, sums + more_sums
 
     def _stored(self, hop: Hop, route: Route, held: Sequence[HeldBags]) -> Find:
         def find(group: int) -> torch.Tensor:
