@@ -34,10 +34,13 @@ class HeldBags:
         return cls(group, questions >> 1, starts, weights)
 
     def gradients(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`(m,)` distinct slots, ascending, and their `(m, dim)` sums of the `(answers, dim)` gradients."""
-        found = Distinct.of(self.slots)
-        answer = torch.bucketize(found.order, self.starts, right=True) - 1
-        return found.numbers, weighted_sums(gradient, answer, found.starts, self.weights, found.order)
+        """`(m,)` distinct slots, ascending, and their `(m, dim)` sums of the `(answers, dim)` gradients; none if a kernel has learned."""
+        if self.output is not None or self.starts.numel() == 0:
+            self.output = None
+            return self.slots[:0], gradient[:0]
+        distinct = Distinct.of(self.slots)
+        answer = torch.bucketize(distinct.order, self.starts, right=True) - 1
+        return distinct.numbers, weighted_sums(gradient, answer, distinct.starts, self.weights, distinct.order)
 
 
 def weighted_sums(

@@ -256,9 +256,9 @@ def _check_fits(manifest: Manifest, tables: list[SavedTable], optimizer: str, fo
         )
     saved = {table.name: table for table in manifest.tables}
     for table in tables:
-        found = saved.get(table.name)
-        if found != table:
-            has = "has no such table" if found is None else f"has {found.rows} rows × {found.dim} {found.dtype}"
+        held = saved.get(table.name)
+        if held != table:
+            has = "has no such table" if held is None else f"has {held.rows} rows × {held.dim} {held.dtype}"
             raise InvalidInput(
                 f"table '{table.name}' has {table.rows} rows × {table.dim} {table.dtype}, the checkpoint {folder} {has}; "
                 "load a checkpoint of the same tables"
@@ -315,9 +315,9 @@ def _span(module: ShardedEmbeddings, held: Ints, index: int) -> tuple[int, int]:
     if module.ranking.maps[placement.parts[index].name].hottest.size:
         return 0, placement.parts[index].rows - 1
     ends = [
-        int(placement.keys(one, place, place + 1)[0] - placement.base[index])
-        for one in held.tolist()
-        for place in (0, placement.ranges[1, one] - 1)
+        int(placement.keys(number, place, place + 1)[0] - placement.base[index])
+        for number in held.tolist()
+        for place in (0, placement.ranges[1, number] - 1)
     ]
     return min(ends), max(ends)
 
@@ -376,9 +376,9 @@ def _take(
     into = torch.from_numpy(slots[ranges[mine]] + places[mine])
     theirs, ours = (slice(columns[0] - first, columns[1] - first) for first in (start, part.columns[0]))
     for kind, matrix in matrices.items():
-        found = tensors[f"{place}.{kind}"][torch.from_numpy(mine)].to(matrix)
+        loaded = tensors[f"{place}.{kind}"][torch.from_numpy(mine)].to(matrix)
         if kind in by_row:
-            matrix.index_add_(0, into.to(matrix.device), found * ((columns[1] - columns[0]) / part.dim))
+            matrix.index_add_(0, into.to(matrix.device), loaded * ((columns[1] - columns[0]) / part.dim))
         else:
-            matrix[:, ours].index_copy_(0, into.to(matrix.device), found[:, theirs])
+            matrix[:, ours].index_copy_(0, into.to(matrix.device), loaded[:, theirs])
     return mine.size

@@ -79,10 +79,10 @@ def check_replicas(ranks: Ranks, placement: Placement, storage: Storage) -> None
     for place, index in enumerate(replicated):
         if ranks.rank in placement.shards[index].devices:
             mine[place] = _checksum(placement, storage, ranks.rank, index)
-    found = ranks.gathered(mine)
+    checksums = ranks.gathered(mine)
     for place, index in enumerate(replicated):
         shard = placement.shards[index]
-        sums = found[list(shard.devices), place]
+        sums = checksums[list(shard.devices), place]
         other = (sums != sums[0]).nonzero().flatten().tolist()
         if other:
             raise ShardwrightError(

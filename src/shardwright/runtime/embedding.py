@@ -210,9 +210,9 @@ class ShardedEmbeddings(torch.nn.Module):
         with torch.no_grad():
             for name, kinds in optimizer_state_of(self).items():
                 for kind, blocks in kinds.items():
-                    found = state.get("state", {}).get(prefix + name, {}).get(kind)
+                    value = state.get("state", {}).get(prefix + name, {}).get(kind)
                     missing = f"no state '{kind}' of '{prefix + name}'; save it with the weights"
-                    problems.append(missing if found is None else blocks.copy_from(found))
+                    problems.append(missing if value is None else blocks.copy_from(value))
             if any(problems):
                 raise InvalidInput("; ".join(problem for problem in problems if problem is not None))
             self.storage.step.copy_(state.get("step", self.storage.step))
@@ -231,7 +231,7 @@ class ShardedEmbeddings(torch.nn.Module):
                 self.storage.learn(group, index, rows)
             return
         ends = torch.stack([torch.searchsorted(*pair) for pair in zip(slots, self._cuts, strict=True)]).tolist()
-        bounds = [[0, *own, one.numel()] for own, one in zip(ends, slots, strict=True)]
+        bounds = [[0, *own, its.numel()] for own, its in zip(ends, slots, strict=True)]
         for part, replicas in enumerate((None, self._touched, self._whole)):
             if part > 0 and replicas is None:
                 continue

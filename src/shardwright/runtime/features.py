@@ -146,7 +146,7 @@ class RankBatch:
             bags = torch.repeat_interleave(lengths, output_size=number)
             if any(group.sums and group.weighted for group in placement.groups):
                 ones = [read[n][2] if len(read[n]) > 2 else torch.ones(read[n][0].numel()) for n in summed]
-                weights = torch.cat([one.to(device, torch.float32) for one in ones])
+                weights = torch.cat([some.to(device, torch.float32) for some in ones])
         counts = [sum(read[name][0].numel() for name in some) for some in names]
         return cls(ids, counts, pieces, bags, weights, read, error)
 
@@ -173,17 +173,17 @@ class RankBatch:
         pieces = iter(rows)
         by_table: dict[str, list[tuple[int, bool, list[torch.Tensor]]]] = {}
         for part, group, sizes in zip(placement.parts, placement.group_of.tolist(), self.pieces, strict=True):
-            found = (part.columns[0], placement.groups[group].sums, [next(pieces) for _ in sizes])
-            by_table.setdefault(part.name, []).append(found)
+            block = (part.columns[0], placement.groups[group].sums, [next(pieces) for _ in sizes])
+            by_table.setdefault(part.name, []).append(block)
         seen: Counter[str] = Counter()
         result: dict[str, Any] = {}
         for feature in wanted:
             name = feature.table.name
             blocks = []
             for _, sums, outputs in sorted(by_table[name], key=lambda block: block[0]):
-                one = outputs[seen[name]]
+                output = outputs[seen[name]]
                 blocks.append(
-                    one if sums or not feature.table.pooled else _pooled(one, feature, self.read[feature.name])
+                    output if sums or not feature.table.pooled else _pooled(output, feature, self.read[feature.name])
                 )
             seen[name] += 1
             joined = torch.cat(blocks, 1) if len(blocks) > 1 else blocks[0]
@@ -229,7 +229,7 @@ def _jagged_parts(features: Any, wanted: Sequence[Feature]) -> Features:
     if features.weights_or_none() is not None:
         parts.append(features.weights().split(sizes))
     names = {feature.name for feature in wanted}
-    return {key: tuple(found) for key, *found in zip(keys, *parts, strict=True) if key in names}
+    return {key: tuple(tensors) for key, *tensors in zip(keys, *parts, strict=True) if key in names}
 
 
 def _check_part(features: Features, feature: Feature, device: torch.device) -> None:
@@ -243,23 +243,23 @@ def _check_part(features: Features, feature: Feature, device: torch.device) -> N
     if (
         not isinstance(part, tuple | list)
         or not tensors <= len(part) <= 3
-        or not all(isinstance(one, torch.Tensor) for one in part)
+        or not all(isinstance(tensor, torch.Tensor) for tensor in part)
     ):
         what = "(ids, lengths, weights)" if feature.weighted else "(ids, lengths)"
         raise InvalidInput(f"feature '{name}': features must be a tuple of tensors {what}")
     allowed = dict.fromkeys(("cpu", device.type))
-    for one, what in zip(part[:tensors], ("ids", "lengths", "weights"), strict=False):
+    for tensor, what in zip(part[:tensors], ("ids", "lengths", "weights"), strict=False):
         types = (torch.float32,) if what == "weights" else (torch.int64, torch.int32)
-        if one.ndim != 1 or one.dtype not in types:
+        if tensor.ndim != 1 or tensor.dtype not in types:
             raise InvalidInput(
-                f"feature '{name}': {what} are {one.dtype} of shape {tuple(one.shape)}, must be "
+                f"feature '{name}': {what} are {tensor.dtype} of shape {tuple(tensor.shape)}, must be "
                 f"{str(types[0]).removeprefix('torch.')} of shape (n,)"
             )
-        if one.layout != torch.strided:
-            raise InvalidInput(f"feature '{name}': {what} are {one.layout}, must be torch.strided; call to_dense()")
-        if one.device.type not in allowed:
+        if tensor.layout != torch.strided:
+            raise InvalidInput(f"feature '{name}': {what} are {tensor.layout}, must be torch.strided; call to_dense()")
+        if tensor.device.type not in allowed:
             raise InvalidInput(
-                f"feature '{name}': {what} are on {one.device}, must be on {' or '.join(allowed)}; move them there"
+                f"feature '{name}': {what} are on {tensor.device}, must be on {' or '.join(allowed)}; move them there"
             )
     if feature.weighted and part[2].numel() != part[0].numel():
         raise InvalidInput(
@@ -269,12 +269,12 @@ def _check_part(features: Features, feature: Feature, device: torch.device) -> N
 
 def _check_lengths(names: Sequence[str], counts: Sequence[int], lengths: Sequence[torch.Tensor]) -> None:
     """Check that no length is negative and that lengths add up, with one copy to main memory for all features."""
-    if len({one.numel() for one in lengths}) == 1:
+    if len({its.numel() for its in lengths}) == 1:
         by_feature = torch.stack(list(lengths))
-        found = torch.stack([by_feature.sum(1), (by_feature < 0).sum(1)]).tolist()
+        sums = torch.stack([by_feature.sum(1), (by_feature < 0).sum(1)]).tolist()
     else:
-        found = torch.stack([torch.stack([one.sum(), (one < 0).sum()]) for one in lengths]).T.tolist()
-    for name, count, total, negative in zip(names, counts, *found, strict=True):
+        sums = torch.stack([torch.stack([its.sum(), (its < 0).sum()]) for its in lengths]).T.tolist()
+    for name, count, total, negative in zip(names, counts, *sums, strict=True):
         if negative:
             raise InvalidInput(f"feature '{name}': {negative} of its lengths are negative; a sample has at least 0 ids")
         if total != count:

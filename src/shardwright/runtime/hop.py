@@ -152,10 +152,10 @@ class Hop:
         rows, cut = self.row_groups, lookups[self.row_groups]
         starts: torch.Tensor | None = None
         if self._dedupe and rows:
-            found = Distinct.of(codes[:cut])
-            counts = torch.bincount(found.numbers >> bits, minlength=groups * members)
-            questions, order, starts = found.numbers & ((1 << bits) - 1), found.order, found.starts
-            inverse = found.inverse()
+            distinct = Distinct.of(codes[:cut])
+            counts = torch.bincount(distinct.numbers >> bits, minlength=groups * members)
+            questions, order, starts = distinct.numbers & ((1 << bits) - 1), distinct.order, distinct.starts
+            inverse = distinct.inverse()
         else:
             counts, order, inverse, questions = self._sorted(codes[:cut])
         counts = counts.view(groups, members)
@@ -175,8 +175,8 @@ class Hop:
             return its[start : start + first[group + 1] - first[group]].to(self._id_type)
 
         arrived = self._wire.exchange(of_group, sizes, self._columns, label, self._id_type)
-        asked = [one.to(torch.int64) for one in arrived]
-        asked = [one.flatten() if columns == 1 else one for one, columns in zip(asked, self._columns, strict=True)]
+        asked = [matrix.to(torch.int64) for matrix in arrived]
+        asked = [its.flatten() if columns == 1 else its for its, columns in zip(asked, self._columns, strict=True)]
         its_bags = [] if rows == groups else list(sums.bags.split(answers.sent.sum(1)[rows:].tolist()))
         return Route(sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
 
@@ -200,7 +200,7 @@ class Hop:
             counts, answers = torch.zeros((2, places), dtype=torch.int64)
             questions, heads = torch.empty_like(codes), torch.empty_like(codes)
             order = torch.empty_like(codes) if bags.weights is not None else codes[:0]
-            written = (one.numpy() for one in (counts, answers, questions, heads, order))
+            written = (tensor.numpy() for tensor in (counts, answers, questions, heads, order))
             runs_by_place(codes.numpy(), bags.of.numpy(), self.codes.bits, *written)
             return counts, answers, questions, heads[: int(answers.sum())], order
         counts, order, _, questions = self._sorted(codes)
@@ -216,7 +216,7 @@ class Hop:
         if codes.device.type == "cpu":
             counts = torch.zeros(places, dtype=torch.int64)
             order, inverse, questions = (torch.empty_like(codes) for _ in range(3))
-            written = (one.numpy() for one in (counts, order, inverse, questions))
+            written = (tensor.numpy() for tensor in (counts, order, inverse, questions))
             sort_by_place(codes.numpy(), bits, *written)
             return counts, order, inverse, questions
         place = codes >> bits
@@ -306,6 +306,6 @@ def sum_equal(numbers: Rows, rows: Rows) -> tuple[Rows, Rows]:
         numbers: `(n,)` of each group.
         rows: `(n, c)` of each group; those of one number are added in the order of their places.
     """
-    found = [Distinct.of(one) for one in numbers]
-    sums = [summed(matrix, one.order, one.starts) for matrix, one in zip(rows, found, strict=True)]
-    return [one.numbers for one in found], sums
+    distinct = [Distinct.of(its) for its in numbers]
+    sums = [summed(matrix, its.order, its.starts) for matrix, its in zip(rows, distinct, strict=True)]
+    return [its.numbers for its in distinct], sums

@@ -65,18 +65,11 @@ class FusedKernel:
             matrix.zero_()
 
     def sums(self, held: HeldBags) -> torch.Tensor:
-        """`(answers, dim)` sums of bags."""
+        """`(answers, dim)` sums of bags; a backward pass of `held.output` updates the rows."""
         offsets = torch.cat([held.starts, held.starts.new_tensor([held.slots.numel()])])
         with torch.enable_grad():
             held.output = self._kernel(held.slots, offsets, per_sample_weights=held.weights)
         return held.output.detach()
-
-    def learn(self, held: HeldBags, gradient: torch.Tensor) -> None:
-        """Update the rows of bags by the `(answers, dim)` gradient of their sums."""
-        assert held.output is not None
-        with torch.enable_grad():
-            torch.autograd.backward(held.output, gradient)
-        held.output = None
 
 
 def fuses(optimizer: str, rows: int, dim: int) -> bool:

@@ -134,17 +134,17 @@ class Lookup:
         """
         find = self._stored(self._hops[-1], journey.routes[-1], journey.held)
         for hop, route in zip(reversed(self._hops), reversed(journey.routes), strict=True):
-            found = hop.answer(route, find, _VALUES)
-            find = _chosen(route, found)
+            answered = hop.answer(route, find, _VALUES)
+            find = _chosen(route, answered)
         first, rows = journey.routes[0], self._placement.row_groups
         outputs = [find(group) for group in range(rows)]
         if journey.direct is None:
             return outputs
         if journey.direct is not first:
-            found = self._direct.answer(
+            answered = self._direct.answer(
                 journey.direct, self._stored(self._direct, journey.direct, journey.held), _VALUES
             )
-        answers = zip(found[len(found) - len(bags) :], journey.direct.bags, bags, self._cut[rows:], strict=True)
+        answers = zip(answered[len(answered) - len(bags) :], journey.direct.bags, bags, self._cut[rows:], strict=True)
         return [*outputs, *(in_bags(*its) for its in answers)]
 
     def gradients(self, journey: Journey, gradients: Rows) -> tuple[Rows, Rows]:
@@ -163,11 +163,8 @@ class Lookup:
         slots, sums = sum_equal(journey.routes[-1].asked[:rows], gradients[:rows])
         if journey.direct is not None and journey.direct is not journey.routes[-1]:
             gradients = self._direct.give_back(journey.direct, of_bags, _GRADIENTS)
-        for held, matrix in zip(journey.held, gradients[len(gradients) - len(journey.held) :], strict=True):
-            its_slots, its_sums = self._storage.gradients(held, matrix)
-            slots.append(its_slots)
-            sums.append(its_sums)
-        return slots, sums
+        more_slots, more_sums = self._storage.gradients(journey.held, gradients[len(gradients) - len(journey.held) :])
+        return slots + more_slots, sums + more_sums
 
     def _stored(self, hop: Hop, route: Route, held: Sequence[HeldBags]) -> Find:
         def find(group: int) -> torch.Tensor:
@@ -201,7 +198,7 @@ class Router:
         parts_at = np.searchsorted(starts, placement.base[:-1])
         self._arrays = (np.append(parts_at, starts.size), starts, parts, first, codes)  # in the engine's order
         self._starts, self._parts, self._first, self._codes = (
-            torch.from_numpy(one).to(device) for one in self._arrays[1:]
+            torch.from_numpy(array).to(device) for array in self._arrays[1:]
         )
         self._dealt = bool((parts > 1).any())
         self._base = self._codes[self._first] - self._starts

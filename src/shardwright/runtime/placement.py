@@ -137,12 +137,12 @@ class Part:
 def parts_of(table: Table, shards: Sequence[Shard]) -> list[tuple[Part, list[Shard]]]:
     """Cut a table at every column where some shard ends; returns each part with its row blocks, by rows."""
     cuts = sorted({column for shard in shards for column in shard.columns})
-    found = []
+    parts = []
     for start, stop in pairwise(cuts):
         covering = [shard for shard in shards if shard.columns[0] <= start and stop <= shard.columns[1]]
         own = [replace(shard, columns=(start, stop)) for shard in sorted(covering, key=lambda shard: shard.rows)]
-        found.append((Part(table, (start, stop)), own))
-    return found
+        parts.append((Part(table, (start, stop)), own))
+    return parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +197,7 @@ class Placement:
             (*part, _group_of(*part, exact)) for table in tables for part in parts_of(table, plan.by_table[table.name])
         ]
         groups = sorted({group for *_, group in cut})
-        cut.sort(key=lambda one: one[2])
+        cut.sort(key=lambda piece: piece[2])
         base = np.concatenate([[0], np.cumsum([part.rows for part, *_ in cut])]).astype(np.int64)
         shards: list[Shard] = []
         sets: list[ReplicaSet] = []

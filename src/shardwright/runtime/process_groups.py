@@ -57,9 +57,9 @@ class Members:
 
     def connection(self, source: int, target: int) -> dist.ProcessGroup:
         """The group that carries messages from one member to another."""
-        found = self.group if source < target else self.back
-        assert found is not None
-        return found
+        group = self.group if source < target else self.back
+        assert group is not None
+        return group
 
     def others(self, step: int) -> list[int]:
         """The other members, from the next one on (step 1) or from the one before (step -1), so that no two ranks send to one first."""
@@ -115,8 +115,8 @@ class Ranks:
         """Exchange a text; returns every rank's text, by rank. All ranks must call this."""
         content = text.encode("utf-8")[:_LONGEST_TEXT]
         padded = len(content).to_bytes(8, "little") + content.ljust(_LONGEST_TEXT, b"\0")
-        found = [row.numpy().tobytes() for row in self.gathered(torch.frombuffer(bytearray(padded), dtype=torch.uint8))]
-        return [row[8 : 8 + int.from_bytes(row[:8], "little")].decode("utf-8", "replace") for row in found]
+        rows = [row.numpy().tobytes() for row in self.gathered(torch.frombuffer(bytearray(padded), dtype=torch.uint8))]
+        return [row[8 : 8 + int.from_bytes(row[:8], "little")].decode("utf-8", "replace") for row in rows]
 
     def gathered(self, values: torch.Tensor) -> torch.Tensor:
         """Return the `(n,)` values of all ranks as `(ranks, n)`, in main memory."""
@@ -185,16 +185,16 @@ def _gathered(values: torch.Tensor, group: dist.ProcessGroup | None, size: int, 
     """Return the `(n,)` values of a group's members as `(size, n)`, in main memory; a group of None has one member."""
     if group is None:
         return values[None].cpu()
-    found = [torch.empty_like(values, device=device) for _ in range(size)]
+    gathered = [torch.empty_like(values, device=device) for _ in range(size)]
     with explained("what the ranks tell each other"):
-        dist.all_gather(found, values.to(device), group=group)
-    return torch.stack(found).cpu()
+        dist.all_gather(gathered, values.to(device), group=group)
+    return torch.stack(gathered).cpu()
 
 
 def _other_than_first(rows: torch.Tensor) -> list[int]:
     """Return the rows of a matrix that differ from its first row."""
-    found: list[int] = (rows != rows[0]).any(1).nonzero().flatten().tolist()
-    return found
+    different: list[int] = (rows != rows[0]).any(1).nonzero().flatten().tolist()
+    return different
 
 
 def _partitions(size: int, per_host: int) -> list[list[tuple[int, ...]]]:
@@ -214,7 +214,7 @@ def _part_of(partition: Sequence[tuple[int, ...]], rank: int) -> tuple[int, ...]
 def _members(
     rank: int, per_host: int, ranks: tuple[int, ...], group: dist.ProcessGroup | None, back: dist.ProcessGroup | None
 ) -> Members:
-    links = tuple(0 if one == rank else 1 if one // per_host == rank // per_host else 2 for one in ranks)
+    links = tuple(0 if other == rank else 1 if other // per_host == rank // per_host else 2 for other in ranks)
     return Members(group, ranks, ranks.index(rank), links, back)
 
 
@@ -227,14 +227,14 @@ def _common_groups(topology: Topology, parent: dist.ProcessGroup, device: torch.
     key = tuple(dist.get_process_group_ranks(parent)), dist.get_backend(parent), per_host, timeout
     known = _alive(_made.get(key))
     mine = [topology.hosts, per_host, timeout // timedelta(microseconds=1), int(known is not None)]
-    found = _gathered(torch.tensor(mine), parent if size > 1 else None, size, device)
-    other = _other_than_first(found[:, :3])
+    told = _gathered(torch.tensor(mine), parent if size > 1 else None, size, device)
+    other = _other_than_first(told[:, :3])
     if other:
         raise InvalidInput(
-            f"ranks {other[:8]} have other hosts or another timeout than rank 0: {_told(found[other[0]])}, rank 0 {_told(found[0])}; "
+            f"ranks {other[:8]} have other hosts or another timeout than rank 0: {_told(told[other[0]])}, rank 0 {_told(told[0])}; "
             "give all ranks the same plan and timeout"
         )
-    if known is not None and bool(found[:, 3].all()):
+    if known is not None and bool(told[:, 3].all()):
         return known
     if size != topology.devices:
         return [None] * 6
@@ -252,9 +252,9 @@ def _alive(made: list[ref[dist.ProcessGroup] | None] | None) -> _Groups | None:
     """Return the groups created before; None if there are none, or one was destroyed."""
     if made is None:
         return None
-    groups = [None if one is None else one() for one in made]
-    for one, group in zip(made, groups, strict=True):
-        if one is None:
+    groups = [None if reference is None else reference() for reference in made]
+    for reference, group in zip(made, groups, strict=True):
+        if reference is None:
             continue
         try:
             if group is None or not dist.get_process_group_ranks(group):

@@ -30,8 +30,8 @@ def chosen_maps(placement: Placement, given: Mapping[str, RankMap] | None) -> di
     ordered = {shard.table for shard in placement.shards if shard.row_order == "hotness"}
     maps: dict[str, RankMap] = {}
     for table in placement.parts:
-        found = known.get(table.name) if table.name in ordered else None
-        maps[table.name] = RankMap.identity(table.rows) if found is None else found
+        chosen = known.get(table.name) if table.name in ordered else None
+        maps[table.name] = RankMap.identity(table.rows) if chosen is None else chosen
         if maps[table.name].rows != table.rows:
             raise InvalidInput(
                 f"table '{table.name}' has {table.rows} rows, but its rank map is of {maps[table.name].rows}; make the map for this table"
@@ -53,9 +53,9 @@ class Ranking:
         self._rows = self._base.diff()
         own = [maps[part.name] for part in placement.parts]
         bases = placement.base[:-1]
-        hottest = [one.ascending + start for one, start in zip(own, bases, strict=True)]
-        ranks = [one.order + start for one, start in zip(own, bases, strict=True)]
-        stops = np.cumsum([one.hottest.size for one in own])
+        hottest = [ranked.ascending + start for ranked, start in zip(own, bases, strict=True)]
+        ranks = [ranked.order + start for ranked, start in zip(own, bases, strict=True)]
+        stops = np.cumsum([ranked.hottest.size for ranked in own])
         bits, before = _directory(np.concatenate(hottest), int(placement.base[-1]))
         self._bits, self._before = torch.from_numpy(bits).to(device), torch.from_numpy(before).to(device)
         self._keys = torch.from_numpy(np.concatenate(ranks)).to(device)

@@ -76,15 +76,15 @@ class TouchedReplicas:
 
     def _locate(self, slots: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Find the slots of all groups: `(n,)` indices of this rank's ranges, and `(n,)` rows within them."""
-        places = torch.cat([one + (group << self._bits) for group, one in enumerate(slots)])
+        places = torch.cat([its + (group << self._bits) for group, its in enumerate(slots)])
         ranges = torch.searchsorted(self._starts, places, right=True) - 1
         return ranges, places - self._starts[ranges]
 
     def _relay(self, hop: Hop, codes: torch.Tensor, items: Rows, rows: Rows) -> tuple[Rows, Rows]:
         """Send each row to the member and slot in its code; returns the slots and rows that arrive."""
         route = hop.ask(codes, _bounds(items), _REPLICAS)
-        found = hop.give_back(route, rows, _REPLICAS)
-        return route.asked, [matrix.clone() for matrix in found]
+        arrived = hop.give_back(route, rows, _REPLICAS)
+        return route.asked, [matrix.clone() for matrix in arrived]
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,15 +148,15 @@ class WholeReplicas:
             if self._flags:
                 dense[len(self._groups) + place].index_fill_(0, index, 1.0)
         for level in self._levels:
-            found = self._send(level.wire, dense, level.theirs, level.sizes)
+            arrived = self._send(level.wire, dense, level.theirs, level.sizes)
             for matrix in dense if self._at_once else ():
                 matrix.zero_()  # what arrives has this rank's own, in the order of ranks
-            _add_by_member(dense, level.ours, found, level.sizes.received)
+            _add_by_member(dense, level.ours, arrived, level.sizes.received)
         for level in () if self._at_once else reversed(self._levels):
-            found = self._send(level.wire, dense, level.ours, level.sizes.back())
-            for matrix, index, rows in zip(dense, level.theirs, found, strict=True):
+            arrived = self._send(level.wire, dense, level.ours, level.sizes.back())
+            for matrix, index, rows in zip(dense, level.theirs, arrived, strict=True):
                 matrix.index_copy_(0, index, rows)
-        all_slots, all_sums = [one[:0] for one in slots], [one[:0] for one in gradients]
+        all_slots, all_sums = [matrix[:0] for matrix in slots], [matrix[:0] for matrix in gradients]
         for group, matrix, mark in zip(self._groups, dense, dense[-len(self._groups) :], strict=False):
             changed = mark.ne(0).any(1).nonzero().flatten()
             all_slots[group], all_sums[group] = changed + self._first[group], matrix[changed]
@@ -228,8 +228,8 @@ def _codes(placement: Placement, hop: Hop, ranges: Ints, members: Ints, ranks: I
     return hop.codes.of(placement.group_of_range[ranges], members, placement.slots(ranges, ranks))
 
 
-def _add_by_member(dense: Rows, index: Rows, found: Rows, counts: Ints) -> None:
+def _add_by_member(dense: Rows, index: Rows, arrived: Rows, counts: Ints) -> None:
     """Add arriving rows, one member after the other: the rows of one member are distinct, so every sum has a fixed order."""
-    for matrix, places, rows, sizes in zip(dense, index, found, counts.tolist(), strict=True):
+    for matrix, places, rows, sizes in zip(dense, index, arrived, counts.tolist(), strict=True):
         for where, part in zip(places.split(sizes), rows.split(sizes), strict=True):
             matrix.index_add_(0, where, part)

@@ -71,7 +71,7 @@ class TableBlocks(torch.Tensor):
                 args[0].table,
                 args[0].shape,
                 args[0],
-                [Block(one.offsets, one.tensor.clone()) for one in args[0].blocks],
+                [Block(block.offsets, block.tensor.clone()) for block in args[0].blocks],
             )
         raise InvalidInput(
             f"{func} of a table of which a rank holds blocks: use its `blocks`, and torch.distributed.checkpoint to save or load it"
@@ -83,8 +83,8 @@ class TableBlocks(torch.Tensor):
     def copy_from(self, value: Any) -> str | None:
         """Copy another value of this tensor into the blocks; return the reason if that is impossible."""
         if isinstance(value, TableBlocks):
-            found = {block.offsets: block.tensor for block in value.blocks}
-            if value.shape != self.shape or any(block.offsets not in found for block in self.blocks):
+            given = {block.offsets: block.tensor for block in value.blocks}
+            if value.shape != self.shape or any(block.offsets not in given for block in self.blocks):
                 return (
                     f"table '{self.table}': the state holds other blocks than this rank; "
                     "change plans by torch.distributed.checkpoint, or by save_checkpoint and load_checkpoint"
@@ -97,7 +97,7 @@ class TableBlocks(torch.Tensor):
             )
         for offsets, tensor, stored, order in self.blocks:
             if isinstance(value, TableBlocks):
-                tensor.copy_(found[offsets])
+                tensor.copy_(given[offsets])
             else:
                 tensor.copy_(value[tuple(slice(a, a + size) for a, size in zip(offsets, tensor.shape, strict=True))])
             if stored is not None:
@@ -181,7 +181,7 @@ def _blocks(module: ShardedEmbeddings, name: str, kind: str) -> TableBlocks:
         if numbers.size == 1:
             blocks.append(Block(offsets, rows))
             continue
-        keys = np.concatenate([placement.keys(one, 0, int(placement.ranges[1, one])) for one in numbers.tolist()])
+        keys = np.concatenate([placement.keys(its, 0, int(placement.ranges[1, its])) for its in numbers.tolist()])
         order = torch.from_numpy(keys - placement.base[part] - row)
         copy = torch.empty_like(rows)
         copy[order] = rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from shardwright.runtime.kernels import FusedKernel, fuses
 from shardwright.runtime.optimizers import STATES, OptimizerOptions, state_width, update
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.ranking import Ranking
+from shardwright.runtime.wire import Rows
 from shardwright.task.table import Table
 
 InitialRows: TypeAlias = Callable[[Table, Ints], npt.NDArray[np.float32]]
@@ -149,19 +150,19 @@ class Storage(torch.nn.Module):
             return kernel.sums(held)
         return weighted_sums(self.weights[held.group].detach(), held.slots, held.starts, held.weights)
 
-    def gradients(self, held: HeldBags, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return distinct slots and their summed gradients for `learn`; none of a fused kernel, which has learned at once.
+    def gradients(self, held: Sequence[HeldBags], gradients: Rows) -> tuple[Rows, Rows]:
+        """Return distinct slots and their summed gradients for `learn`; none of fused kernels, which learn here, all in one backward pass.
 
         Args:
             held: the bags of the forward pass.
-            gradient: `(answers, dim)` gradients of their sums.
+            gradients: `(answers, dim)` gradients of their sums.
         """
-        kernel = self._kernels[held.group]
-        if kernel is None and held.starts.numel():
-            return held.gradients(gradient)
-        if kernel is not None and held.starts.numel():
-            kernel.learn(held, gradient)
-        return held.slots[:0], gradient[:0]
+        pairs = list(zip(held, gradients, strict=True))
+        fused = [(bags.output, gradient) for bags, gradient in pairs if bags.output is not None]
+        if fused:
+            torch.autograd.backward([output for output, _ in fused], [gradient for _, gradient in fused])
+        sums = [bags.gradients(gradient) for bags, gradient in pairs]
+        return [slots for slots, _ in sums], [matrix for _, matrix in sums]
 
     def learn(self, group: int, slots: torch.Tensor, gradient: torch.Tensor) -> None:
         """Update rows of a group by their summed gradients; if not fused, add the gradients to the sparse `.grad` instead.
@@ -177,8 +178,8 @@ class Storage(torch.nn.Module):
         if self.fused:
             update(self.optimizer, self.options, int(self.step), weights.data, self.states(group), slots, gradient)
             return
-        found = torch.sparse_coo_tensor(slots[None], gradient.to(weights.dtype), weights.shape, is_coalesced=False)
-        weights.grad = found if weights.grad is None else weights.grad + found
+        sparse = torch.sparse_coo_tensor(slots[None], gradient.to(weights.dtype), weights.shape, is_coalesced=False)
+        weights.grad = sparse if weights.grad is None else weights.grad + sparse
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ class Wire:
         if len(widths) > 1:
             arriving = _transposed(by_member, into.T, self._take("leaving", by.sum(), kind))
         by_group = arriving.split(into.sum(1).tolist())
-        return [one.view(-1, width) for one, width in zip(by_group, widths, strict=True)]
+        return [matrix.view(-1, width) for matrix, width in zip(by_group, widths, strict=True)]
 
     def _take(self, name: Hashable, size: int, kind: torch.dtype) -> torch.Tensor:
         if kind == torch.float32:
