@@ -295,15 +295,10 @@ def _views(found: Review, rows: list[dict[str, Any]], *, few_moves: bool) -> lis
         )
     if found.looked_elsewhere:
         views.append(elsewhere_line(found.better, found.elsewhere))
-<<<<<<< HEAD
-    else:
+    elif not few_moves:
         views.append(
             f"--runs-on {other_runtime(found.better)}: not searched, since the time was up; raise --time-limit"
         )
-=======
-    elif not few_moves:
-        views.append(f"runs_on {other_runtime(found.better)}: not searched, since the time was up; raise --time-limit")
->>>>>>> tmp-v
     if found.bound_ms is not None:
         views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
     return views
