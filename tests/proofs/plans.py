@@ -285,9 +285,16 @@ def _priced(task: Task, model: CostModel, of_tables: Sequence[Sequence[Way]]) ->
         vectors = np.zeros((*shape, max(calls, default=0) + 1, of_block.shape[1]))
         made, served, memory = np.zeros(vectors.shape[:3]), np.zeros((*shape, 3)), np.zeros(shape, dtype=np.int64)
         apart, sets = np.zeros((*shape, 2)), np.zeros((len(ways), len(SETS)), dtype=bool)
-        kinds = [outputs_of(task, [shard for shard in way if shard.columns == way[0].columns]) for way in ways]
-        for place, (kind, way) in enumerate(zip(kinds, ways, strict=True)):
-            sets[place, SETS.index((kind, task.table_by_name[way[0].table].pooled))] = True
+        kinds = [
+            {
+                columns: outputs_of(task, [shard for shard in way if shard.columns == columns])
+                for columns in {shard.columns for shard in way}
+            }
+            for way in ways
+        ]
+        for place, (of_columns, way) in enumerate(zip(kinds, ways, strict=True)):
+            for kind in of_columns.values():
+                sets[place, SETS.index((kind, task.table_by_name[way[0].table].pooled))] = True
         for place, shard in ((place, shard) for place, way in enumerate(ways) for shard in way):
             block = number[shard.table, shard.row_count, shard.dim, len(shard.devices)]
             work, ranks = works[block], list(shard.devices)
@@ -297,9 +304,10 @@ def _priced(task: Task, model: CostModel, of_tables: Sequence[Sequence[Way]]) ->
             if len(ranks) == 1:
                 bags = work.samples * len(task.table_by_name[shard.table].poolings)
                 values = 4 * work.dim * (bags if work.pooled else work.lookups)
-                near, far = {"rows": (0, 0), "host rows": (0, 1 / topology.devices_per_host)}.get(kinds[place], (1, 1))
+                kind = kinds[place][shard.columns]
+                near, far = {"rows": (0, 0), "host rows": (0, 1 / topology.devices_per_host)}.get(kind, (1, 1))
                 served[place, ranks] += (near * values, far * values, 8 * work.lookups + 8 * bags * work.pooled)
-                apart[place, ranks] += values * reduction_ms(topology, kinds[place])
+                apart[place, ranks] += values * reduction_ms(topology, kind)
             else:
                 apart[place, ranks] += (0.0, 4 * work.rows * work.dim * all_reduce_ms(topology))
         result.append(Priced(list(ways), vectors, made, served, apart, sets, memory))
