@@ -163,6 +163,8 @@ def most_gained(start: Plan, most_bytes: int, search: SearchByPrice, deadline: f
     for plan, moved in _by_price(price, search, start, lambda _, moved: moved > most_bytes, deadline, aim):
         if moved <= most_bytes and _step_ms(plan) < _step_ms(found):
             found = plan
+        elif found.bound_ms is None:  # the first one takes no time for a bound
+            found = replace(found, bound_ms=plan.bound_ms, bound_scope=plan.bound_scope)
         if (1 - _NEAR) * most_bytes <= moved <= most_bytes:
             break
     return replace(found, search_s=time.monotonic() - begin)
@@ -178,7 +180,7 @@ def _by_price(
 ) -> Iterator[tuple[Plan, int]]:
     """Plans at prices of a moved GB, each with the bytes that it moves; the price is raised while a plan shows it too cheap.
 
-    Prices are bisected. With bytes to `aim` at, the next price assumes that a plan moves half as much at twice the price.
+    Prices are bisected. With bytes to `aim` at, the next price below one that is too high assumes half the bytes at twice the price.
     """
     low, high = 0.0, math.inf
     for _ in range(_ROUNDS):
@@ -188,7 +190,7 @@ def _by_price(
         moved = start.diff(plan).moved_bytes
         yield plan, moved
         low, high = (price, high) if too_cheap(plan, moved) else (low, price)
-        aimed = price * moved / aim if aim else 0.0
+        aimed = price * moved / aim if aim and high < math.inf else 0.0
         halfway = 4 * low if high == math.inf else math.sqrt(low * high) if low else high / 16
         price = aimed if low < aimed < high else halfway
 
