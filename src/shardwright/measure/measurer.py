@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -50,15 +51,15 @@ class Visitor(Protocol):
         ...
 
 
-class OneByOne:
+class OneByOne(ABC):
     """A visitor that visits works one after another, each by `visit`."""
 
-    def ready(self) -> object:
+    def ready(self) -> object:  # noqa: B027  (most visitors need no preparation)
         """Prepare for a visit; a failure here is no fault of a work."""
 
+    @abstractmethod
     def visit(self, work: DeviceWork) -> Visit:
         """Time a work once."""
-        raise NotImplementedError
 
     def visits(self, queue: Iterable[Job]) -> Iterator[Visited]:
         """Visit each job's work once, in the order of the queue."""

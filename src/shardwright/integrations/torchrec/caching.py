@@ -40,7 +40,6 @@ from shardwright.integrations.torchrec.off_device import (
     OFF_DEVICE,
     STORES,
     bandwidth_of,
-    store_cache_bytes,
 )
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
@@ -160,7 +159,7 @@ def device_share(problem: TorchRecProblem, table: Table, choice: KernelChoice | 
     place = problem.places[table.name]
     cut = not choice.whole and set(limits.sharding_types or ()) != {"table_wise"}
     shards = problem.task.topology.devices if cut else 1
-    return shards * store_cache_bytes(place) / (table.weight_bytes * place.unit)
+    return shards * place.store_cache_bytes / (table.weight_bytes * place.unit)
 
 
 def cached_share(problem: TorchRecProblem, table: Table, choice: KernelChoice) -> float:
@@ -302,7 +301,7 @@ def _off_device(problem: TorchRecProblem, name: str, share: float, whole: bool) 
 def _takes_one_cache(problem: TorchRecProblem, name: str, kernel: str) -> bool:
     """Whether a table in a store may lie whole on one rank, where it takes one cache instead of one per shard."""
     may = problem.task.constraints.of(name).allows("table_wise")
-    return kernel in STORES and may and store_cache_bytes(problem.places[name]) > 0
+    return kernel in STORES and may and problem.places[name].store_cache_bytes > 0
 
 
 def _statistics(place: TablePlace) -> CacheStatistics | None:

@@ -17,7 +17,6 @@ from shardwright.integrations.torchrec.off_device import (
     STORES,
     VIRTUAL,
     bandwidth_of,
-    store_cache_bytes,
 )
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.memory import optimizer_bytes
@@ -95,7 +94,7 @@ def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, ro
     row = row_bytes(table.dtype, columns)
     held = rows * row + optimizer_bytes(task.optimizer, rows, columns)
     if kernel in STORES:
-        cache = store_cache_bytes(place)
+        cache = place.store_cache_bytes
         share = min(cache / max(rows * row, 1), 1.0)
     else:
         share = _load_factor(sharding, place) if kernel in CACHED else 0.0

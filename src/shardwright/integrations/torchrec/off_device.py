@@ -11,13 +11,10 @@ Bandwidths are those that the topology states, used for the same kernels as in T
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.planner.constants import KV_CACHING_RATIO
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingType
@@ -26,9 +23,6 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from shardwright.integrations.torchrec.modules import ShardableTable
-
-if TYPE_CHECKING:
-    from shardwright.integrations.torchrec.problem import TablePlace
 
 CACHED = (EmbeddingComputeKernel.FUSED_UVM_CACHING.value, EmbeddingComputeKernel.QUANT_UVM_CACHING.value)
 UNCACHED = (EmbeddingComputeKernel.FUSED_UVM.value, EmbeddingComputeKernel.QUANT_UVM.value)
@@ -44,8 +38,6 @@ STORES = (*VIRTUAL, KEY_VALUE)
 
 _ROWS = ShardingType.ROW_WISE.value
 _HOST_ROWS = (ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value)
-_MEGABYTE = 1 << 20
-
 
 FOUND_MS = 2.4e-6
 """Time in ms to find the row of one lookup in a cache on the device.
@@ -58,14 +50,6 @@ looked up and all are cached, by `benchmarks/published_costs.py`.
 def bandwidth_of(kernel: str, topology: TorchRecTopology) -> float:
     """Bytes per ms at which a device gets rows that it does not hold."""
     return float(topology.ssd_mem_bw if kernel == KEY_VALUE else topology.hbm_to_ddr_mem_bw)
-
-
-def store_cache_bytes(place: TablePlace) -> int:
-    """Bytes of device memory that each shard of a table takes as cache of a key-value store; the same for shards of any size."""
-    params, fused = place.given.key_value_params if place.given else None, place.found.fused
-    megabytes = (params.max_l1_cache_size if params else None) or fused.get("max_l1_cache_size") or 0
-    share, tensor = float(fused.get("cache_load_factor", KV_CACHING_RATIO)), place.found.tensor
-    return min(int(megabytes) * _MEGABYTE, math.ceil(tensor.numel() * tensor.element_size() * share))
 
 
 def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int | None]:

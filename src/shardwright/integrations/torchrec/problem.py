@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
-from torchrec.distributed.planner.constants import BATCH_SIZE
+from torchrec.distributed.planner.constants import BATCH_SIZE, KV_CACHING_RATIO
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import CacheParams, CommOp
@@ -35,6 +36,7 @@ from shardwright.task.table import MAX_ELEMENTS, Dtype, Table
 from shardwright.task.task import OPTIMIZERS, Optimizer, Task
 from shardwright.task.topology import VALUE_BYTES, Exchange, Pipeline, Topology, WireType
 
+_MEGABYTE = 1 << 20
 NO_TABLE = "the model has no table that one of the sharders may shard; pass the sharders of its modules"
 _BY_STATE: tuple[tuple[str, Optimizer], ...] = (
     ("rowwiseadagrad", "rowwise_adagrad"),
@@ -92,6 +94,14 @@ class TablePlace:
             if given.prefetch_pipeline is None
             else given.prefetch_pipeline,
         )
+
+    @property
+    def store_cache_bytes(self) -> int:
+        """Bytes of device memory that each shard takes as cache of a key-value store; the same for shards of any size."""
+        params, fused = self.given.key_value_params if self.given else None, self.found.fused
+        megabytes = (params.max_l1_cache_size if params else None) or fused.get("max_l1_cache_size") or 0
+        share, tensor = float(fused.get("cache_load_factor", KV_CACHING_RATIO)), self.found.tensor
+        return min(int(megabytes) * _MEGABYTE, math.ceil(tensor.numel() * tensor.element_size() * share))
 
     @property
     def types(self) -> tuple[str, ...]:

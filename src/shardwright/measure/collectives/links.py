@@ -17,26 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shardwright.errors import MeasurementFailed
 from shardwright.measure.visits import Progress
 from shardwright.task.link_files import Cluster
 from shardwright.task.links import COLLECTIVES, Collective
-
-if TYPE_CHECKING:
-    from shardwright.measure.collectives.rank import Member
 
 SIZES = tuple(2**power for power in range(13, 27))
 """Bytes of a buffer, 8 KiB to 64 MiB."""
 ROUNDS = 2
 """Number of climbs of the ladder; their differences are the noise."""
 _VALUE_BYTES = 4
-_FEWEST, _MOST = 3, 25  # counted runs of a rung, whose mean counts without the tenths at both ends
-_PAUSE_MS = 5.0
-_SPREAD_MS = 0.3  # between the first device and the last one to start
+FEWEST_RUNS = 3
+"""Fewest counted runs of a rung."""
 CHAIN = 4
 """Collectives of a chain, as the input of a step calls them; the time of each later one gives the latency of a following collective."""
 _STEEP = 4.0  # a rung that would take more than this times its share of the time is left out, and all above it
@@ -60,11 +54,15 @@ class Rung:
     round: int = 0
     calls: int = 1
 
+    def elements(self, devices: int) -> int:
+        """Values of the whole buffer: as many for each of the devices."""
+        return max(1, self.size // _VALUE_BYTES // devices) * devices
+
     def sent(self, cluster: Cluster) -> tuple[float, float]:
         """Bytes that a device sends inside its host and to other hosts."""
         near = cluster.devices_per_host
         devices = near if self.within else cluster.devices
-        whole = _elements(self.size, devices) * _VALUE_BYTES
+        whole = self.elements(devices) * _VALUE_BYTES
         if self.collective == "all_to_all":
             return whole * (near - 1) / devices, whole * (devices - near) / devices
         hosts = devices // near
@@ -72,10 +70,6 @@ class Rung:
             return 2 * whole * (near - 1) / near, 2 * whole * (hosts - 1) / hosts / near
         ring = whole * (devices - 1) / devices
         return (ring if near > 1 else 0.0), (ring / near if hosts > 1 else 0.0)
-
-
-def _elements(size: int, devices: int) -> int:
-    return max(1, size // _VALUE_BYTES // devices) * devices
 
 
 def ladders(cluster: Cluster) -> Iterator[list[Rung]]:
@@ -124,7 +118,7 @@ def measure_ladders(
             share = max(0.02, (seconds - (monotonic() - began)) / left)
             ms = known.get(rung)
             if ms is None:
-                if (before + grew) * _FEWEST / 1e3 > _STEEP * share:
+                if (before + grew) * FEWEST_RUNS / 1e3 > _STEEP * share:
                     break
                 request = {"rung": asdict(rung), "hosts": cluster.hosts, "seconds": share}
                 ms = float(ask(request, f"for {rung.collective} of {rung.size} bytes")["ms"])
@@ -133,50 +127,3 @@ def measure_ladders(
             if progress:
                 progress(done + place + 1, total, "")
         done += len(ladder)
-
-
-def measure_rung(member: Member, request: dict[str, Any]) -> dict[str, Any]:
-    """Measure a rung on this rank, with all others at the same time; all return the same."""
-    rung, hosts = Rung(**request["rung"]), int(request["hosts"])
-    call = _call(rung, member, hosts)
-    for run in range(2):  # the first sets up connections
-        once = _slowest(member, call, run)
-    runs = min(_MOST, max(_FEWEST, int(1e3 * request["seconds"] / max(once + _PAUSE_MS, 1e-3))))
-    times = sorted(_slowest(member, call, run) for run in range(runs))
-    ms = fmean(times[len(times) // 10 : len(times) - len(times) // 10])
-    if not 0 < ms < float("inf"):
-        raise MeasurementFailed(f"{rung.collective} took {ms} ms, must be more than 0; check the clock of this machine")
-    return {"ms": ms}
-
-
-def _slowest(member: Member, call: Callable[[], Any], run: int) -> float:
-    """Milliseconds of a call from the last start until the last rank is done; each run has another rank start last.
-
-    A pause before it stands for the kernels of a step. Threads that have just served a collective serve the next one at once: on two cores,
-    gloo took 0.2 ms then, and 2.5 ms after a pause.
-    """
-    place = (member.rank + run) % member.world
-    delay = _PAUSE_MS + _SPREAD_MS * place / max(1, member.world - 1)
-    return max(map(sum, member.gather([delay, member.time(call, delay)]))) - _PAUSE_MS - _SPREAD_MS
-
-
-def _call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
-    """The collective of a rung on this rank, as TorchRec's `comm_ops` calls it."""
-    import torch
-    import torch.distributed as dist
-
-    from shardwright.measure.collectives.rank import named
-
-    group = member.host_group(hosts) if rung.within else dist.group.WORLD
-    devices = member.world // hosts if rung.within else member.world
-    elements = _elements(rung.size, devices)
-    whole, other = (torch.zeros(elements, device=member.device) for _ in range(2))
-    part, splits = other[: elements // devices], [elements // devices] * devices
-    calls: dict[Collective, Callable[[], Any]] = {
-        "all_to_all": lambda: dist.all_to_all_single(other, whole, splits, splits, group=group),
-        "reduce_scatter": lambda: named("reduce_scatter_single", "reduce_scatter_tensor")(part, whole, group=group),
-        "all_gather": lambda: named("all_gather_single", "all_gather_into_tensor")(whole, part, group=group),
-        "all_reduce": lambda: dist.all_reduce(whole, group=group),
-    }
-    called = calls[rung.collective]
-    return lambda: [called() for _ in range(rung.calls)]

@@ -18,20 +18,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from time import monotonic_ns, perf_counter, sleep
 from typing import IO, TYPE_CHECKING, Any
 
 from shardwright.errors import InvalidInput, MeasurementFailed, ShardwrightError
 from shardwright.hardware import check_device, import_torch, require_cuda
+from shardwright.measure.collectives.links import FEWEST_RUNS, Rung
 from shardwright.measure.collectives.sampling import CollectiveSample, samples_of
 from shardwright.processes import reply, take_over_stdout
+from shardwright.task.links import Collective
 
 if TYPE_CHECKING:
     import torch
 
 _MARGIN_NS = 1_000_000  # from the last rank's arrival to the common start, so that the agreement reaches all ranks
 _SPIN_NS = 200_000  # spin at the end of a wait if there are enough cores, since sleep is exact only to about 60 µs
+_MOST_RUNS = 25  # counted runs of a rung, whose mean counts without the tenths at both ends
+_PAUSE_MS = 5.0
+_SPREAD_MS = 0.3  # between the first device and the last one to start
 _GRACE_S = 10.0  # after the timeout; by then the parent process should have ended this one
 
 
@@ -297,9 +302,52 @@ def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[s
     """Measure a sample, or a rung of the ladder of links; return the reply of rank 0."""
     if "sample" in request:
         return member.measure(CollectiveSample(**request), policy)
-    from shardwright.measure.collectives.links import measure_rung
+    return _measure_rung(member, request)
 
-    return measure_rung(member, request)
+
+def _measure_rung(member: Member, request: dict[str, Any]) -> dict[str, Any]:
+    """Measure a rung on this rank, with all others at the same time; all return the same."""
+    rung, hosts = Rung(**request["rung"]), int(request["hosts"])
+    call = _rung_call(rung, member, hosts)
+    for run in range(2):  # the first sets up connections
+        once = _slowest(member, call, run)
+    runs = min(_MOST_RUNS, max(FEWEST_RUNS, int(1e3 * request["seconds"] / max(once + _PAUSE_MS, 1e-3))))
+    times = sorted(_slowest(member, call, run) for run in range(runs))
+    ms = fmean(times[len(times) // 10 : len(times) - len(times) // 10])
+    if not 0 < ms < float("inf"):
+        raise MeasurementFailed(f"{rung.collective} took {ms} ms, must be more than 0; check the clock of this machine")
+    return {"ms": ms}
+
+
+def _slowest(member: Member, call: Callable[[], Any], run: int) -> float:
+    """Milliseconds of a call from the last start until the last rank is done; each run has another rank start last.
+
+    A pause before it stands for the kernels of a step. Threads that have just served a collective serve the next one at once: on two cores,
+    gloo took 0.2 ms then, and 2.5 ms after a pause.
+    """
+    place = (member.rank + run) % member.world
+    delay = _PAUSE_MS + _SPREAD_MS * place / max(1, member.world - 1)
+    return max(map(sum, member.gather([delay, member.time(call, delay)]))) - _PAUSE_MS - _SPREAD_MS
+
+
+def _rung_call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
+    """The collective of a rung on this rank, as TorchRec's `comm_ops` calls it."""
+    import torch
+    import torch.distributed as dist
+
+    group = member.host_group(hosts) if rung.within else dist.group.WORLD
+    devices = member.world // hosts if rung.within else member.world
+    elements = rung.elements(devices)
+    whole, other = (torch.zeros(elements, device=member.device) for _ in range(2))
+    part, splits = other[: elements // devices], [elements // devices] * devices
+    calls: dict[Collective, Callable[[], Any]] = {
+        "all_to_all": lambda: dist.all_to_all_single(other, whole, splits, splits, group=group),
+        "reduce_scatter": lambda: named("reduce_scatter_single", "reduce_scatter_tensor")(part, whole, group=group),
+        "all_gather": lambda: named("all_gather_single", "all_gather_into_tensor")(whole, part, group=group),
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+    }
+    called = calls[rung.collective]
+    return lambda: [called() for _ in range(rung.calls)]
 
 
 if __name__ == "__main__":
