@@ -14,15 +14,18 @@ TABLES = (Table("a", 10, 4), Table("b", 20, 8))
 
 
 def table(**fields: Any) -> Table:
-    return Table(**({"name": "t", "rows": 1000, "dim": 8} | fields))
+    given: dict[str, Any] = {"name": "t", "rows": 1000, "dim": 8}
+    return Table(**(given | fields))
 
 
 def topology(**fields: Any) -> Topology:
-    return Topology(**({"hosts": 2, "devices_per_host": 2} | fields))
+    given: dict[str, Any] = {"hosts": 2, "devices_per_host": 2}
+    return Topology(**(given | fields))
 
 
 def task(**fields: Any) -> Task:
-    return Task(**({"tables": TABLES, "topology": Topology(), "batch_size": 64} | fields))
+    given: dict[str, Any] = {"tables": TABLES, "topology": Topology(), "batch_size": 64}
+    return Task(**(given | fields))
 
 
 # How it is made, the field with the bad value, and what the message must name.
