@@ -36,35 +36,6 @@ def site(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("page", "said"),
-    [
-        ("[there](#nowhere)", "no such anchor"),
-        ("[there](other.md#nowhere)", "does not contain an anchor"),
-        ("[there](missing.md)", "missing.md"),
-        ("[there](/index.html)", "absolute link"),
-    ],
-)
-def test_a_broken_link_fails_the_build(tmp_path, page, said):
-    assert_refused(tmp_path, {"index.md": page, "other.md": "# Other"}, said)
-
-
-def test_a_page_outside_the_navigation_fails_the_build(tmp_path):
-    assert_refused(tmp_path, {"index.md": "# Here", "other.md": "# Other", "lost.md": "# Lost"}, "lost.md")
-
-
-def assert_refused(folder: Path, pages: dict[str, str], said: str) -> None:
-    """The settings of the site refuse these pages."""
-    (folder / "docs").mkdir()
-    for name, text in pages.items():
-        (folder / "docs" / name).write_text(text)
-    config = folder / "mkdocs.yml"
-    config.write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\nhooks: []\nplugins: [search]\nnav: [index.md, other.md]\n")
-    done = build(config, folder / "site")
-    assert done.returncode != 0
-    assert said in done.stderr
-
-
 class _Loads(HTMLParser):
     """What a page makes a browser load, and what it links to."""
 

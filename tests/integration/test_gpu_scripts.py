@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.measure.rows import visit, work
 
-from shardwright.errors import InvalidInput
 from shardwright.measure.samples import columns, read_samples
 from shardwright.measure.store import SampleStore
 
@@ -190,24 +189,6 @@ def test_plans_are_prepared_here_measured_there_and_compared_here(
     for one in rows:
         assert (one["measured_forward_ms"] > 0) == (one["predicted_forward_ms"] > 0) == (one["shards"] > 0)
     assert {one["cost_model"] for one in rows} == {"h200/published"}
-    page = (tmp_path / "gpu_plans.md").read_text()
-    assert "5 plans of 2 tasks on 4 devices, batch 32, cost model h200/published" in page
-    assert page.count("\n| random | 1 |") == 2  # tasks with sequence tables have tables of their own
-    tables = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
-    assert len(tables) == 5
-    for table in tables:  # a head with a bar of its own would be two
-        assert len({line.count("|") for line in table}) == 1
-
-
-def test_strategies_with_too_few_plans_are_named(
-    program: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plans = program("gpu_plans")
-    small = ["--tasks", "1", "--least", "2", "--batch-size", "64", "--scale", "0.001", "--time-limit", "1"]
-    assert plans.main(["prepare", str(tmp_path / "plans"), *small, "--strategies", "random", "size", "flexshard"]) == 1
-    told = capsys.readouterr()
-    assert "random          2 plans" in told.out  # of either kind of task
-    assert "error: size (1), flexshard (1): fewer plans than 2" in told.err
 
 
 def shard(**changes: Any) -> dict[str, Any]:
@@ -271,37 +252,4 @@ def test_the_roofline_finds_bandwidth_and_launches(program: Callable[[str], Modu
     np.testing.assert_array_equal(found.latency_bound, 1e3 * found.moved / 4e12 < 2e-4)
     assert 0.2 < found.latency_bound.mean() < 0.8
     roofline.main([str(store)])
-    page = (tmp_path / "gpu_roofline.md").read_text()
-    assert "NVIDIA H200" in page
-    assert "4,000 GB/s" in page
     assert "<svg" in (tmp_path / "gpu_roofline.svg").read_text()
-
-
-def test_the_roofline_counts_whole_sectors(program: Callable[[str], ModuleType]) -> None:
-    roofline = program("gpu_roofline")
-    from shardwright.modelling.dataset import samples_of
-
-    few = [10.0] + 16 * [0.0]
-    one = {"dim": 4, "lookups": 10.0, "samples": 10, "reuse_rows": few, "reuse_lookups": few}
-    works = samples_of(table_of([shard(rows=10**6, **one), shard(rows=16, **one)])).works
-    moved = roofline.bytes_moved(works, np.array([4.0, 4.0]))
-    rest = 10 * 8 + 10 * 8 + 10 * 4 * 4
-    # A row of 16 bytes, or a state of 4, costs its sector: 32 bytes. 16 rows have 8 sectors of weights and 2 of states.
-    assert moved[0].tolist() == [rest + 10 * 32, rest + 2 * 10 * (32 + 32)]
-    assert moved[1].tolist() == [rest + 8 * 32, rest + 2 * (8 + 2) * 32]
-    table = table_of([shard()], optimizer="adam")
-    with pytest.raises(InvalidInput, match="optimizer adam: the bytes of sgd and rowwise_adagrad are counted only"):
-        roofline.roofline_of(table, 1e12)
-
-
-def test_the_roofline_counts_calls_and_ends_of_latency(program: Callable[[str], ModuleType]) -> None:
-    roofline = program("gpu_roofline")
-    assert roofline.bound_until([1.0, 0.9, 0.6, 0.4, 0.1, None, 0.0]) == "5 tables"
-    assert roofline.bound_until([0.1, None, 0.2, 0.0, 0.0, 0.0, 0.0]) == "1 tables"
-    assert roofline.bound_until([1.0, None, 0.6, 0.7, None, None, 0.8]) == "none"
-    from shardwright.modelling.dataset import samples_of
-
-    mixed = [shard(), shard(dtype="fp16"), shard(samples=8), shard(dim=64)]
-    sequences = [shard(pooled=False), shard(pooled=False, dim=64), shard(pooled=False)]
-    table = table_of(mixed, sequences, [shard()] * 9)
-    assert roofline.fused_calls(samples_of(table)).tolist() == [3, 2, 1]

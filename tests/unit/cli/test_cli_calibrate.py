@@ -7,7 +7,6 @@ import pytest
 import shardwright as sw
 from shardwright.calibration import calibration
 from shardwright.cli.checks import differences
-from shardwright.cost import cost_model_for
 from shardwright.errors import InvalidInput
 from shardwright.modelling.links import links_path
 from shardwright.task import Links, LinkSpeed
@@ -41,26 +40,6 @@ def test_what_was_measured_until_ctrl_c_is_a_model_that_is_listed_shown_and_remo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("calibrate", "--minutes", "0"), "minutes is 0"),
-        (("calibrate", "--aim", "2"), "aim is 2"),
-        (("calibrate", "--device", "abacus"), "device is 'abacus'"),
-        (("calibrate", "nope.yaml"), "nope.yaml: there is no such task file"),
-        (("models", "burn"), "action is 'burn'"),
-        (("models", "show"), "needs the name"),
-        (("models", "show", "nobody"), "there is no model 'nobody'"),
-        (("models", "remove", cost_model_for("cpu").name), "comes with the package"),
-        (("models", "list", "x"), "list takes no name"),
-    ],
-)
-def test_bad_usage(cli, arguments, said):
-    outcome = cli(*arguments)
-    assert outcome.code == 2
-    assert said in outcome.err
-
-
-@pytest.mark.parametrize(
     ("device", "options", "minutes"),
     [
         ("cpu", (), 3),
@@ -82,10 +61,6 @@ def test_the_progress_line_is_full_when_the_time_is_over(cli, tmp_path, monkeypa
     sw.Task([sw.Table("t", 100, 16)], sw.Topology(device=device), 64).save(tmp_path / "task.yaml")
     assert cli("calibrate", tmp_path / "task.yaml", *options).code == 2
     assert totals == [60 * minutes]
-
-
-def test_a_device_that_is_not_there(cli):
-    assert cli("calibrate", "--device", "cuda").code in (1, 2)
 
 
 @pytest.fixture
@@ -148,25 +123,6 @@ def test_links_that_are_known_leave_nothing_to_assume(cli, tmp_path):
     text = cli("plan", tmp_path / "task.yaml").err
     assert "no preset" not in text
     assert "links of 1 × 2 abacus: measured at an unknown time" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--links", "--devices", "1"), "1 device has no links to others: start at least two ranks"),
-        (("--links", "--aim", "0.1"), "--aim does not apply to --links; leave it out"),
-        (("--links", "task.yaml"), "does not apply to --links"),
-        (("--links", "--minutes", "0"), "minutes is 0"),
-        (("--links", "--device", "abacus"), "device is 'abacus'"),
-        (("--links", "-o", "no/folder/links.json"), "its folder does not exist"),
-        (("--devices", "2"), "--devices needs --links; add that flag, or leave it out"),
-        (("-o", "links.json"), "--output needs --links"),
-    ],
-)
-def test_options_of_links_are_checked(cli, options, says):
-    outcome = cli("calibrate", *options)
-    assert outcome.code == 2
-    assert says in outcome.err
 
 
 def test_under_torchrun_the_ranks_are_its_own(cli, monkeypatch):

@@ -94,32 +94,6 @@ def test_of_very_many_tables_the_largest_moves_are_shown(cli, model_file, tmp_pa
     assert "the largest 20 of " in outcome.out
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--move-cost", "-1"], "move_cost is -1.0, must be a number of ms per GB of at least 0"),
-        (["--move-cost", "nan"], "move_cost is nan, must be"),
-        (["--strategy", "greedy"], "strategy 'greedy' cannot start from a plan"),
-    ],
-)
-def test_bad_options(cli, task_file, model_file, old, options, says):
-    outcome = cli("plan", task_file, "--from", old, "--model", model_file, *options)
-    assert outcome.code == 2
-    assert says in outcome.err
-
-
-def test_a_price_without_a_plan(cli, task_file, model_file):
-    outcome = cli("plan", task_file, "--model", model_file, "--move-cost", 1)
-    assert outcome.code == 2
-    assert "move_cost is 1.0, but there is no plan to start from" in outcome.err
-
-
-def test_a_plan_that_is_not_there(cli, task_file, model_file):
-    outcome = cli("plan", task_file, "--model", model_file, "--from", "nope.json")
-    assert outcome.code == 2
-    assert "nope.json" in outcome.err
-
-
 def test_a_plan_is_brought_up_to_date_in_place(cli, task_file, model_file, old):
     outcome = cli("plan", task_file, "--model", model_file, "--from", old, "-o", old)
     assert outcome.code == 0, outcome.err

@@ -37,25 +37,3 @@ def test_flags_replace_what_the_task_says(planned):
     plan, outcome = planned(task, "--devices", "a100-8")
     assert plan.task.topology == sw.Topology.preset("a100-8")
     assert "15% of each device are left free" in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ([], "the field 'batch_size' is missing; add it, or give --batch"),
-        (["--batch", "8"], "the field 'topology' is missing; add it, or give --devices"),
-        (["--batch", "many", "--devices", "h100-8"], "--batch is 'many', must be a whole number"),
-        (["--batch", "8", "--devices", "h100"], "--devices: .*did you mean 'h100-8'"),
-        (["--batch", "8", "--devices", "h100-8", "--hosts", "0"], "hosts is 0"),
-        (["--batch", "8", "--devices", "h100-8", "--reserve", "100%"], "leaves no memory"),
-        (["--batch", "8", "--devices", "h100-8", "--reserve", "16"], "--reserve: '16' would be 16 bytes; add a unit"),
-    ],
-)
-def test_clusters_that_cannot_be(cli, tmp_path, options, says):
-    import re
-
-    file = tmp_path / "tables.yaml"
-    file.write_text(TABLES)
-    outcome = cli("plan", file, *options)
-    assert outcome.code == 2
-    assert re.search(says, outcome.err)

@@ -130,27 +130,6 @@ def test_ctrl_c_elsewhere_is_one_line(cli, monkeypatch):
     assert outcome.err == "error: interrupted\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ([], "Missing option '--output'"),
-        (["-o", "samples", "--samples", "0"], "samples is 0"),
-        (["-o", "samples", "--device", "tpu"], "device is 'tpu'"),
-        (["-o", "samples", "--optimizer", "lion"], "optimizer is 'lion'"),
-        (["-o", "samples", "--pool", "mine"], "unknown pool 'mine'"),
-        (["-o", "samples", "--memory", "4 XB"], "--memory: unknown unit 'XB'"),
-        (["-o", "samples", "--batch-size", "0"], "batch_sizes"),
-        (["-o", "/dev/null/samples"], "/dev/null is no folder"),
-    ],
-)
-def test_bad_options(cli, tmp_path, monkeypatch, options, says):
-    monkeypatch.chdir(tmp_path)
-    outcome = cli("collect", *options)
-    assert outcome.code == 2
-    assert says in outcome.err
-    assert not (tmp_path / "samples").exists()
-
-
 @pytest.fixture
 def fake_collectives(monkeypatch):
     """Records how it is called, and says it measured 21 collectives in 10 s."""
@@ -187,29 +166,3 @@ def test_collectives_have_defaults_of_their_own(cli, tmp_path, fake_collectives)
     collection = fake_collectives["collection"]
     assert (collection.samples, collection.space.world, collection.policy.runs) == (2000, 2, 10)
     assert fake_collectives["timeout_s"] == 60
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--collectives", "--memory", "4 GB"], "--memory does not apply to --collectives; leave it out"),
-        (["--collectives", "--optimizer", "sgd"], "--optimizer does not apply to --collectives"),
-        (["--collectives", "--backend", "fbgemm"], "--backend does not apply"),
-        (["--collectives", "--sequence-share", "0.5"], "--sequence-share does not apply"),
-        (["--world", "2"], "--world needs --collectives; add that flag, or leave it out"),
-        (["--runs", "3"], "--runs needs --collectives"),
-        (["--timeout", "3"], "--timeout needs --collectives"),
-        (["--collectives", "--world", "1"], "world is 1, must be at least 2"),
-        (["--collectives", "--timeout", "0"], "timeout is 0.0 s, must be a finite number greater than 0"),
-        (["--collectives", "--runs", "0"], "runs"),
-        (["--collectives", "--device", "tpu"], "device is 'tpu'"),
-        (["--collectives", "--batch-size", "1"], "batch_sizes"),
-        (["--collectives", "--samples", "0"], "samples is 0"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(cli, tmp_path, options, says):
-    outcome = cli("collect", "-o", tmp_path / "samples", *options)
-    assert outcome.code == 2
-    assert says in outcome.err
-    assert outcome.err.count("\n") == 1
-    assert not (tmp_path / "samples").exists()

@@ -1,6 +1,5 @@
 from dataclasses import replace
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +8,6 @@ import shardwright as sw
 from shardwright.cli import compare
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.measuring import MeasuredPlan
-from shardwright.measure.visits import Controls
-from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.testing.tasks import impossible_task, task_of
 
 
@@ -39,25 +36,6 @@ def test_planners_of_others_take_part_where_they_are_installed(task_file):
     names = compare.all_names(sw.Task.load(task_file))
     assert names[: len(sw.strategy_names())] == sw.strategy_names()
     assert names[len(sw.strategy_names()) :] == ((*(("torchrec",) if find_spec("torchrec") else ()), "auto"))
-
-
-def test_model_error_and_the_state_of_the_machine_are_told_apart():
-    def measured(*over_predicted, controls):
-        one = DeviceCost(0, 1.0, 0.0, 0.0, 1.0, 0)
-        cost = PlanCost((one, replace(one, rank=1)))
-        plan = SimpleNamespace(cost=cost)
-        return [SimpleNamespace(compute_ms=2.0 * off, plan=plan, controls=Controls(controls)) for off in over_predicted]
-
-    three = measured(1.02, 1.03, 1.09, controls=(1.02, 2.04))
-    said = compare.truth_line("plans", three, {"controls": "1,2"})
-    assert said == "plans +3.0% against prediction (median), controls +2.0% (machine slower): model error +1.0%"
-    faster = compare.truth_line("plan", measured(0.98, controls=(0.98, 1.96)), {"controls": "1,2"})
-    assert faster == "plan -2.0% against prediction, controls -2.0% (machine faster): model error +0.0%"
-    unknown = compare.truth_line("plan", measured(0.9, controls=(1.0, 2.0)), {})
-    assert unknown == "plan -10.0% against prediction; the controls' time when the model was learned is unknown here"
-    usual = compare.truth_line("plans", three, {"controls": "1,2", "mean_error": "0.1"})
-    expected = three[0].plan.cost.expected_compute_ms(0.1) / 2.0 - 1
-    assert usual == f"{said} (with an error of 10.0% a device, {expected:+.1%} is expected of the slowest)"
 
 
 def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):
@@ -145,23 +123,6 @@ def test_where_all_fail_the_command_does(cli, tmp_path, model_file, fake_measuri
         == f"error: {tmp_path / 'task.yaml'}: no strategy found a plan for this task; the reasons are listed\n"
     )
     assert fake_measuring == []
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--strategies", "dim,best"], "unknown strategy 'best'"),
-        (["--strategies", ""], "unknown strategy ''"),
-        (["--time-limit", "-1"], "time_limit is -1"),
-        (["--rounds", "0"], "Invalid value for '--rounds'"),
-        (["--strategies", "dim", "--measure", "--device", "tpu"], "device is 'tpu'"),
-        (["-o", "/dev/null/x"], "the folder cannot be made"),
-    ],
-)
-def test_bad_options(cli, task_file, model_file, options, says):
-    outcome = cli("compare", task_file, "--model", model_file, *options)
-    assert outcome.code == 2
-    assert says in outcome.err
 
 
 def test_a_task_unlike_the_samples_of_the_model_is_noted(cli, task_file, model_file):

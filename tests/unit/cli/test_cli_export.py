@@ -74,18 +74,3 @@ def test_a_plan_that_there_is_can_be_exported(cli, exported):
     outcome = cli("plan", "--check", exported / "plan.json", "--export", "torchrec", "--json")
     assert outcome.document["saved"] == [str(exported / "plan.torchrec.json"), str(script)]
     assert script.read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ([], "name it with -o"),
-        (["-o", "plan.json", "--runs-on", "shardwright"], "leave --runs-on shardwright out"),
-        (["-o", "plan.json", "--sharding-group-size", "2"], "leave --sharding-group-size out"),
-    ],
-)
-def test_options_that_do_not_go_together(cli, tmp_path, monkeypatch, options, says):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "task.yaml").write_text(TASK)
-    outcome = cli("plan", "task.yaml", "--export", "torchrec", *options)
-    assert (outcome.code, says in outcome.err) == (2, True)

@@ -176,10 +176,6 @@ def test_measured_costs_are_asked_of_this_machine(cli, train_file, model_file, t
     assert devices
     assert set(devices) == {"cpu"}
     assert load_policy(target, "dreamshard").metadata["world"].startswith("measured: device_kind cpu")
-    given = ("--tasks", train_file, "--model", model_file, "-o", target)
-    refused = cli("learn", "dreamshard", *given, "--measured")
-    assert refused.code == 2
-    assert "measured costs need no cost model" in refused.err
 
 
 def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
@@ -193,42 +189,11 @@ def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
     assert "the tasks are for several device types (cpu, h100), but a cost model prices one" in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--steps", "5"], "--steps 5: dreamshard counts its training in rounds; give --rounds"),
-        (
-            ["--option", "preset=published", "--rounds", "5"],
-            "with its own cost network counts its training in iterations",
-        ),
-        (["--option", "episode=5"], "did you mean 'episodes'?"),
-        (["--option", "seed=5"], "seed is already set"),
-        (["--option", "learning_rate=-1"], "learning_rate is -1.0, must be a finite number above 0"),
-        (["--rounds", "0"], "Invalid value for '--rounds'"),
-        (["--checkpoint", "no/such/state"], "its folder does not exist"),
-        (["--log", "/dev/null/x"], "is no folder"),
-        (["--tasks", "none.yaml"], "none.yaml: there is no such training tasks file"),
-        (["--model", "none.safetensors"], "none.safetensors: there is no such cost model"),
-        (["-o", "no/such/policy"], "its folder does not exist"),
-    ],
-)
-def test_bad_options(cli, train_file, model_file, tmp_path, options, says):
-    given = ("--tasks", train_file, "--model", model_file, "-o", tmp_path / "policy.safetensors")
-    outcome = cli("learn", "dreamshard", *given, *options)
-    assert outcome.code == 2
-    assert says in outcome.err
-    assert outcome.out == ""
-    assert not (tmp_path / "policy.safetensors").exists()
-
-
-def test_an_empty_training_set_and_an_unknown_strategy_are_refused(cli, train_file, tmp_path):
+def test_an_empty_training_set_is_refused(cli, train_file, tmp_path):
     train_file.write_text("groups: []")
     outcome = cli("learn", "dreamshard", "--tasks", train_file, "-o", tmp_path / "p")
     assert outcome.code == 2
     assert "the training set has no task" in outcome.err
-    unknown = cli("learn", "rnn", "--tasks", train_file, "-o", tmp_path / "p")
-    assert unknown.code == 2
-    assert "'rnn' is not one of 'autoshard', 'dreamshard'" in unknown.err
 
 
 def test_plan_refuses_a_policy_that_does_not_fit(learn, cli, task_file, model_file, tmp_path):
@@ -276,12 +241,6 @@ def test_a_policy_as_published_is_learned_and_plans(cli, train_file, model_file,
         tmp_path / "policy.safetensors",
     )
     assert cli(*plan).code == 0
-
-
-def test_a_cluster_is_for_measured_costs(learn):
-    outcome = learn("autoshard", "--ray", "nowhere:1")
-    assert outcome.code == 2
-    assert "--ray nowhere:1: simulated costs are computed here" in outcome.err
 
 
 def test_a_cluster_that_is_not_there_is_an_error(cli, train_file, tmp_path):

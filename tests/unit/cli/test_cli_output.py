@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.cli.output import emit, ms, note, percent, print_json, progress, saved, seconds, show, table
+from shardwright.cli.output import emit, note, print_json, progress, saved, show, table
 from shardwright.errors import printable
 
 
@@ -26,14 +26,6 @@ def test_a_long_path_is_not_broken_into_lines(capsys):
     path = "/" + "x" * 300
     emit({}, f"saved {path}", as_json=False)
     assert capsys.readouterr().out == f"saved {path}\n"
-
-
-def test_numbers_for_people():
-    assert ms(1.23456) == "1.235"
-    assert percent(0.0312) == "3.1%"
-    assert seconds(0.125) == "0.12"
-    assert ms(None) == percent(None) == seconds(None) == "–"
-    assert saved(None).startswith("not saved")
 
 
 @pytest.mark.parametrize("width", [80, 30, 5])
@@ -78,13 +70,6 @@ def test_endless_names_are_cut_in_the_middle(capsys):
     assert printed.out.count("begin") == 3
     assert len(printed.out) < 6000
     assert len(printed.err) < 500
-
-
-def test_a_progress_line_does_not_steer_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with progress(HOSTILE) as report:
-        report(1, 2, HOSTILE)
-    assert "\x1b]0;" not in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

@@ -88,27 +88,6 @@ def test_a_size_without_a_plan_says_why(cli, task):
     assert "sharding groups of 1: the tables need" in named.err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--sharding-group-size", "3"], "size is 3, must divide the 4 devices: one of 1, 2, 4"),
-        (["--sharding-group-size", "0"], "'0', must be a number of devices of at least 1, or auto"),
-        (["--sharding-group-size", "two"], "'two', must be a number"),
-        (["--sharding-group-size", "2", "--fully-sharded", "--sync-interval", "3"], "leave it 1"),
-        (["--fully-sharded"], "--fully-sharded is for sharding groups; add --sharding-group-size"),
-        (["--sync-interval", "3"], "--sync-interval is for sharding groups"),
-        (["--sharding-group-size", "2", "--from", "plan.json"], "leave out --from"),
-        (["--sharding-group-size", "2", "--runs-on", "shardwright"], "leave out --runs-on shardwright"),
-    ],
-)
-def test_options_that_break_a_rule(cli, task, options, message):
-    outcome = plan(cli, task(), *options)
-    assert outcome.code == 2
-    *notes, error, _ = outcome.err.split("\n")
-    assert message in error
-    assert all("cost model" in text for text in notes)
-
-
 def test_the_task_of_a_group_is_planned_as_it_is(cli, task, tmp_path):
     """Such a task comes out of a plan file; its groups are those it names."""
     plan(cli, task(), "--sharding-group-size", 2, "--sync-interval", 50, "-o", tmp_path / "group.json")

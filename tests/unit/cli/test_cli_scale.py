@@ -51,23 +51,3 @@ def test_no_plan_on_any_cluster_is_a_failure(cli, model_file, tmp_path):
     outcome = cli("scale", tmp_path / "task.yaml", "--hosts", "1,2", "--model", model_file)
     assert outcome.code == 1
     assert "1 × 2 cpu: " in outcome.out
-
-
-def test_bad_input_is_one_line(cli, task_file, tmp_path):
-    uneven = tmp_path / "uneven.yaml"
-    sw.Task([sw.Table("t", 10, 8)], sw.Topology(1, 2, "cpu", ["1 GB", "2 GB"]), 64).save(uneven)
-    for arguments, says in (
-        ([task_file, "--hosts", "1,x"], "must be a number of hosts"),
-        ([task_file, "--hosts", "0"], "must be a number of hosts"),
-        ([task_file, "--hosts", ",".join(map(str, range(1, 70)))], "name 69 clusters, 64 are allowed"),
-        ([task_file, "--hosts", "1," + "9" * 5000], "must be a number of hosts"),
-        ([task_file, "--devices", "h100"], "unknown preset"),
-        ([task_file, "--price", "3"], "a device type and a number"),
-        ([task_file, "--batch", 5, "--batch-per-device", 5], "exclude each other"),
-        ([task_file, "--dense-ms", "-1"], "dense_ms is -1.0"),
-        ([uneven], "memory differs"),
-        ([tmp_path / "none.yaml"], "none.yaml"),
-    ):
-        outcome = cli("scale", *arguments)
-        assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-        assert says in outcome.err

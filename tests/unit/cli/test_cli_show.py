@@ -81,20 +81,6 @@ def test_names_that_look_like_markup_are_shown_as_they_are(cli, tmp_path):
     assert "<script>window.broken = 1</script>" in outcome.out
 
 
-def test_a_file_that_is_no_plan(cli, task_file):
-    outcome = cli("show", task_file, "--json")
-    assert outcome.code == 2
-    assert str(task_file) in outcome.document["error"]["message"]
-
-
-@pytest.mark.parametrize("command", ["show", "report"])
-def test_the_help_has_an_example_and_the_json_option(cli, command):
-    outcome = cli(command, "--help")
-    assert outcome.code == 0
-    assert f"shardwright {command} " in outcome.out.split("Example:")[1]
-    assert "--json" in outcome.out
-
-
 def test_long_names_leave_phases_and_numbers_whole(cli, tmp_path, monkeypatch):
     monkeypatch.setattr("shardwright.cli.output._PIPE_WIDTH", 80)
     plan = mixed_plan()

@@ -107,24 +107,6 @@ def test_too_few_samples(cli, tmp_path):
     assert not (tmp_path / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["-o", "model.safetensors"], "is no sample store"),
-        (["-o", "model.safetensors", "--head", "round"], "Invalid value for '--head'"),
-        (["-o", "model.safetensors", "--epochs", "0"], "Invalid value for '--epochs'"),
-        (["-o", "model.safetensors", "--network", "autoshard"], "Invalid value for '--network'"),
-        (["-o", "no/folder/model.safetensors"], "its folder does not exist"),
-        ([], "Missing option '--output'"),
-    ],
-)
-def test_bad_options(cli, tmp_path, monkeypatch, options, says):
-    monkeypatch.chdir(tmp_path)
-    outcome = cli("train", "samples", *options)
-    assert outcome.code == 2
-    assert says in outcome.err
-
-
 def test_the_three_networks_of_neuroshard(cli, store, tmp_path):
     """Kernel samples in one folder, collectives of 2 and of 4 devices in two others."""
     for world in (2, 4):
@@ -149,15 +131,6 @@ def test_the_three_networks_of_neuroshard(cli, store, tmp_path):
     shown = cli("train", *folders, "-o", target, "--network", "neuroshard", "--epochs", 1).out
     line = next(line for line in shown.splitlines() if "all_to_all_forward, 2 devices" in line)
     assert line.count("%") == 3  # mean and median of the network, and the repeats
-
-
-def test_two_models_of_one_device_have_two_names_so_plans_and_policies_tell_them_apart(cli, store, tmp_path):
-    def name_of(seed, target):
-        assert cli("train", store, "-o", tmp_path / target, "--epochs", 1, "--seed", seed).code == 0
-        return load_model(tmp_path / target).name
-
-    first, again, other = name_of(0, "a.safetensors"), name_of(0, "b.safetensors"), name_of(1, "c.safetensors")
-    assert first == again != other
 
 
 def test_neuroshard_without_collectives_is_the_compute_network_alone(cli, store, tmp_path, task_file):

@@ -71,23 +71,6 @@ def test_tables_that_do_not_fit_are_measured_with_fewer_rows_and_planned_in_full
     assert max(work.table_bytes for work in hidden.visited if work not in controls) < 64 << 20
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--minutes", "0"), "minutes is 0, must be a finite number greater than 0"),
-        (("--minutes", "nan"), "minutes is nan"),
-        (("--device", "tpu"), "must be 'cpu' or 'cuda'"),
-        (("-o", "/no/such/folder/plan.json"), "folder does not exist"),
-        (("--steps", "-o", "/no/such/folder/plan.json"), "folder does not exist"),
-        (("--steps", "--runs-on", "shardwright"), "with --steps, TorchRec runs the plans; leave one of the two out"),
-    ],
-)
-def test_bad_input(cli, task_file, options, said):
-    outcome = cli("tune", task_file, *options)
-    assert outcome.code == 2
-    assert said in outcome.err
-
-
 def test_a_task_for_another_device_or_a_cache_that_cannot_be_written_to(cli, tmp_path, monkeypatch, task_file):
     other = tmp_path / "other.yaml"
     replace(task_of(4, 2), topology=Topology(devices_per_host=2, device="h100")).save(other)

@@ -172,12 +172,6 @@ def test_the_backend_is_the_one_that_is_named(cli, plan_file, monkeypatch):
     assert asked == ["my_kernels:Mine", None]
 
 
-def test_a_backend_that_is_none_is_bad_input(cli, plan_file):
-    outcome = cli("verify", plan_file, "--backend", "nowhere_to_be_found:Mine")
-    assert outcome.code == 2
-    assert "there is no module 'nowhere_to_be_found'" in outcome.err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("here", [True, False])
 def test_predictions_of_other_hardware_are_called_so(cli, task_file, tmp_path, slower, monkeypatch, here):
@@ -199,12 +193,3 @@ def test_a_model_of_ones_own_is_not_taken_for_the_bundled_one(cli, task_file, tm
     path = tmp_path / "own.json"
     replace(plan, cost=replace(plan.cost, devices=(own, *plan.cost.devices[1:])), bound_ms=None).save(path)
     assert "was learned on" not in cli("verify", path).err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tolerance", ["-1", "nan", "inf"])
-def test_a_tolerance_that_is_none_is_refused_before_measuring(cli, plan_file, monkeypatch, tolerance):
-    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", None)
-    outcome = cli("verify", plan_file, "--tolerance", tolerance)
-    assert outcome.code == 2
-    assert f"--tolerance is {tolerance}, must be a finite number" in outcome.err

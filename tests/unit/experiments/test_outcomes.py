@@ -1,11 +1,9 @@
-import re
 from dataclasses import replace
 
 import pytest
-from experiments.entrants import Entrant, Limits, digest, entrant, model_version, torchrec_version
-from experiments.outcomes import NO_PLAN, NO_ROOM, NO_TIME, UNSUPPORTED, planned
+from experiments.entrants import entrant
+from experiments.outcomes import NO_PLAN, NO_ROOM, UNSUPPORTED, planned
 
-from shardwright.integrations.torchrec.rival import TorchRec
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 
@@ -60,30 +58,3 @@ def test_a_strategy_that_cannot_plan_such_tasks():
     tiered = {SMALL.tables[0].name: TableConstraint(sharding_types=("tiered",))}
     row, _ = planned(replace(SMALL, constraints=Constraints(tiered)), entrant("dreamshard"))
     assert row["failure"] == UNSUPPORTED
-
-
-def test_a_search_that_took_its_time(monkeypatch):
-    monkeypatch.setattr(TorchRec, "supports", lambda self, task: None)
-    monkeypatch.setattr(TorchRec, "_ask", lambda self, request, timeout_s: {"error": "too slow"})
-    row, _ = planned(SMALL, Entrant(TorchRec(), "", 0.0), model=MODEL)
-    assert (row["failure"], row["why"]) == (NO_TIME, "too slow")
-    row, _ = planned(SMALL, Entrant(TorchRec(), "", 60.0), model=MODEL)
-    assert row["failure"] == NO_ROOM
-
-
-def test_versions_say_what_plans_depend_on(tmp_path):
-    limits = Limits(seconds=3.0, torchrec_seconds=7.0, tolerance=0.01)
-    certified = entrant("certified", limits)
-    assert (certified.version, certified.time_limit) == ("tolerance 0.01, 3 s", 3.0)
-    assert certified.strategy.tolerance == 0.01
-    assert entrant("torchrec", limits).version == f"{torchrec_version()}, 7 s"
-    assert (entrant("size", limits).version, entrant("size", limits).time_limit) == ("ties by size", None)
-    bundled, plus = (entrant(name, limits).version for name in ("dreamshard", "dreamshard+"))
-    assert plus == f"{bundled}, tolerance 0.01, 3 s"
-    own = tmp_path / "own.safetensors"
-    own.write_bytes(b"1")
-    mine = entrant("dreamshard", limits, policy=own)
-    assert mine.version == f"policy {digest(own)}" != bundled
-    assert mine.strategy.policy == own
-    assert re.fullmatch("published h200 [0-9a-f]{8}", model_version("h200"))
-    assert model_version("cpu").startswith("model ")

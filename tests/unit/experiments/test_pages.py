@@ -1,5 +1,5 @@
 from experiments.experiment import ResultTable
-from experiments.pages import hardware, made_of, markdown, processor_of
+from experiments.pages import hardware, made_of, markdown
 
 from tests.unit.experiments.rows import HARDWARE
 
@@ -14,11 +14,6 @@ def test_a_page_names_what_its_rows_were_made_with():
     assert made_of(rows[:1]) == f"2026-01-03 10:00 UTC · commit b · {HARDWARE}"
 
 
-def test_all_machines_are_named_the_one_of_most_rows_first():
-    rows = [row("2026-01-02", "a", jobs=2, hardware="Y, 4 cores"), *[row("2026-01-02", "a")] * 2]
-    assert made_of(rows) == f"2026-01-02 UTC · commit a · {HARDWARE} (2 rows); Y, 4 cores (1 rows) · 1, 2 processes"
-
-
 def test_without_rows_it_is_this_machine():
     assert made_of([]).startswith("no rows UTC · commit ")
     assert made_of([]).endswith(hardware())
@@ -26,8 +21,3 @@ def test_without_rows_it_is_this_machine():
     assert lines[0] == "# Title"
     assert lines[2].endswith(hardware())
     assert [line for line in lines if line.startswith("|")] == ["| a | b |", "| --- | --- |", "| 1 | x |"]
-
-
-def test_the_processor_is_what_hardware_begins_with():
-    assert processor_of(HARDWARE) == "CPU X (cpu family 1, model 2)"
-    assert hardware().startswith(processor_of(hardware()) + ", ")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from benchmarks.plan_requests import measure_requests, read_results, requests_of
 
-import shardwright
 from shardwright.calibration.visits import Observed
 from shardwright.learned.worlds import MeasuredWorld
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
@@ -19,36 +16,6 @@ from shardwright.measure.measuring import measure_plans
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Task
 from tests.unit.measure.workers import FakeWorker
-
-SOURCES = Path(shardwright.__file__).parent
-
-ALLOWED = {
-    "time_parts": {"measure/timing.py", "measure/worker.py", "measure/checks.py"},
-    "DeviceCalls": {"measure/fused.py", "measure/worker.py"},
-    "Session": {"measure/worker.py"},
-    "Worker": {
-        "measure/worker.py",
-        "measure/measurer.py",
-    },
-}
-"""Who may call what leads to a time; copies of memory are no kernels, and a cluster's worker holds a measuring process of its own."""
-
-
-@pytest.fixture(scope="module")
-def callers() -> dict[str, set[str]]:
-    """The files in which each name is called."""
-    found = defaultdict(set)
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                found[node.func.id].add(path.relative_to(SOURCES).as_posix())
-    return found
-
-
-@pytest.mark.parametrize("name", ALLOWED)
-def test_nothing_else_times_kernels(callers: dict[str, set[str]], name: str) -> None:
-    assert callers[name] <= ALLOWED[name]
-    assert callers[name]
 
 
 @pytest.fixture

@@ -47,44 +47,6 @@ def test_constraints_that_can_hold_together() -> None:
     ).check(NAMES, 4)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"sharding_types": ("by_row",)}, "unknown sharding type 'by_row'; known types are table_wise"),
-        ({"sharding_types": ()}, "sharding_types is empty, so no plan is allowed; name at least one type"),
-        ({"devices": ()}, "devices is [], must name at least one rank"),
-        ({"devices": (0, -1)}, "devices is [0, -1], must name at least one rank, none negative"),
-        ({"sharding_types": "row_wise"}, "sharding_types is 'row_wise', must be a list, tuple or set of names"),
-        (
-            {"sharding_types": (1,)},
-            "sharding_types is (1,), must be a list, tuple or set of names such as ('row_wise',)",
-        ),
-        ({"devices": (0.5,)}, "constraints: devices is (0.5,), must be a list, tuple, set or range of ranks"),
-        ({"devices": (True,)}, "devices is (True,)"),
-        ({"devices": "01"}, "devices is '01'"),
-        (
-            {"devices": 1},
-            "devices is 1, must be a list, tuple, set or range of ranks, which are whole numbers, such as (0, 1)",
-        ),
-        ({"max_shards": 0}, "constraints: max_shards is 0, must be a whole number of at least 1"),
-        ({"max_shards": 1.5}, "max_shards is 1.5"),
-        ({"max_shards": True}, "max_shards is True"),
-        ({"min_columns": "4"}, "min_columns is '4'"),
-        ({"max_columns": 64}, "max_columns is 64 without equal_columns; set equal_columns"),
-        ({"column_multiple": np.float64(4)}, "column_multiple is np.float64(4.0)"),
-        ({"equal_rows": "no"}, "equal_rows is 'no', must be True or False"),
-        (
-            {"max_shards": 1, "sharding_types": ("row_wise", "grid")},
-            "contradict each other: max_shards is 1 and sharding_types is ['row_wise', 'grid'], which cut a table; allow more",
-        ),
-    ],
-)
-def test_bad_limits_of_a_table(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInput) as error:
-        TableConstraint(**fields)  # type: ignore[arg-type]
-    assert message in str(error.value)
-
-
 @pytest.mark.parametrize("devices", [[0, 1], {1, 0}, range(2), np.arange(2), (np.int64(0), np.int64(1)), iter((0, 1))])
 def test_ranks_may_come_in_any_iterable(devices: object) -> None:
     limits = TableConstraint(devices=devices)  # type: ignore[arg-type]

@@ -22,59 +22,6 @@ def test_weight_bytes() -> None:
     assert Table("t", 1000, 16, dtype="int8").weight_bytes == 24_000  # with 8 bytes of scale and bias a row
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rows": 0}, "table 't': rows is 0, must be a whole number of at least 1"),
-        ({"rows": -3}, "rows is -3"),
-        ({"rows": 2.0}, "rows is 2.0"),
-        ({"rows": True}, "rows is True"),
-        ({"rows": "7"}, "rows is '7'"),
-        ({"rows": 10**400}, "more than 2**50 elements"),
-        ({"rows": 2**47, "dim": 16}, "more than 2**50 elements"),
-        ({"dim": 0}, "dim is 0"),
-        ({"dim": None}, "dim is None"),
-        ({"pooling": 0}, "pooling is 0, must be a finite number greater than 0"),
-        ({"pooling": -1.0}, "pooling is -1.0"),
-        ({"pooling": math.nan}, "pooling is nan"),
-        ({"pooling": math.inf}, "pooling is inf"),
-        ({"pooling": "1"}, "pooling is '1'"),
-        ({"pooling": True}, "pooling is True"),
-        ({"pooling": []}, "table 't': pooling has 0 numbers, must have one for each of 1 to 65536 features"),
-        ({"pooling": [1.0] * 70_000}, "pooling has 70000 numbers"),
-        ({"pooling": [3, 0]}, "table 't': pooling[1] is 0, must be a finite number greater than 0"),
-        ({"pooling": [[3]]}, "pooling[0] is [3]"),
-        ({"pooling": 10**400}, "pooling is 1000"),
-        ({"pooled": "false"}, "table 't': pooled is 'false', must be True or False"),
-        ({"pooled": 0}, "pooled is 0"),
-        ({"rows": np.True_}, "rows is np.True_"),
-        ({"rows": np.float64(1000)}, "rows is np.float64(1000.0)"),
-        (
-            {"access": "uniform"},
-            "access is 'uniform', must be an AccessProfile; leave it out for uniform access, or pass",
-        ),
-        ({"access": None}, "access is None, must be an AccessProfile"),
-        ({"id_shares": 0.5}, "table 't': id_shares is 0.5, must be a list of at most 1024 shares of the lookups"),
-        ({"id_shares": [0.5, "x"]}, "table 't': id_shares[1] is 'x', must be a finite number of at least 0"),
-        ({"id_shares": [0.5, 0.4]}, "table 't': id_shares add up to 0.9, must add up to 1"),
-        ({"dtype": "fp8"}, "dtype is 'fp8', must be one of fp32, fp16, int8"),
-        ({"name": ""}, "name '' must be printable text"),
-        ({"name": "a\nb"}, r"name 'a\nb' must be printable text"),
-        ({"name": "\ud800"}, "must be printable text"),
-        ({"name": 5}, "name 5 must be printable text"),
-        (
-            {"access": AccessProfile.uniform(9)},
-            "covers 9 rows, the table has 1000; make the profile for this table's rows",
-        ),
-    ],
-)
-def test_bad_tables(changes: dict[str, object], message: str) -> None:
-    fields: dict[str, object] = {"name": "t", "rows": 1000, "dim": 8}
-    with pytest.raises(InvalidInput) as error:
-        Table(**(fields | changes))  # type: ignore[arg-type]
-    assert message in str(error.value)
-
-
 def test_numbers_of_numpy_become_plain() -> None:
     table = Table("t", np.int64(1000), np.int32(8), np.float32(2.5), np.False_)  # type: ignore[arg-type]
     assert table == Table("t", 1000, 8, 2.5, pooled=False)

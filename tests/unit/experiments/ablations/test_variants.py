@@ -79,16 +79,6 @@ def test_no_beam_cuts_nothing(task, plan_of):
     assert len(plan_of(NEUROSHARD, "no beam").shards) == len(task.tables)
 
 
-def test_no_grid_is_no_bound_at_all(task, model):
-    from shardwright.search.neuroshard import make_pieces
-    from shardwright.search.units import take_apart
-
-    pieces, cuts = make_pieces(task, take_apart(task), model)
-    limits = VARIANTS[NEUROSHARD]["no grid"].strategy._limits(pieces, cuts.whole)
-    assert limits.size == 1
-    assert limits[0] > sum(table.dim for table in task.tables)
-
-
 def test_nothing_taken_out_is_certified(task, model):
     own, ablated = (
         sw.plan(task, strategy=kind(tolerance=0.01, patience=1), cost_model=model)
@@ -103,36 +93,3 @@ def test_parts_of_certified_do_what_they_are_for(plan_of):
     step = {name: plan_of(CERTIFIED, name).cost.step_ms for name in VARIANTS[CERTIFIED]}
     assert step[FULL] <= step["no kicks"] < step["no local search"]
     assert step[FULL] < step["whole tables"]
-
-
-def test_the_first_bound_stays_without_tightening(monkeypatch):
-    """One table that dominates binds, which only tightening can see; without it the search kicks in vain."""
-    from shardwright.search.bound import lower_bound
-    from shardwright.search.engine.session import SearchSession
-    from shardwright.testing.model import SimpleCostModel
-
-    table = sw.Table("large", 100_000, 4, 200.0)
-    others = [sw.Table(f"t{i}", 1000, 4, 1.0) for i in range(4)]
-    limit = sw.TableConstraint(sharding_types=("table_wise",))
-    tables = [table, *others]
-    constraints = sw.Constraints({one.name: limit for one in tables})
-    task = sw.Task(tables, Topology(devices_per_host=4, memory="1 GB"), 256, constraints=constraints)
-    model = SimpleCostModel()
-    kicks, kick = [], SearchSession.kick
-    monkeypatch.setattr(
-        SearchSession, "kick", lambda self, *seed_and_lanes: kicks.append(self) or kick(self, *seed_and_lanes)
-    )
-    plans = [sw.plan(task, strategy=AblatedCertified(tightening=True), cost_model=model)]
-    assert not kicks
-    plans.append(sw.plan(task, strategy=AblatedCertified(tightening=False), cost_model=model))
-    assert kicks
-    assert plans[1].bound_ms == lower_bound(task, model).ms
-    assert plans[1].bound_ms < plans[0].bound_ms * 0.9
-
-
-def test_limits_of_a_variant_are_those_of_its_plans(task, plan_of):
-    whole = plan_of(CERTIFIED, "whole tables")
-    assert len(whole.shards) == len(task.tables)
-    columns = plan_of(CERTIFIED, "columns only")
-    rows = {table.name: table.rows for table in task.tables}
-    assert all(shard.rows == (0, rows[shard.table]) and len(shard.devices) == 1 for shard in columns.shards)

@@ -5,30 +5,12 @@ from experiments.learned.tasks import Setting
 SMALL = Scale(tables=(5, 7), devices=(2, 4), unseen=(0.0, 0.5, 1.0), base=Setting(5, 4), training_tasks=1, tasks=1)
 
 
-def test_each_kind_is_trained_and_tested_on_once():
-    assert [kind.name for kind in SMALL.trained] == [
-        "5x4-unseen0", "5x2-unseen0", "7x4-unseen0", "5x4-unseen0.5", "5x4-unseen1",
-    ]  # fmt: skip
-    assert {kind.name for kind in SMALL.tested} == {
-        "5x4-unseen1", "7x4-unseen1", "5x2-unseen1", "5x4-unseen0", "5x4-unseen0.5",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("scale", [FULL, QUICK, SMALL])
 def test_every_column_has_a_target_that_is_trained(scale):
     for part in scale.parts:
         assert len(part.targets) == len(part.tested)
         assert set(part.targets) | {kind for kind, _ in part.trained} <= set(scale.trained)
         assert {kind for kind, _ in part.tested} <= set(scale.tested)
-
-
-def test_targets_have_the_columns_setting():
-    tables, devices, unseen = SMALL.parts
-    for part in (tables, devices):
-        assert [target.setting for target in part.targets] == [kind.setting for kind, _ in part.tested]
-        assert {target.unseen for target in part.targets} == {0.0}
-        assert {kind.unseen for kind, _ in part.tested} == {1.0}
-    assert unseen.targets == tuple(kind for kind, _ in unseen.tested)
 
 
 def test_tasks_for_training_and_for_testing_are_different():

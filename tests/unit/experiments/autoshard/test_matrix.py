@@ -64,22 +64,3 @@ def test_autoshards_cost_is_that_of_kernels():
     assert found.target[1] == 4.5
     assert found.above_bound[1].share == pytest.approx(0.5)
     assert np.isnan(matrix(Found(rows, "dreamshard"), TABLES).target[1])
-
-
-def test_seeds_are_compared_with_their_own():
-    rows = [
-        *ROWS,
-        *rows_of("dreamshard", "5x4-unseen0", (10.0, 8.0), seed=1),
-        *rows_of("dreamshard", "7x4-unseen0", (20.0, 16.0), seed=1),
-    ]
-    found = matrix(Found(rows, "dreamshard"), TABLES)
-    assert found.losses[0][1].tasks == 4
-    assert found.shares[0, 1] == pytest.approx((21 + 18) / (18 + 36) - 1)
-    assert found.heuristic[1].share == pytest.approx(2 * 19.8 / 54 - 1)
-
-
-def test_no_rows_no_losses():
-    found = matrix(Found([], "dreamshard"), TABLES)
-    assert np.isnan(found.shares).all()
-    assert found.off_target == []
-    assert not any(one.tasks for one in (*found.bundled, *found.heuristic, *found.random, *found.certified))

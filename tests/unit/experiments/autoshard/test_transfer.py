@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from experiments.autoshard.kinds import QUICK
 from experiments.autoshard.transfer import Transfer
-from experiments.entrants import SORTED, Limits
+from experiments.entrants import Limits
 from experiments.learned.tasks import Setting
 
 from shardwright.learned.options import AutoShardOptions, DreamShardOptions
@@ -29,37 +29,12 @@ def tiny(tmp_path):
     return Transfer(small=TINY, folder=tmp_path / "policies", limits=Limits(seconds=0.2))
 
 
-def rows_of(experiment, pieces):
-    return [{**piece.key, **row} for piece in pieces for row in experiment.run(piece)]
-
-
 def trained(experiment, strategy):
     return [
         piece
         for piece in experiment.pieces(quick=True)
         if piece.key["strategy"] == strategy and "unseen" in piece.key["trained"]
     ]
-
-
-def test_pieces_are_unique_and_begin_with_what_needs_no_training():
-    pieces = Transfer().pieces(quick=False)
-    assert len({tuple(piece.key.values()) for piece in pieces}) == len(pieces) == 6 + 2 + 2 * 14
-    assert [piece.key["strategy"] for piece in pieces[:6]] == ["random", *SORTED, "certified"]
-    policies = [piece.key for piece in pieces[8:]]
-    assert [key["strategy"] for key in policies] == ["dreamshard", "autoshard"] * 14
-    assert len(Transfer().pieces(quick=True)) < 25
-    assert len(Transfer(seeds=2).pieces(quick=False)) == 8 + 2 * 2 * 14
-
-
-def test_versions_change_with_training_and_testing():
-    def versions(scale):
-        return {tuple(piece.key.values())[:3]: piece.version for piece in Transfer(small=scale).pieces(quick=True)}
-
-    one = versions(TINY)
-    longer = versions(replace(TINY, autoshard=replace(TINY.autoshard, steps=80)))
-    assert {strategy for strategy, *rest in one if one[strategy, *rest] != longer[strategy, *rest]} == {"autoshard"}
-    assert one["autoshard", "bundled", 0] == longer["autoshard", "bundled", 0]
-    assert not set(versions(replace(TINY, tasks=3)).values()) & set(one.values())
 
 
 @pytest.mark.parametrize("strategy", ["dreamshard", "autoshard"])
@@ -83,33 +58,6 @@ def test_a_policy_is_trained_once_and_tested_on_every_kind(tiny, strategy):
         (kind.name, task) for kind in TINY.tested for task in range(2)
     ]
     assert all(row["training_s"] > 0 and row["policy"] == first[0]["policy"] for row in first)
-
-
-def test_kinds_are_trained_on_their_own_tasks(tiny):
-    for piece in trained(tiny, "dreamshard"):
-        tiny.run(piece)
-    assert len({path.read_bytes() for path in tiny.folder.glob("*.safetensors")}) == len(TINY.trained) == 4
-
-
-@pytest.mark.slow
-def test_the_page(tiny):
-    pytest.importorskip("matplotlib", reason="pages have pictures")
-    pieces = [*tiny.pieces(quick=True)[:8], *trained(tiny, "dreamshard")]
-    rows = rows_of(tiny, pieces)
-    assert len({tuple(row) for row in rows}) == 1, "all rows have the same columns"
-    found = tiny.page(rows, quick=True)
-    tables = {one.caption: one for one in found.tables}
-    matrix = next(one for caption, one in tables.items() if caption.startswith("dreamshard, numbers of tables"))
-    cells = {row[0]: row[1:] for row in matrix.rows}
-    assert cells["5 tables"][0] == cells["7 tables"][1] == "+0.0%"
-    assert all("%" in cell for name in ("*random*", "*certified*", "*bundled policy*") for cell in cells[name])
-    empty = next(one for caption, one in tables.items() if caption.startswith("autoshard, numbers of tables"))
-    assert {row[0]: row[1:] for row in empty.rows}["5 tables"] == ("–", "–")
-    assert [row[:2] for row in tables["Training, one thread, simulated costs."].rows] == [
-        ("dreamshard", 4),
-        ("autoshard", 0),
-    ]
-    assert any("hardly trained" in each for each in found.text)
 
 
 def test_a_page_of_nothing():

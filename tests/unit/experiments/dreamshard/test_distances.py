@@ -43,12 +43,6 @@ def test_nothing_is_said_of_what_is_not_there(missing):
     assert np.isnan(closed_interval(gained, possible)).all()
 
 
-def test_a_cost_without_a_bound():
-    costs = Costs(ROWS, "embedding_cost_ms")
-    assert costs.best_heuristic == "lookup"
-    assert costs.bound == {}
-
-
 def test_the_interval_holds_the_share():
     gained, possible = np.arange(20.0), np.full(20, 20.0)
     low, high = closed_interval(gained, possible)

@@ -4,7 +4,7 @@ import pytest
 from experiments.dreamshard.page import page
 from experiments.dreamshard.tables import DreamShardTables
 from experiments.entrants import Limits
-from experiments.learned.tasks import NAMES, Setting, draw_task, learned_entrant
+from experiments.learned.tasks import NAMES, Setting, draw_task
 
 import shardwright as sw
 
@@ -43,26 +43,6 @@ def test_pieces_are_unique_and_any_beginning_is_fair():
     counts = Counter((piece.key["tables"], piece.key["devices"], piece.key["half"]) for piece in first)
     assert len(counts) == 20
     assert max(counts.values()) - min(counts.values()) <= 12
-
-
-def test_quick_is_small_and_its_rows_are_as_those_of_the_full_one():
-    full = {tuple(piece.key.values()): piece.version for piece in DreamShardTables().pieces(quick=False)}
-    quick = DreamShardTables().pieces(quick=True)
-    assert len(quick) < 600
-    assert sum(piece.key["strategy"] == "rnn" for piece in quick) == 8
-    assert all(full[tuple(piece.key.values())] == piece.version for piece in quick)
-
-
-def test_versions_change_with_limits_and_policies(tmp_path):
-    def versions(**options):
-        return {piece.key["strategy"]: piece.version for piece in DreamShardTables(**options).pieces(quick=True)}
-
-    one, other = versions(), versions(limits=Limits(seconds=1.0), rnn_updates=3)
-    assert {name for name in NAMES if one[name] != other[name]} == {"rnn", "dreamshard+", "neuroshard", "certified"}
-    assert one["dreamshard"].startswith("policy ")
-    assert "model " in one["size"]
-    (tmp_path / "own").write_bytes(b"1")
-    assert learned_entrant("dreamshard", policy=tmp_path / "own").version not in one["dreamshard"]
 
 
 @pytest.mark.parametrize("half", ["unseen", "seen"])
@@ -124,18 +104,6 @@ def test_the_page_has_the_right_numbers():
     assert set(found.figures) == {"", "compute", "halves"}
 
 
-def test_a_task_that_one_could_not_place_leaves_the_means():
-    pytest.importorskip("matplotlib", reason="pages have pictures")
-    rows = results(settings=(20,), halves=("unseen",))
-    unplaced = {"step_ms": None, "compute_ms": None, "embedding_cost_ms": None}
-    rows = [row | (unplaced if row["strategy"] == "size" and row["task"] else {}) for row in rows]
-    found = page(rows, 2)
-    size = next(row for row in table(found, "All settings") if row["strategy"] == "size")
-    assert (size["tasks"], size["placed"]) == ("2", "50%")
-    (mean, *_) = table(found, "Mean step")
-    assert (mean["tasks"], mean["of them in the means"]) == ("2", "1")
-
-
 @pytest.mark.parametrize("strategies", [(), ("random",), ("dreamshard", "certified"), ("size", "dreamshard"), ("rnn",)])
 def test_a_page_of_some_rows(strategies):
     pytest.importorskip("matplotlib", reason="pages have pictures")
@@ -146,26 +114,3 @@ def test_a_page_of_some_rows(strategies):
     cells = [str(cell) for one in found.tables for row in one.rows for cell in row]
     assert not any("nan" in cell for cell in cells)
     assert all(len(one.heads) == len(row) for one in found.tables for row in one.rows)
-
-
-def test_what_nobody_placed():
-    pytest.importorskip("matplotlib", reason="pages have pictures")
-    nothing = {
-        "step_ms": None,
-        "compute_ms": None,
-        "embedding_cost_ms": None,
-        "bound_ms": None,
-        "compute_bound_ms": None,
-    }
-    found = page([row | nothing for row in results()], 2)
-    assert {row["placed"] for row in table(found, "All settings")} == {"0%"}
-
-
-def test_plans_that_were_timed_elsewhere_are_counted_and_do_not_enter_the_search_times():
-    rows = [row | {"search_s": None} if row["task"] == 0 else row for row in results()]
-    found = page(rows, 2)
-    assert " 24 of the plans were made on another machine" in " ".join(found.text)
-    assert "another machine" not in " ".join(page(results(), 2).text)
-    timed = next(one for one in found.tables if any("search" in str(head) for head in one.heads))
-    column = next(place for place, head in enumerate(timed.heads) if "search" in str(head))
-    assert {str(row[column]) for row in timed.rows} == {"0.5000"}

@@ -1,5 +1,4 @@
 import pytest
-from experiments.entrants import Limits
 from experiments.learned.tasks import NAMES, UPDATES, learned_entrant
 
 from shardwright.learned.rnn import RnnOptions
@@ -16,7 +15,3 @@ def test_rnn_trains_as_long_as_asked():
     short = learned_entrant("rnn", rnn_updates=3)
     assert short.version == "3 updates"
     assert short.strategy.options.updates == 3
-
-
-def test_limits_are_passed_on():
-    assert learned_entrant("certified", Limits(seconds=2.0)).time_limit == 2.0

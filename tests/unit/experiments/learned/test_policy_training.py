@@ -3,7 +3,7 @@ import pytest
 pytest.importorskip("torch", reason="policies are learned with torch")
 
 import torch
-from experiments.learned.policy_training import LEARNERS, learned, options_digest, training_seconds
+from experiments.learned.policy_training import learned, training_seconds
 
 from shardwright.errors import InvalidInput
 from shardwright.learned.options import DreamShardOptions
@@ -29,20 +29,7 @@ def test_training_leaves_torchs_threads_alone(tmp_path):
     assert torch.get_num_threads() == before
 
 
-def test_any_option_changes_the_digest():
-    assert options_digest(SHORT) == options_digest(DreamShardOptions(**vars(SHORT)))
-    assert options_digest(SHORT) != options_digest(DreamShardOptions(**(vars(SHORT) | {"seed": 1})))
-
-
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match="cannot keep policies there"):
         learned("dreamshard", "six", TASKS, SHORT, tmp_path / "file" / "policies")
-
-
-def test_columns_are_what_learners_make_small():
-    import shardwright as sw
-
-    cost = sw.plan(task_of(6, 2), strategy="size").cost
-    assert LEARNERS["dreamshard"].cost(cost) == cost.step_ms
-    assert LEARNERS["autoshard"].cost(cost) == max(device.compute_ms for device in cost.devices) < cost.step_ms

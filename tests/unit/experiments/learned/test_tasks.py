@@ -20,8 +20,3 @@ def test_a_task_depends_on_its_setting_its_number_and_the_seed_alone():
 def test_every_table_stays_whole():
     task = draw_task(Setting(10, 4), 0)
     assert all(task.constraints.of(table.name).sharding_types == ("table_wise",) for table in task.tables)
-
-
-def test_settings_have_names():
-    assert Setting.of("50x4") == Setting(50, 4)
-    assert Setting(50, 4).name == "DLRM-50 × 4"

@@ -103,14 +103,3 @@ def test_failures_are_counted_by_reason(rows):
     (row,) = cells(failure_table(rows, NAMES))
     assert (row["strategy"], row[NO_ROOM], row[NO_TIME]) == ("size", "1", "1")
     assert failure_table([row for row in rows if row["failure"] is None], NAMES) is None
-
-
-def test_no_rows_give_empty_tables():
-    assert strategy_table([], NAMES).rows == []
-    assert mean_table("", ("devices",), {}, NAMES, "step_ms").rows == []
-    assert compared([], "step_ms", NAMES) == {}
-
-
-def test_settings_are_in_the_order_of_their_values():
-    made = [outcome("size", 1.0, devices=number) for number in (16, 4, 8)]
-    assert list(settings_of(made, ("devices",))) == [(4,), (8,), (16,)]

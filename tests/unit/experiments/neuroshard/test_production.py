@@ -3,7 +3,7 @@ import pytest
 from experiments.entrants import LEARNED, TORCHREC
 from experiments.experiment import Piece
 from experiments.neuroshard.production import FILL, WORLDS, NeuroShardProduction, heaviest_ms, production_task
-from experiments.neuroshard.production_page import PUBLISHED, ratios_to_random
+from experiments.neuroshard.production_page import PUBLISHED
 from experiments.summaries import NOTHING
 
 from shardwright.task import Table, Task, Topology
@@ -71,12 +71,6 @@ def test_pieces_are_unique_and_go_seed_by_seed(quick):
     assert {piece.key["limit_s"] for piece in pieces if piece.key["by"] == "certified"} == {15 if quick else 60}
 
 
-def test_published_figures():
-    assert len(PUBLISHED) == 9
-    assert PUBLISHED["neuroshard"] == (55.2, 54.9)
-    assert min(ms for ms, _ in PUBLISHED.values()) == 55.2
-
-
 def test_the_page_by_hand():
     rows = [
         row("random", 10.0), row("size", 8.0), row("neuroshard", 5.0), row("certified", 2.0, bound=2.0),
@@ -98,12 +92,6 @@ def test_the_page_by_hand():
     assert cpu["certified"]["gap"] == "10.0%"
     assert "take longest needs 5.0 ms by itself" in page.text[4]
     assert "embedding cost of `certified`'s plans is 3.5 ms" in page.text[4]
-
-
-def test_ratios_are_seed_by_seed():
-    rows = [row("random", 10.0), row("size", 5.0), row("random", 4.0, seed=1), row("size", 3.0, seed=1)]
-    cases = [one | {"case": str(one["seed"])} for one in rows]
-    assert ratios_to_random(cases, ("random", "size", "dim")) == {"random": [1.0, 1.0], "size": [0.5, 0.75]}
 
 
 def test_a_part_of_the_rows_and_none_make_a_page(tmp_path):

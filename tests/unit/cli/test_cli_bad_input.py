@@ -1,0 +1,166 @@
+"""What no command takes: each ends with code 2 and one line that names what is wrong, and leaves no file behind."""
+
+import shlex
+
+import pytest
+
+import shardwright as sw
+from shardwright.testing.tasks import task_of
+
+TABLES = """tables:
+  - {name: user, rows: 1000, dim: 16}
+  - {name: item, rows: 500, dim: 16}
+"""
+LEARN = "learn dreamshard --tasks train.yaml --model model.safetensors --rounds 2"
+CLUSTER = "plan tables.yaml --batch 8 --devices"
+GROUPS = "plan task.yaml --sharding-group-size"
+
+# The command line, and what the message must name: the option or the file, and the value.
+CASES = [
+    ("calibrate --minutes 0", "minutes is 0"),
+    ("calibrate --aim 2", "aim is 2"),
+    ("calibrate --device abacus", "device is 'abacus'"),
+    ("calibrate nope.yaml", "nope.yaml"),
+    ("calibrate --links --devices 1", "1 device"),
+    ("calibrate --links --aim 0.1", "--aim"),
+    ("calibrate --links task.yaml", "--links"),
+    ("calibrate --links --minutes 0", "minutes is 0"),
+    ("calibrate --links --device abacus", "device is 'abacus'"),
+    ("calibrate --links -o no/folder/links.json", "no/folder"),
+    ("calibrate --devices 2", "--devices needs --links"),
+    ("calibrate -o links.json", "--output needs --links"),
+    ("models burn", "action is 'burn'"),
+    ("models show", "name"),
+    ("models show nobody", "'nobody'"),
+    ("models list x", "list takes no name"),
+    ("collect", "--output"),
+    ("collect -o samples --samples 0", "samples is 0"),
+    ("collect -o samples --device tpu", "device is 'tpu'"),
+    ("collect -o samples --optimizer lion", "optimizer is 'lion'"),
+    ("collect -o samples --pool mine", "unknown pool 'mine'"),
+    ("collect -o samples --memory '4 XB'", "--memory: unknown unit 'XB'"),
+    ("collect -o samples --batch-size 0", "batch_sizes"),
+    ("collect -o /dev/null/samples", "/dev/null"),
+    ("collect -o samples --collectives --memory '4 GB'", "--memory does not apply to --collectives"),
+    ("collect -o samples --collectives --optimizer sgd", "--optimizer does not apply to --collectives"),
+    ("collect -o samples --collectives --backend fbgemm", "--backend does not apply"),
+    ("collect -o samples --collectives --sequence-share 0.5", "--sequence-share does not apply"),
+    ("collect -o samples --world 2", "--world needs --collectives"),
+    ("collect -o samples --runs 3", "--runs needs --collectives"),
+    ("collect -o samples --timeout 3", "--timeout needs --collectives"),
+    ("collect -o samples --collectives --world 1", "world is 1"),
+    ("collect -o samples --collectives --timeout 0", "timeout is 0.0"),
+    ("collect -o samples --collectives --runs 0", "runs"),
+    ("collect -o samples --collectives --device tpu", "device is 'tpu'"),
+    ("collect -o samples --collectives --batch-size 1", "batch_sizes"),
+    ("collect -o samples --collectives --samples 0", "samples is 0"),
+    ("compare task.yaml --strategies dim,best", "unknown strategy 'best'"),
+    ("compare task.yaml --strategies ''", "unknown strategy ''"),
+    ("compare task.yaml --time-limit -1", "time_limit is -1"),
+    ("compare task.yaml --rounds 0", "--rounds"),
+    ("compare task.yaml --model model.safetensors --strategies dim --measure --device tpu", "device is 'tpu'"),
+    ("compare task.yaml -o /dev/null/x", "/dev/null/x"),
+    ("demo -o /dev/null/x", "/dev/null/x"),
+    ("demo --model nope.safetensors", "nope.safetensors"),
+    (f"{LEARN} -o policy --steps 5", "--steps 5"),
+    (f"{LEARN} -o policy --option preset=published", "iterations"),
+    (f"{LEARN} -o policy --option episode=5", "did you mean 'episodes'?"),
+    (f"{LEARN} -o policy --option seed=5", "seed is already set"),
+    (f"{LEARN} -o policy --option episodes=5 --option episodes=6", "episodes is already set"),
+    (f"{LEARN} -o policy --option episodes", "NAME=VALUE"),
+    (f"{LEARN} -o policy --option episodes=1.5", "whole number"),
+    (f"{LEARN} -o policy --option learning_rate=fast", "must be a number"),
+    (f"{LEARN} -o policy --option learning_rate=-1", "learning_rate is -1.0"),
+    (f"{LEARN} -o policy --rounds 0", "--rounds"),
+    (f"{LEARN} -o policy --checkpoint no/such/state", "no/such"),
+    (f"{LEARN} -o policy --log /dev/null/x", "/dev/null/x"),
+    (f"{LEARN} -o policy --tasks none.yaml", "none.yaml"),
+    (f"{LEARN} -o policy --model none.safetensors", "none.safetensors"),
+    (f"{LEARN} -o no/such/policy", "no/such"),
+    (f"{LEARN} -o policy --ray nowhere:1", "--ray nowhere:1"),
+    (
+        "learn dreamshard --tasks train.yaml --model model.safetensors -o policy --measured",
+        "measured costs need no cost model",
+    ),
+    ("learn rnn --tasks train.yaml -o policy", "'rnn'"),
+    ("plan nope.yaml", "nope.yaml"),
+    ("plan task.yaml --strategy best", "unknown strategy 'best'"),
+    ("plan task.yaml --time-limit nan", "time_limit is nan"),
+    ("plan task.yaml --time-limit -1", "time_limit is -1"),
+    ("plan task.yaml --model nope.safetensors", "nope.safetensors"),
+    ("plan task.yaml -o no/such/folder/plan.json", "no/such/folder"),
+    ("plan task.yaml -o /", "is a folder"),
+    ("plan task.yaml --from nope.json", "nope.json"),
+    ("plan task.yaml --from plan.json --move-cost -1", "move_cost is -1.0"),
+    ("plan task.yaml --from plan.json --move-cost nan", "move_cost is nan"),
+    ("plan task.yaml --from plan.json --strategy greedy", "'greedy' cannot start from a plan"),
+    ("plan task.yaml --move-cost 1", "move_cost is 1.0"),
+    ("plan task.yaml --export torchrec", "-o"),
+    ("plan task.yaml --export torchrec -o new.json --runs-on shardwright", "--runs-on shardwright"),
+    ("plan task.yaml --export torchrec -o new.json --sharding-group-size 2", "--sharding-group-size"),
+    ("plan tables.yaml", "'batch_size' is missing"),
+    ("plan tables.yaml --batch 8", "'topology' is missing"),
+    ("plan tables.yaml --batch many --devices h100-8", "--batch is 'many'"),
+    (f"{CLUSTER} h100", "did you mean 'h100-8'"),
+    (f"{CLUSTER} h100-8 --hosts 0", "hosts is 0"),
+    (f"{CLUSTER} h100-8 --reserve 100%", "leaves no memory"),
+    (f"{CLUSTER} h100-8 --reserve 16", "--reserve: '16'"),
+    (f"{GROUPS} 3", "size is 3"),
+    (f"{GROUPS} 0", "'0'"),
+    (f"{GROUPS} two", "'two'"),
+    (f"{GROUPS} 2 --fully-sharded --sync-interval 3", "leave it 1"),
+    ("plan task.yaml --fully-sharded", "--fully-sharded"),
+    ("plan task.yaml --sync-interval 3", "--sync-interval"),
+    (f"{GROUPS} 2 --from plan.json", "--from"),
+    (f"{GROUPS} 2 --runs-on shardwright", "--runs-on shardwright"),
+    ("scale task.yaml --hosts 1,x", "number of hosts"),
+    ("scale task.yaml --hosts 0", "number of hosts"),
+    (f"scale task.yaml --hosts {','.join(map(str, range(1, 70)))}", "69 clusters"),
+    (f"scale task.yaml --hosts 1,{'9' * 5000}", "number of hosts"),
+    ("scale task.yaml --devices h100", "unknown preset"),
+    ("scale task.yaml --price 3", "a device type and a number"),
+    ("scale task.yaml --batch 5 --batch-per-device 5", "exclude each other"),
+    ("scale task.yaml --dense-ms -1", "dense_ms is -1.0"),
+    ("scale uneven.yaml", "memory differs"),
+    ("scale none.yaml", "none.yaml"),
+    ("show task.yaml", "task.yaml"),
+    ("train samples", "--output"),
+    ("train samples -o new.safetensors", "samples"),
+    ("train samples -o new.safetensors --head round", "--head"),
+    ("train samples -o new.safetensors --epochs 0", "--epochs"),
+    ("train samples -o new.safetensors --network autoshard", "--network"),
+    ("train samples -o no/folder/new.safetensors", "no/folder"),
+    ("tune task.yaml --minutes 0", "minutes is 0"),
+    ("tune task.yaml --minutes nan", "minutes is nan"),
+    ("tune task.yaml --device tpu", "'cpu' or 'cuda'"),
+    ("tune task.yaml -o /no/such/folder/plan.json", "/no/such/folder"),
+    ("tune task.yaml --steps -o /no/such/folder/plan.json", "/no/such/folder"),
+    ("tune task.yaml --steps --runs-on shardwright", "--steps"),
+    ("verify plan.json --tolerance -1", "--tolerance is -1"),
+    ("verify plan.json --tolerance nan", "--tolerance is nan"),
+    ("verify plan.json --tolerance inf", "--tolerance is inf"),
+    ("verify plan.json --backend nowhere_to_be_found:Mine", "'nowhere_to_be_found'"),
+]
+
+
+@pytest.fixture
+def folder(task_file, model_file, tmp_path, monkeypatch):
+    """The folder that commands run in, with one good file of every kind."""
+    monkeypatch.chdir(tmp_path)
+    sw.plan(sw.Task.load(task_file), strategy="greedy", cost_model=str(model_file)).save(tmp_path / "plan.json")
+    (tmp_path / "tables.yaml").write_text(TABLES)
+    task_of(5, 2).save(tmp_path / "small.yaml")
+    (tmp_path / "train.yaml").write_text("groups: [{file: small.yaml}]")
+    sw.Task([sw.Table("t", 10, 8)], sw.Topology(1, 2, "cpu", ["1 GB", "2 GB"]), 64).save(tmp_path / "uneven.yaml")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("line", "named"), CASES, ids=[line[:60] for line, _ in CASES])
+def test_bad_input_is_one_line_that_names_it(cli, folder, line, named):
+    before = sorted(path.name for path in folder.iterdir())
+    outcome = cli(*shlex.split(line))
+    assert (outcome.code, outcome.out) == (2, "")
+    *_, error = outcome.err.splitlines()  # before it, notes on the cost model
+    assert error.startswith("error: ")
+    assert named in error
+    assert sorted(path.name for path in folder.iterdir()) == before
