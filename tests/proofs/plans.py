@@ -27,7 +27,7 @@ SAMPLED_CUTS, SAMPLED_GRIDS, AT_ONCE = 200, 60, 2_500
 Way = tuple[Shard, ...]
 
 
-def ways_of(task: Task, table: Table, rng: np.random.Generator, free_grids: bool) -> tuple[list[Way], bool]:
+def ways_of(task: Task, table: Table, rng: np.random.Generator, free_grids: bool = False) -> tuple[list[Way], bool]:
     """Ways to make a table that its constraints allow, and whether these are all; memory is not looked at.
 
     Some of the grids of any row blocks are among them if `free_grids` asks for them.
@@ -206,7 +206,7 @@ class AllPlans:
         index: `(tables, plans)` the way of each table.
     """
 
-    def __init__(self, task: Task, model: CostModel, rng: np.random.Generator, *, free_grids: bool) -> None:
+    def __init__(self, task: Task, model: CostModel, rng: np.random.Generator, *, free_grids: bool = False) -> None:
         self._task, self._model = task, model
         drawn = [ways_of(task, table, rng, free_grids) for table in task.tables]
         of_tables = [ways for ways, _ in drawn]

@@ -86,6 +86,7 @@ CASES = [
     ("plan nope.yaml", "nope.yaml"),
     ("plan task.yaml --strategy best", "unknown strategy 'best'"),
     ("plan task.yaml --time-limit nan", "time_limit is nan"),
+    ("plan task.yaml --time-limit 2m", "must be a number"),
     ("plan task.yaml --time-limit -1", "time_limit is -1"),
     ("plan task.yaml --model nope.safetensors", "nope.safetensors"),
     ("plan task.yaml -o no/such/folder/plan.json", "no/such/folder"),
