@@ -87,11 +87,14 @@ model: setup
 	$(BIN)/shardwright train data/costs/h100/rowwise_adagrad.parquet -o src/shardwright/cost/models/h100.safetensors
 
 # The bundled policies, on the model of one processor and published GPUs: a quarter of an hour on one core; goes on where it was stopped.
+# A trial with one round each: make policies LEARN="--rounds 1 --logs out/learned/trial out/learned/trial"
 PROCESSOR := out/learned/amd-epyc-25-17.safetensors
-policies: setup
+policies: setup $(PROCESSOR)
+	$(SAME) $(BIN)/python -m benchmarks.learn_policies --processor $(PROCESSOR) $(LEARN)
+
+$(PROCESSOR): data/costs/amd-epyc-25-17/fbgemm.parquet | setup
 	mkdir -p out/learned
-	$(BIN)/shardwright train data/costs/amd-epyc-25-17/fbgemm.parquet -o $(PROCESSOR)
-	$(SAME) $(BIN)/python -m benchmarks.learn_policies --processor $(PROCESSOR)
+	$(BIN)/shardwright train $< -o $@
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

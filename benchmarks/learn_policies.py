@@ -42,15 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tasks = load_training_tasks(options.tasks).tasks
     world = SimulatedWorld(load_model(options.processor), tuple(PublishedModel(gpu) for gpu in GPUS))
     options.folder.mkdir(parents=True, exist_ok=True)
+    checkpoints = []
     for strategy in options.strategies:
         kind = PricedDreamShard if strategy == "dreamshard" else PricedAutoShard
         how = kind(rounds=options.rounds) if options.rounds else kind()
         logs = options.logs / strategy
         logs.mkdir(parents=True, exist_ok=True)
-        checkpoint = logs / "checkpoint"
+        checkpoints.append(logs / "checkpoint")
         with one_thread(), TrainingRecord(logs) as record:
-            policy = learn(tasks, world, how, record=record, checkpoint=checkpoint)
+            policy = learn(tasks, world, how, record=record, checkpoint=checkpoints[-1])
         save_policy(policy, options.folder / f"{strategy}.safetensors")
+    for checkpoint in checkpoints:  # kept until all policies are there: a restart does not repeat a finished training
         checkpoint.unlink(missing_ok=True)
 
 

@@ -75,7 +75,7 @@ class PlacementArrays:
         fixed_on = np.zeros((len(units.fixed), devices), dtype=bool)
         for row, shard in zip(fixed_on, units.fixed, strict=True):
             row[list(shard.devices)] = True
-        found = cls(
+        arrays = cls(
             task=task,
             units=units,
             features=_features(task, blocks if features else ()),
@@ -88,17 +88,17 @@ class PlacementArrays:
             used=np.asarray(memory_account(task, units.fixed).total, dtype=np.int64),
             memory=np.array(task.topology.memory_bytes, dtype=np.int64),
         )
-        found.check_room()
-        return found
+        arrays.check_room()
+        return arrays
 
     @classmethod
     def of_placeable(cls, tasks: Iterable[Task]) -> list[PlacementArrays]:
         """The arrays of the tasks that can be placed; a task with a table that fits no device is left out."""
-        found = []
+        placeable = []
         for task in tasks:
             with suppress(InfeasibleTask):
-                found.append(cls.of(task))
-        return found
+                placeable.append(cls.of(task))
+        return placeable
 
     @property
     def devices(self) -> int:
@@ -134,6 +134,11 @@ class PlacementArrays:
         theirs = assignment[self.rivals[unit]]
         able[theirs[theirs >= 0]] = False
         return able
+
+    def hardest_first(self) -> Ints:
+        """`(n,)` units by their number of devices that are allowed and large enough, fewest first; ties by memory, largest first."""
+        choices = (self.allowed & (self.used + self.bytes[:, None] <= self.memory)).sum(axis=1)
+        return np.lexsort((-self.bytes, choices))
 
     def left_over(self, unit: int, assignment: Ints, when: str) -> str:
         """The error message for a unit for which no device was left: the sizes and the remedies.

@@ -55,10 +55,10 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | No
     try:
         with safe_open(str(path), framework="pt") as file:
             header: dict[str, str] = file.metadata() or {}
-            found = header.get("format"), header.get("kind")
-            if found != (FORMAT, KIND):
+            stated = header.get("format"), header.get("kind")
+            if stated != (FORMAT, KIND):
                 raise InvalidInput(
-                    f"{path}: not a checkpoint of format {FORMAT!r} (it says kind {found[1]!r}, format {found[0]!r}); {_REMEDY}"
+                    f"{path}: not a checkpoint of format {FORMAT!r} (it says kind {stated[1]!r}, format {stated[0]!r}); {_REMEDY}"
                 )
             state = json.loads(header.get("state", ""))
             if not isinstance(state, dict):
@@ -72,21 +72,21 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | No
         raise InvalidInput(f"{path}: not a whole checkpoint ({error}); {_REMEDY}") from None
 
 
-def check_same_training(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_same_training(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Check that a checkpoint belongs to this training.
 
     Args:
         path: the checkpoint, for messages.
-        found: the checkpoint's state.
+        stored: the checkpoint's state.
         wanted: entries that the state must equal, as plain data: strategy, options, digest of the tasks, world.
 
     Raises:
         InvalidInput: an entry differs; the message names it.
     """
     for name, value in json.loads(json.dumps(wanted)).items():
-        if found.get(name) != value:
+        if stored.get(name) != value:
             raise InvalidInput(
-                f"{path}: the checkpoint was made with {name} {found.get(name)!r}, this training has {value!r}; "
+                f"{path}: the checkpoint was made with {name} {stored.get(name)!r}, this training has {value!r}; "
                 "train with the same, or name another checkpoint"
             )
 
@@ -105,12 +105,12 @@ def restoring(path: Path) -> Iterator[None]:
         raise InvalidInput(f"{path}: the checkpoint does not fit this training ({said}); {_REMEDY}") from error
 
 
-def check_tensor(name: str, found: Tensor, like: Tensor, *, any_length: bool = False) -> None:
+def check_tensor(name: str, value: Tensor, like: Tensor, *, any_length: bool = False) -> None:
     """Check that a tensor can take the place of another one.
 
     Args:
         name: name of the tensor, for messages.
-        found: the tensor.
+        value: the tensor.
         like: a tensor with the required shape and type.
         any_length: whether the first size may differ.
 
@@ -118,31 +118,31 @@ def check_tensor(name: str, found: Tensor, like: Tensor, *, any_length: bool = F
         ValueError: shape or type differ; see `restoring`.
     """
     first = 1 if any_length else 0
-    if found.dtype != like.dtype or found.dim() != like.dim() or found.shape[first:] != like.shape[first:]:
+    if value.dtype != like.dtype or value.dim() != like.dim() or value.shape[first:] != like.shape[first:]:
         raise ValueError(
-            f"{name} is of {found.dtype} and shape {tuple(found.shape)}, not of {like.dtype} and {tuple(like.shape)}"
+            f"{name} is of {value.dtype} and shape {tuple(value.shape)}, not of {like.dtype} and {tuple(like.shape)}"
         )
 
 
-def check_range(name: str, found: Tensor, low: float, high: float) -> None:
+def check_range(name: str, value: Tensor, low: float, high: float) -> None:
     """Check that all numbers of a tensor are from `low` to `high`; NaN fails.
 
     Raises:
         ValueError: a number is outside; see `restoring`.
     """
-    if not bool(((found >= low) & (found <= high)).all()):
+    if not bool(((value >= low) & (value <= high)).all()):
         raise ValueError(f"{name} holds numbers that are not from {low:g} to {high:g}")
 
 
-def check_count(name: str, found: object) -> int:
+def check_count(name: str, value: object) -> int:
     """Return a count from a checkpoint after checking it.
 
     Raises:
         ValueError: the value is not a whole number of at least 0; see `restoring`.
     """
-    if type(found) is not int or found < 0:
-        raise ValueError(f"{name} is {found!r}, must be a whole number of at least 0")
-    return found
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} is {value!r}, must be a whole number of at least 0")
+    return value
 
 
 def restore_network(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "network.") -> None:

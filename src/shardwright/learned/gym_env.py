@@ -166,9 +166,9 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self._world = world
         self._reward = reward
         self._np_random, self._np_random_seed = seeding.np_random(seed)
-        features = np.concatenate([one.arrays.features for one in self._tasks])
+        features = np.concatenate([each.arrays.features for each in self._tasks])
         self._mean, self._deviation = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-3)
-        self._devices = max(one.arrays.devices for one in self._tasks)
+        self._devices = max(each.arrays.devices for each in self._tasks)
         if like is not None:
             self._take_scales(like)
         self.action_space = spaces.Discrete(self._devices)
@@ -246,7 +246,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     def _space(self) -> spaces.Dict:
         width, devices = len(TABLE_FEATURES), self._devices
-        most = max(len(one.arrays.features) + len(one.arrays.fixed_features) for one in self._tasks)
+        most = max(len(each.arrays.features) + len(each.arrays.fixed_features) for each in self._tasks)
         bound = _LIMIT * most
         return spaces.Dict(
             {

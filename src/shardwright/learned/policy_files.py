@@ -125,10 +125,10 @@ def _made(make: Callable[[SavedPolicy], Any], file: Path, modified: int, strateg
 
 
 def _check_header(header: Mapping[str, str], strategy: str, learn: str) -> None:
-    found = header.get("format"), header.get("kind")
-    if found != (FORMAT, KIND):
+    stated = header.get("format"), header.get("kind")
+    if stated != (FORMAT, KIND):
         raise InvalidInput(
-            f"the file is not a policy of format {FORMAT!r} (it says kind {found[1]!r}, format {found[0]!r}); {learn}"
+            f"the file is not a policy of format {FORMAT!r} (it says kind {stated[1]!r}, format {stated[0]!r}); {learn}"
         )
     if header.get("strategy") != strategy:
         raise InvalidInput(

@@ -171,7 +171,7 @@ class MeasuredWorld:
 
         plans = [arrays.plan(assignment, "learning", self.seed) for arrays, assignment in placed]
         measured = measure_plans(plans, rounds=self.rounds, seed=self.seed, device=self.device, fleet=self.fleet)
-        return [measured_phases(found.plan, found.forward_ms, found.backward_ms) for found in measured]
+        return [measured_phases(shards.plan, shards.forward_ms, shards.backward_ms) for shards in measured]
 
 
 def measured_phases(plan: Plan, forward_ms: Floats, backward_ms: Floats) -> Floats:

@@ -128,13 +128,11 @@ class AutoShardWeights:
         x = np.maximum(devices @ first + (self._first_bias + state @ self._on_state), 0.0)
         for weight, bias in self._between:
             x = np.maximum(x @ weight.T + bias, 0.0)
-        found: Floats = x @ self._last[0]
-        return found
+        return np.asarray(x @ self._last[0])
 
 
 def _sigmoid(x: Floats) -> Floats:
-    found: Floats = 1.0 / (1.0 + np.exp(-x))
-    return found
+    return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
 @dataclass(frozen=True, eq=False)

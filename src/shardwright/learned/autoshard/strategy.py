@@ -13,9 +13,8 @@ from shardwright.errors import InfeasibleTask
 from shardwright.learned.arrays import Ints, PlacementArrays
 from shardwright.learned.autoshard.policy import NAME, AutoShardWeights, Setting, decode
 from shardwright.learned.policy_files import INPUTS, ByPolicy, SavedPolicy
-from shardwright.learned.priced.placing import copies_for, placements
+from shardwright.learned.priced.placing import priced_plan
 from shardwright.learned.priced.policy import PricedPolicy
-from shardwright.learned.priced.task import PricedTask
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
@@ -48,9 +47,7 @@ class AutoShard(ByPolicy):
         """
         policy = self.read_policy(_policy)
         if isinstance(policy, PricedPolicy):
-            arrays = PlacementArrays.of(task, features=False)
-            found = placements(policy, PricedTask.of(arrays, cost_model), copies_for(arrays), seed, deadline)
-            return arrays.plan(found[0], self.name, seed)
+            return priced_plan(policy, task, cost_model, self.name, seed, deadline)
         arrays = PlacementArrays.of(task)
         return arrays.plan(placed(arrays, policy, seed, deadline), self.name, seed)
 
@@ -70,7 +67,7 @@ def placed(arrays: PlacementArrays, weights: AutoShardWeights, seed: int, deadli
     """
     setting = Setting.of(arrays, weights)
     unit, assignment = decode(setting, weights, setting.order)
-    order = _hardest_first(arrays)
+    order = arrays.hardest_first()
     rng = np.random.default_rng(seed)
     tries = 1
     while unit >= 0 and tries < TRIES and (deadline is None or time.monotonic() < deadline):
@@ -82,9 +79,3 @@ def placed(arrays: PlacementArrays, weights: AutoShardWeights, seed: int, deadli
     if unit >= 0:
         raise InfeasibleTask(arrays.left_over(unit, assignment, f"in the last of {tries} tries"))
     return assignment
-
-
-def _hardest_first(arrays: PlacementArrays) -> Ints:
-    """`(n,)` units by their number of devices that are allowed and large enough, fewest first; ties by memory, largest first."""
-    choices = (arrays.allowed & (arrays.used + arrays.bytes[:, None] <= arrays.memory)).sum(axis=1)
-    return np.lexsort((-arrays.bytes, choices))

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 
-from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.learned.arrays import Floats, PlacementArrays, features_of
 from shardwright.learned.autoshard.losses import PolicyLoss, cost_loss, policy_loss
 from shardwright.learned.autoshard.network import (
@@ -31,7 +30,7 @@ from shardwright.learned.autoshard.network import (
 from shardwright.learned.autoshard.replay import ReplayBuffer, with_variations
 from shardwright.learned.environment import PlacementBatch
 from shardwright.learned.options import AutoShardOptions
-from shardwright.learned.trainer import Trainer
+from shardwright.learned.rounds import Trainer, nothing_placed, with_units
 from shardwright.learned.worlds import Placed, World, compute_ms
 from shardwright.workload.training_tasks import TrainingTasks
 
@@ -57,12 +56,7 @@ class AutoShardTrainer(Trainer):
 
     def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: AutoShardOptions) -> None:
         super().__init__(world, np.random.default_rng(options.seed))
-        self._given = [task for task in tasks if len(task)]
-        if not self._given:
-            raise InvalidInput(
-                f"autoshard: none of the {len(tasks)} training tasks has a table to place; give at least one with "
-                "tables that may stay whole"
-            )
+        self._given = with_units(tasks, options.strategy)
         self._options = options
         self._tasks = with_variations(self._given, options.variations, np.random.default_rng([options.seed, 1]))
         both = options.method == "paper"
@@ -95,10 +89,7 @@ class AutoShardTrainer(Trainer):
             placed = [*placed, *placements(others.batch, others.assignment_eu, others.excess_e)[1]]
         costs = [compute_ms(phases) for phases in self._priced(placed)]
         if not costs:
-            raise InfeasibleTask(
-                "no placement of the training tasks kept their memory and constraints, so there is nothing to learn from: "
-                "give their devices more memory, or drop constraints"
-            )
+            raise nothing_placed()
         if not len(self.buffer) and self._options.method != "paper":
             self.network.cost_scale.fill_(max(_SAME, float(np.mean(np.concatenate(costs)))))
         cost_error = self._cost_error(placed[:own], costs[:own])
@@ -124,13 +115,13 @@ class AutoShardTrainer(Trainer):
         for step, part in enumerate(parts, start=self.round * options.lag):
             for name in self.optimizers:
                 self._set_rate(name, options.learning_rate * (1 - step / (options.rounds * options.lag)))
-            found = policy_loss(self.network, played.part(part), reward_e[part], options)
-            self._descend("policy_optimizer", found.loss, options.gradient_norm)
+            learned = policy_loss(self.network, played.part(part), reward_e[part], options)
+            self._descend("policy_optimizer", learned.loss, options.gradient_norm)
             for _ in range(options.cost_updates if len(self.buffer) else 0):
                 shards = self.buffer.draw(options.buffer_batch, self._rng)
                 loss = cost_loss(self.network, shards, options.method)
                 self._descend("cost_optimizer", loss, options.gradient_norm)
-            losses.append(found)
+            losses.append(learned)
         return losses
 
     @torch.no_grad()

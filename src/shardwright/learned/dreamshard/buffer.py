@@ -94,8 +94,8 @@ class PlacementBuffer:
     def add(self, task_m: Tensor, assignment_mu: Tensor, costs: Sequence[Floats]) -> None:
         """Add placements with their `(devices, 4)` costs."""
         phases = np.zeros((len(costs), *self.phases_mdp.shape[1:]), dtype=np.float32)
-        for row, found in zip(phases, costs, strict=True):
-            row[: len(found)] = found
+        for row, device_phases in zip(phases, costs, strict=True):
+            row[: len(device_phases)] = device_phases
         self.task_m = torch.cat([self.task_m, task_m])
         self.assignment_mu = torch.cat([self.assignment_mu, assignment_mu])
         self.phases_mdp = torch.cat([self.phases_mdp, torch.from_numpy(phases)])
@@ -116,13 +116,13 @@ class PlacementBuffer:
         """
         largest = (self._tasks - 1, self.phases_mdp.shape[1] - 1, torch.finfo(torch.float32).max)
         bounds = zip((0, UNPLACED, 0), largest, strict=True)
-        found = {name: tensors[name] for name in self.tensors()}
+        stored = {name: tensors[name] for name in self.tensors()}
         for (name, own), (low, high) in zip(self.tensors().items(), bounds, strict=True):
-            check_tensor(name, found[name], own, any_length=True)
-            check_range(name, found[name], low, high)
-        if len({len(value) for value in found.values()}) > 1:
+            check_tensor(name, stored[name], own, any_length=True)
+            check_range(name, stored[name], low, high)
+        if len({len(value) for value in stored.values()}) > 1:
             raise ValueError("the buffer's tensors have different lengths")
-        vars(self).update({name.removeprefix("buffer."): value for name, value in found.items()})
+        vars(self).update({name.removeprefix("buffer."): value for name, value in stored.items()})
 
 
 OUTPUTS = ("forward", "backward", "backward_communication", "overall")
@@ -145,8 +145,8 @@ def set_scale(cost: CostNetwork, batch: PlacementBatch, buffer: PlacementBuffer,
     devices_edk, overall_e = targets(buffer.phases_mdp, objective)
     exists_ed = batch.device_ed[buffer.task_m]
     mean_k = devices_edk.sum(dim=(0, 1)) / exists_ed.sum()
-    found = torch.cat([mean_k, overall_e.mean()[None]])
-    cost.scale.copy_(torch.where(found > 0, found, 1.0))
+    mean = torch.cat([mean_k, overall_e.mean()[None]])
+    cost.scale.copy_(torch.where(mean > 0, mean, 1.0))
 
 
 class CostErrors:
@@ -176,12 +176,12 @@ class CostErrors:
         """
         cost = self._network.cost
         sums_edh, held_ed = self._on_devices(self._buffer.task_m[index], self._buffer.assignment_mu[index])
-        found = cost.device_costs(cost.hidden(sums_edh)), cost.overall_cost(sums_edh)
+        outputs = cost.device_costs(cost.hidden(sums_edh)), cost.overall_cost(sums_edh)
         true = targets(self._buffer.phases_mdp[index], self._network.objective)
         least = _SMALL * cost.scale[:HEADS], _SMALL * cost.scale[HEADS]
         error_edk, error_e = (
             (predicted - known) / torch.maximum(known, lowest) if relative else predicted - known
-            for predicted, known, lowest in zip(found, true, least, strict=True)
+            for predicted, known, lowest in zip(outputs, true, least, strict=True)
         )
         return [*(error_edk[..., head][held_ed] for head in range(HEADS)), error_e]
 

@@ -91,14 +91,14 @@ class CostNetwork(nn.Module):
 
     def hidden(self, sums: Tensor) -> Tensor:
         """`(..., 192)` pre-activations of the three heads from `(..., h)` sums; linear, so they can be summed over units themselves."""
-        found: Tensor = self.heads(sums)
-        return found
+        result: Tensor = self.heads(sums)
+        return result
 
     def device_costs(self, hidden: Tensor) -> Tensor:
         """`(..., k)` ms of forward, backward and backward communication from `(..., 192)` pre-activations."""
         active = torch.relu(hidden).unflatten(-1, (HEADS, HEAD_HIDDEN))
-        found: Tensor = ((active * self.mix).sum(dim=-1) + self.bias) * self.scale[:HEADS]
-        return found
+        result: Tensor = ((active * self.mix).sum(dim=-1) + self.bias) * self.scale[:HEADS]
+        return result
 
     def overall_cost(self, sums_edh: Tensor) -> Tensor:
         """`(e,)` overall ms from the sums of all devices; devices that are empty or do not exist change nothing."""
@@ -132,8 +132,8 @@ class PolicyNetwork(nn.Module):
 
     def load(self, sums: Tensor) -> Tensor:
         """`(...,)` part of the logit from `(..., h)` sums of the policy's encodings; linear in the sums."""
-        found: Tensor = sums @ self.logit.weight[0, :ENCODING]
-        return found
+        result: Tensor = sums @ self.logit.weight[0, :ENCODING]
+        return result
 
     def value(self, shares: Tensor) -> Tensor:
         """`(...,)` value of a device from its `(..., k)` shares; in the paper, from its costs in ms."""
@@ -147,8 +147,8 @@ class PolicyNetwork(nn.Module):
         power = self.power.clamp(min=1.0)
         beyond = torch.expm1((logarithm - MOST_URGENT).clamp(min=0.0) / power)
         worse = (torch.exp(logarithm.clamp(max=MOST_URGENT)) * (1.0 + power * beyond)).sum(dim=-1)
-        found: Tensor = x @ self.logit.weight[0, ENCODING:] - worse
-        return found
+        result: Tensor = x @ self.logit.weight[0, ENCODING:] - worse
+        return result
 
 
 class DreamShardNetwork(nn.Module):

@@ -200,8 +200,7 @@ class Policy:
         logarithm, steep = self._urgency + power * shares, np.maximum(power, 1.0)
         beyond = np.expm1(np.maximum(logarithm - MOST_URGENT, 0.0) / steep)
         bad = np.exp(np.minimum(logarithm, MOST_URGENT)) * (1.0 + steep * beyond)
-        found: Floats = good - bad.sum(axis=1)
-        return found
+        return np.asarray(good - bad.sum(axis=1))
 
     def _sums(self, name: str, arrays: PlacementArrays) -> tuple[Floats, Floats]:
         """`(n, 32)` encodings of the units, and `(d, 32)` sums of the encodings of settled shards on each device."""

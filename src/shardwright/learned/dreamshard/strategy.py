@@ -18,9 +18,8 @@ from shardwright.errors import InfeasibleTask
 from shardwright.learned.arrays import Floats, Ints, PlacementArrays
 from shardwright.learned.dreamshard.policy import NAME, STUCK, EncodedTask, Policy
 from shardwright.learned.policy_files import INPUTS, ByPolicy, SavedPolicy
-from shardwright.learned.priced.placing import copies_for, placements
+from shardwright.learned.priced.placing import priced_plan
 from shardwright.learned.priced.policy import PricedPolicy
-from shardwright.learned.priced.task import PricedTask
 from shardwright.learned.worlds import SimulatedWorld, step_ms
 from shardwright.search.certified import Certified
 from shardwright.search.engine.plans import WarmStart
@@ -42,26 +41,26 @@ def greedy_placement(policy: Policy, encoded: EncodedTask, seed: int) -> Ints:
     Raises:
         InfeasibleTask: every placement left a unit without a device.
     """
-    found = policy.place(encoded)
-    if _is_whole(found):
-        return found
+    placed = policy.place(encoded)
+    if _is_whole(placed):
+        return placed
     rng = np.random.default_rng(seed)
     hardest = _hardest_first(encoded.arrays)
     for attempt in range(_SAMPLES + 1):
-        found = policy.place(encoded, hardest, _noise(encoded, rng) if attempt else None)
-        if _is_whole(found):
-            return found
-    unit = int(hardest[np.argmax(found[hardest] == STUCK)])
+        placed = policy.place(encoded, hardest, _noise(encoded, rng) if attempt else None)
+        if _is_whole(placed):
+            return placed
+    unit = int(hardest[np.argmax(placed[hardest] == STUCK)])
     raise InfeasibleTask(
-        encoded.arrays.left_over(unit, found, f"in the last of {_SAMPLES + 2} placements by the policy")
+        encoded.arrays.left_over(unit, placed, f"in the last of {_SAMPLES + 2} placements by the policy")
     )
 
 
 def sampled_placements(policy: Policy, encoded: EncodedTask, count: int, seed: int) -> list[Ints]:
     """The distinct placements among `count` samples of the policy that keep memory and constraints."""
     rng = np.random.default_rng(seed)
-    found = [policy.place(encoded, noise=_noise(encoded, rng)) for _ in range(count)]
-    return list({sample.tobytes(): sample for sample in found if _is_whole(sample)}.values())
+    samples = (policy.place(encoded, noise=_noise(encoded, rng)) for _ in range(count))
+    return list({sample.tobytes(): sample for sample in samples if _is_whole(sample)}.values())
 
 
 def _noise(encoded: EncodedTask, rng: np.random.Generator) -> Floats:
@@ -102,9 +101,7 @@ class DreamShard(ByPolicy):
         """
         policy = self.read_policy(_policy)
         if isinstance(policy, PricedPolicy):
-            arrays = PlacementArrays.of(task, features=False)
-            found = placements(policy, PricedTask.of(arrays, cost_model), copies_for(arrays), seed, deadline)
-            return arrays.plan(found[0], self.name, seed)
+            return priced_plan(policy, task, cost_model, self.name, seed, deadline)
         arrays = PlacementArrays.of(task)
         return arrays.plan(greedy_placement(policy, policy.encode(arrays), seed), self.name, seed)
 
@@ -157,9 +154,7 @@ class DreamShardPlus(ByPolicy):
     ) -> Plan:
         """The plan of the fastest placement by the cost model, among the greedy and the sampled ones."""
         if isinstance(policy, PricedPolicy):
-            arrays = PlacementArrays.of(task, features=False)
-            found = placements(policy, PricedTask.of(arrays, cost_model), 1 + self.proposals, seed, deadline)
-            return arrays.plan(found[0], self.name, seed)
+            return priced_plan(policy, task, cost_model, self.name, seed, deadline, 1 + self.proposals)
         arrays = PlacementArrays.of(task)
         encoded = policy.encode(arrays)
         several = [greedy_placement(policy, encoded, seed), *sampled_placements(policy, encoded, self.proposals, seed)]

@@ -23,7 +23,7 @@ from shardwright.learned.dreamshard.mdp import Episodes, encode, estimates, log_
 from shardwright.learned.dreamshard.network import DreamShardNetwork
 from shardwright.learned.environment import PlacementBatch
 from shardwright.learned.options import DreamShardOptions
-from shardwright.learned.trainer import Trainer
+from shardwright.learned.rounds import Trainer, discounted
 from shardwright.learned.worlds import World
 
 _TRIES = 20  # rounds of sampling until enough placements keep memory and constraints
@@ -91,18 +91,18 @@ class DreamShardTrainer(Trainer):
 
     def _sampled(self, count: int, tasks: int, *, random: bool = False) -> tuple[Tensor, Tensor]:
         """Draw `count` of the first `tasks` tasks, and placements (by the policy or at random) that keep memory and constraints."""
-        found, assignments = [], []
+        drawn, assignments = [], []
         for _ in range(_TRIES):
             index = torch.randint(tasks, (count,), generator=self._torch)
             with torch.no_grad():
                 encoded = encode(self.network, self._batch.rows(index))
             episodes = play(self.network, encoded, sampler(self._torch, random=random))
-            found.append(index[episodes.excess_e == 0])
+            drawn.append(index[episodes.excess_e == 0])
             assignments.append(episodes.assignment_eu[episodes.excess_e == 0])
-            if sum(len(part) for part in found) >= count:
-                return torch.cat(found)[:count], torch.cat(assignments)[:count]
+            if sum(len(part) for part in drawn) >= count:
+                return torch.cat(drawn)[:count], torch.cat(assignments)[:count]
         raise InfeasibleTask(
-            f"of {_TRIES * count} sampled placements of the training tasks only {sum(map(len, found))} kept memory and constraints, but "
+            f"of {_TRIES * count} sampled placements of the training tasks only {sum(map(len, drawn))} kept memory and constraints, but "
             f"{count} are needed; train on tasks with more memory or fewer constraints"
         )
 
@@ -144,11 +144,7 @@ class DreamShardTrainer(Trainer):
         if self._options.method == "paper":
             gain_te = torch.cat([torch.zeros_like(gain_te[1:]), -estimate_te[-1:]])
         gain_te[-1] -= _FAILED * self.network.cost.scale[-1] * (episodes.excess_e + (episodes.excess_e > 0))
-        following_e = torch.zeros_like(gain_te[0])
-        for step in reversed(range(len(gain_te))):
-            following_e = gain_te[step] + self._options.trace_decay * following_e
-            gain_te[step] = following_e
-        gain_tne = gain_te.unflatten(1, (-1, self._options.episodes))
+        gain_tne = discounted(gain_te, self._options.trace_decay).unflatten(1, (-1, self._options.episodes))
         centred_tne = gain_tne - gain_tne.mean(dim=2, keepdim=True)
         advantage_tne: Tensor = centred_tne / (centred_tne.std(dim=(0, 2), keepdim=True) + 1e-8)
         return advantage_tne.flatten(1)

@@ -7,10 +7,13 @@ import time
 import numpy as np
 
 from shardwright.arrays import Ints
+from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.priced.policy import Placements, PricedPolicy, place
 from shardwright.learned.priced.task import PricedTask
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
 
 COPIES = 32
 """Most copies of a placement; the policy's likeliest choices and samples of it."""
@@ -23,6 +26,25 @@ TRIES = 8
 def copies_for(arrays: PlacementArrays, most: int = COPIES) -> int:
     """Number of copies of a task's placement: `most` for small tasks, one for large ones."""
     return int(np.clip(MOST_NUMBERS // max(1, len(arrays) * arrays.devices), 1, most))
+
+
+def priced_plan(
+    policy: PricedPolicy,
+    task: Task,
+    cost_model: CostModel,
+    name: str,
+    seed: int,
+    deadline: float | None,
+    copies: int | None = None,
+) -> Plan:
+    """The plan of the fastest placement, of strategy `name`; by default out of `copies_for` placements.
+
+    Raises:
+        InfeasibleTask: every try left a unit without a device.
+    """
+    arrays = PlacementArrays.of(task, features=False)
+    priced = PricedTask.of(arrays, cost_model)
+    return arrays.plan(placements(policy, priced, copies or copies_for(arrays), seed, deadline)[0], name, seed)
 
 
 def placements(policy: PricedPolicy, priced: PricedTask, copies: int, seed: int, deadline: float | None) -> list[Ints]:
@@ -44,17 +66,12 @@ def placements(policy: PricedPolicy, priced: PricedTask, copies: int, seed: int,
         if deadline is not None and time.monotonic() > deadline:
             break
         copies = max(copies, 2)
-        order = _hardest_first(arrays) if order is None else np.concatenate([[stuck], order[order != stuck]])
+        order = arrays.hardest_first() if order is None else np.concatenate([[stuck], order[order != stuck]])
     raise InfeasibleTask(arrays.left_over(stuck, placed.assignment[0], "in the last of several orders"))
 
 
 def _fastest_first(placed: Placements) -> list[Ints]:
     ranked = np.argsort(placed.step, kind="stable")
-    found = {placed.assignment[copy].tobytes(): placed.assignment[copy] for copy in ranked if placed.whole[copy]}
-    return list(found.values())
-
-
-def _hardest_first(arrays: PlacementArrays) -> Ints:
-    """`(n,)` units by their number of devices that are allowed and large enough, fewest first; ties by memory, largest first."""
-    choices = (arrays.allowed & (arrays.used + arrays.bytes[:, None] <= arrays.memory)).sum(axis=1)
-    return np.lexsort((-arrays.bytes, choices))
+    return list(
+        {placed.assignment[copy].tobytes(): placed.assignment[copy] for copy in ranked if placed.whole[copy]}.values()
+    )

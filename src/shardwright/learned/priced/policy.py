@@ -113,14 +113,12 @@ class Placements:
     @property
     def whole(self) -> Bools:
         """`(k,)` whether every unit has a device."""
-        found: Bools = np.asarray((self.assignment >= 0).all(axis=1))
-        return found
+        return np.asarray((self.assignment >= 0).all(axis=1))
 
     @property
     def step(self) -> Floats:
         """`(k,)` kernels and links of the step over all references, without the latencies of collectives, which are the same for all."""
-        found: Floats = self.times.max(axis=1) @ self.parts
-        return found
+        return np.asarray(self.times.max(axis=1) @ self.parts)
 
 
 def longest_first(priced: PricedTask) -> Ints:
@@ -153,14 +151,14 @@ def place(
     parts, known = _known(priced, longest)
     noisy = 0 if noise is None else copies if record else copies - 1
     drawn = np.zeros((n, 0, devices)) if noise is None else noise.gumbel(size=(n, noisy, devices))
-    found = place_by_policy(
+    placed = place_by_policy(
         **policy.layers, **known, vectors=priced.vectors, calls=priced.calls, links=priced.links,
         fixed_vectors=priced.fixed_vectors, fixed_calls=priced.fixed_calls, fixed_links=priced.fixed_links, base=pricing.base,
         once=pricing.once, mix=pricing.mix, gates=np.array([pricing.gates]), bytes=arrays.bytes, used=arrays.used, memory=arrays.memory,
         allowed=arrays.allowed, rivals=arrays.rivals if arrays.rivals.any() else np.zeros((0, 0), dtype=bool),
         order=longest if order is None else order, noise=drawn, copies=np.array([copies]), record=np.array([record]),
     )  # fmt: skip
-    return Placements(found[0], found[1], parts, *found[2:])
+    return Placements(placed[0], placed[1], parts, *placed[2:])
 
 
 def _known(priced: PricedTask, longest: Ints) -> tuple[Floats, dict[str, Floats]]:

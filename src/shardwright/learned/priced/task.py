@@ -91,8 +91,7 @@ class PricedTask:
     def kernels(self, vectors: Floats, calls: Bools) -> Floats:
         """`(..., 2)` forward and backward ms of devices with `(..., c, q)` sums in these `(..., c)` calls."""
         times = np.where(calls[..., None], self.pricing.times(vectors), 0.0).sum(axis=-2)
-        found: Floats = times + calls.any(axis=-1, keepdims=True) * self.pricing.once
-        return found
+        return np.asarray(times + calls.any(axis=-1, keepdims=True) * self.pricing.once)
 
     def on_links(self, links: Floats) -> Floats:
         """`(..., 2)` ms forward and backward of devices that serve `(..., 3)` of `links`, while the others serve an even share."""
@@ -114,8 +113,8 @@ class PricedTask:
 
     def references(self) -> Floats:
         """`(4,)` ms that times are compared with, by phase: the even share, or the unit that takes longest; greater than 0."""
-        found = np.maximum(self.even(), self.alone().max(axis=0, initial=0.0))
-        floored: Floats = np.maximum(found, _LEAST_PART * found.sum() + 1e-12)
+        largest = np.maximum(self.even(), self.alone().max(axis=0, initial=0.0))
+        floored: Floats = np.maximum(largest, _LEAST_PART * largest.sum() + 1e-12)
         return floored
 
     def perturbed(self, rng: np.random.Generator) -> PricedTask:
@@ -135,17 +134,17 @@ class PricedTask:
         other = replace(
             pricing, mix=phases[:, None] * pricing.mix, bias=phases * pricing.bias, once=phases * pricing.once
         )
-        found = replace(
+        changed = replace(
             self, pricing=other, vectors=self.vectors * dearer * of_phase, fixed_vectors=self.fixed_vectors * of_phase
         )
         if not gates and rng.random() < _GATED:
-            found = found._gated(rng)
-        even = found.even()
+            changed = changed._gated(rng)
+        even = changed.even()
         if even[2:].sum() > 0:
             scale = even[:2].sum() / even[2:].sum() * np.exp(rng.uniform(*np.log(_LINKS)))
             ids = np.array([1.0, np.exp(_IDS * rng.standard_normal()), 1.0])
-            found = replace(found, links=found.links * scale * ids, fixed_links=found.fixed_links * scale)
-        return found
+            changed = replace(changed, links=changed.links * scale * ids, fixed_links=changed.fixed_links * scale)
+        return changed
 
     def _gated(self, rng: np.random.Generator) -> PricedTask:
         """The task with gates as a GPU has them (`cost.model`): wide units raise the time of the narrower ones in their call."""

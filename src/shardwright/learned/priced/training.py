@@ -13,17 +13,17 @@ Letters: t steps (units in the order of placement), k copies, d devices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.errors import InvalidInput
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.autoshard.losses import v_trace
 from shardwright.learned.options import PricedOptions
@@ -40,7 +40,7 @@ from shardwright.learned.priced.policy import (
     place,
 )
 from shardwright.learned.priced.task import PricedTask
-from shardwright.learned.trainer import Trainer
+from shardwright.learned.rounds import Trainer, discounted, nothing_placed, with_units
 from shardwright.learned.worlds import SimulatedWorld, World
 from shardwright.modelling.fitting import Stack
 
@@ -67,8 +67,8 @@ class PricedNetwork(nn.Module):
     def logits(self, seen: Tensor, facts: Tensor) -> Tensor:
         """`(t, k, d)` logits, as `PricedPolicy.logits`."""
         hidden = torch.relu(self.device(seen) + self.facts(facts)[..., None, :])
-        found: Tensor = self.layers(torch.relu(hidden))[..., 0]
-        return found - self.gain * LOG_SCALE * seen[..., RISE]
+        learned: Tensor = self.layers(torch.relu(hidden))[..., 0]
+        return learned - self.gain * LOG_SCALE * seen[..., RISE]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,35 +102,20 @@ class Play:
 
 def play(policy: PricedPolicy, priced: PricedTask, copies: int, rng: np.random.Generator) -> Play:
     """Sample placements."""
-    found = place(policy, priced, rng, copies, record=True)
+    placed = place(policy, priced, rng, copies, record=True)
     order = longest_first(priced)
-    able = np.isfinite(found.logits)
-    possible, device = able.any(axis=2), found.assignment.T[order]
+    able = np.isfinite(placed.logits)
+    possible, device = able.any(axis=2), placed.assignment.T[order]
     with np.errstate(invalid="ignore"):
-        below = found.logits - found.logits.max(axis=2, keepdims=True)
+        below = placed.logits - placed.logits.max(axis=2, keepdims=True)
         chosen = np.take_along_axis(below, np.maximum(device, 0)[..., None], axis=2)[..., 0]
         log_prob = np.where(possible, chosen - np.log(np.exp(below).sum(axis=2)), 0.0).astype(np.float32)
     lost = np.cumsum(np.vstack([np.zeros(copies), _UNPLACED * ~possible]), axis=0)
-    slowest = np.maximum(found.slowest, 1.0) @ found.parts + lost
-    slowest[-1] = found.step + lost[-1]
+    slowest = np.maximum(placed.slowest, 1.0) @ placed.parts + lost
+    slowest[-1] = placed.step + lost[-1]
     gain, final = -np.diff(slowest, axis=0).astype(np.float32), slowest[-1].astype(np.float32)
-    arrays = (found.seen, found.facts, able, np.maximum(device, 0), log_prob, gain, final, lost[-1] == 0)
+    arrays = (placed.seen, placed.facts, able, np.maximum(device, 0), log_prob, gain, final, lost[-1] == 0)
     return Play(*(torch.from_numpy(each) for each in arrays))
-
-
-class NoBuffer:
-    """The buffer of a training without a cost network: prices come from cost models, so no placements are kept."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Nothing."""
-        return {}
-
-    def counts(self) -> dict[str, int]:
-        """Nothing."""
-        return {}
-
-    def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Nothing to restore."""
 
 
 class PricedTrainer(Trainer):
@@ -155,13 +140,8 @@ class PricedTrainer(Trainer):
                 f"{options.strategy}: the policy reads the prices of a cost model, so it learns from one, not from {world.name}; calibrate "
                 "a model and name it with --model, or learn as published with --option preset=published"
             )
-        self._tasks = [task for task in tasks if len(task)]
-        if not self._tasks:
-            raise InvalidInput(
-                f"{options.strategy}: none of the {len(tasks)} training tasks has a table to place; give at least one with tables that "
-                "may stay whole"
-            )
-        self._options, self._models, self.buffer = options, world.cost_models, NoBuffer()
+        self._tasks = with_units(tasks, options.strategy)
+        self._options, self._models = options, world.cost_models
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
             self.network = PricedNetwork()
@@ -182,10 +162,7 @@ class PricedTrainer(Trainer):
             self._descend("optimizer", loss, _NORM)
             entropies.append(entropy)
         if not any(bool(each.whole.any()) for batch in plays for each in batch):
-            raise InfeasibleTask(
-                "no placement of the training tasks kept their memory and constraints, so there is nothing to learn from: give their "
-                "devices more memory, or drop constraints"
-            )
+            raise nothing_placed()
         steps = [float(each.step.mean()) for batch in plays for each in batch]
         return {"reward": -float(np.mean(steps)), "entropy": float(np.mean(entropies))}
 
@@ -231,11 +208,7 @@ def choices(network: PricedNetwork, each: Play) -> tuple[Tensor, Tensor]:
 
 def credited(each: Play, decay: float) -> tuple[Tensor, Tensor]:
     """`(t, k)` advantages of DreamShard: gains from a step on, over those of the other copies at the same step; and no value loss."""
-    following = torch.zeros_like(each.gain)
-    carried = torch.zeros_like(each.gain[0])
-    for step in reversed(range(len(each.gain))):
-        carried = each.gain[step] + decay * carried
-        following[step] = carried
+    following = discounted(each.gain, decay)
     centred = following - following.mean(dim=1, keepdim=True)
     return centred / (centred.square().mean().sqrt() + _LEAST_SPREAD), torch.zeros(())
 

@@ -222,8 +222,8 @@ class PlanLedger:
 
     def _ask(self, plans: list[Ints]) -> None:
         new = {plan.tobytes(): plan for plan in plans if plan.tobytes() not in self._known}
-        found = self._world.costs([(self._arrays, plan) for plan in new.values()]) if new else []
-        for (key, plan), phases in zip(new.items(), found, strict=True):
+        costs = self._world.costs([(self._arrays, plan) for plan in new.values()]) if new else []
+        for (key, plan), phases in zip(new.items(), costs, strict=True):
             ms = step_ms(phases)
             if not np.isfinite(ms):
                 raise ShardwrightError(
