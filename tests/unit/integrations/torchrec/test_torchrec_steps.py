@@ -12,13 +12,15 @@ pytest.importorskip("torchrec", reason="needs TorchRec")
 from shardwright.cost import cost_model_for
 from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.integrations.torchrec.steps.modules import ModuleProbe
 from shardwright.integrations.torchrec.steps.phases import PHASES, _times
 from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds
 from shardwright.integrations.torchrec.steps.run import Steps, rank_program, ranks, run_here
 from shardwright.integrations.torchrec.steps.sharded import planned
 from shardwright.measure.collectives.group import PlaceInGroup
 from shardwright.sharding import DeviceCost, Plan, PlanCost, Shard
-from shardwright.task import DenseTime, Exchange, Table, Task, Topology
+from shardwright.task import DenseTime, Exchange, Links, LinkSpeed, Table, Task, Topology
+from shardwright.task.link_files import Cluster, MeasuredLinks
 
 pytestmark = pytest.mark.torchrec
 
@@ -163,3 +165,13 @@ def test_phases_add_up_over_modules_and_the_exchange_is_taken_out_of_backward():
     assert found == {
         "input_dist_ms": 1.25, "lookup_ms": 2.0, "output_dist_ms": 0.5, "backward_ms": 4.75, "gradient_dist_ms": 5.25,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("cpu_ms", "expected"), [(9.0, 9.0), (90.0, pytest.approx(20.0, abs=1.0)), (0.5, 0.5)])
+def test_a_module_takes_at_most_the_cpu_time_of_a_rank(cpu_ms, expected):
+    """Steps last 20 ms beyond collectives that hardly take any time."""
+    fast = (LinkSpeed(0.001, 1e12), LinkSpeed(0.001, 1e12))
+    measured = MeasuredLinks(Cluster("cpu", 1, 2, "gloo", "2.13"), Links(all_to_all=fast), {}, "2026-11-29")
+    found = ModuleProbe().with_modules(lambda request, doing: {"step_ms": 20.0, "cpu_ms": cpu_ms}, measured)
+    assert found.links.modules.pooled_ms == expected
+    assert found.links.modules.sequence_ms == expected
