@@ -212,8 +212,8 @@ def test_what_breaks_a_rule_is_said_and_not_saved(visit, tmp_path):
 
     cases = [
         ((0, 0, 3), "pinned to devices 0, 1", moved(plan, "pinned", Shard.whole(pinned, 3))),
-        ((1, 1, 0), "left, right are to be colocated", moved(plan, "left", Shard.whole(left, 0))),
-        ((3, 2, 0), "loner are to be kept apart", moved(plan, "loner", Shard.whole(loner, 0))),
+        ((1, 1, 0), "left, right must lie on the same devices", moved(plan, "left", Shard.whole(left, 0))),
+        ((3, 2, 0), "loner must lie on different devices", moved(plan, "loner", Shard.whole(loner, 0))),
         ((4, 3, "r"), "2 pieces; at most 1", moved(plan, "uncut", *halves(uncut, 3, rows=(0, 4000)))),
         ((5, 2, "c"), "at least 32 columns", moved(plan, "wide", *halves(wide, 2, columns=(0, 32)))),
         ((6, 3, "c"), "allowed are table_wise, row_wise", moved(plan, "even", *halves(even, 3, columns=(0, 32)))),

@@ -18,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwright.measure.visits import Progress
-from shardwright.task.link_files import Cluster
 from shardwright.task.links import COLLECTIVES, Collective
+
+if TYPE_CHECKING:
+    from shardwright.task.link_files import Cluster
 
 SIZES = tuple(2**power for power in range(13, 27))
 """Bytes of a buffer, 8 KiB to 64 MiB."""
