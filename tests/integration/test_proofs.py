@@ -25,6 +25,11 @@ def test_a_program_that_the_solver_gives_up_after_presolve_is_solved():
     assert record["findings"] == []
 
 
+@pytest.mark.parametrize("number", [165, 473])
+def test_a_table_that_may_only_be_a_grid_may_be_one_of_any_row_blocks(number):
+    assert verdict.judged(number, 1)["findings"] == []
+
+
 def test_an_optimum_without_uneven_rows_is_found_out(monkeypatch):
     monkeypatch.setattr("shardwright.search.exact.placement.row_place", lambda *_: None)
     assert any("exact" in finding for finding in verdict.judged(PLANTED, 0)["findings"])

@@ -438,13 +438,15 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
     found: list[EqualRows] = []
     for index, table in enumerate(task.tables):
         limits, near = task.constraints.of(table.name), task.topology.devices_per_host
-        for count in _block_counts(task, index):
+        in_rows = limits.allows("row_wise") or limits.allows("table_row_wise")
+        cut = [*([1] if in_rows else []), *free_grid_counts(table, limits)]
+        for count in _block_counts(task, index) if cut else ():
             every_way = row_ways(task.topology, count, table.pooled)
             for way in every_way[:1] if limits.equal_rows else every_way:  # then all blocks are on one host
                 dealt = way != "all_to_all"
                 if not dealt and index in gridded and row_units(table.rows) % count == 0:
                     continue
-                for columns in (1, *free_grid_counts(table, limits)):
+                for columns in cut:
                     for sizes in equal_sizes(table.rows, count, as_torchrec=limits.equal_rows or dealt):
                         as_dealt = way if sizes[1] + sizes[3] == count else "all_to_all"
                         found.append(EqualRows(index, columns, sizes, as_dealt))
@@ -467,8 +469,6 @@ def row_ways(topology: Topology, count: int, pooled: bool) -> tuple[Way, ...]:
 def _block_counts(task: Task, index: int) -> list[int]:
     table, devices = task.tables[index], task.topology.devices
     limits = task.constraints.of(table.name)
-    if not (limits.allows("row_wise") or limits.allows("table_row_wise")):
-        return []
     if limits.equal_rows:
         most = min(devices, table.rows, limits.max_shards or devices)
         return sorted({min(most, wide) for wide in (devices, task.topology.devices_per_host)} - {1})

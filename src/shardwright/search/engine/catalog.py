@@ -177,7 +177,7 @@ def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
             *(
                 (row_units(table.rows), True, count)
                 for count in free_grid_counts(table, limits[index])
-                if places[index]
+                if devices_of(task, index).size > 1
             ),
         )
     ]
