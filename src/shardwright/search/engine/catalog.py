@@ -195,7 +195,7 @@ def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
     costs = _costs(tables, pieces, blocks)
     whole = first[1:] - 1
     legal = costs.bytes <= roomy[pieces.table]
-    legal[whole] &= uncut | (equal & (units > 1))
+    legal[whole] &= uncut | (equal & (units > 1)) | (of_grid > 1)  # other column blocks of the grid may have rows cut
     least = np.array([limit.min_columns or 1 for limit in limits])[pieces.table]
     legal &= pieces.dim >= np.minimum(least, tables.dim[pieces.table])
     return Forms(table, rows, of_grid, searched, equal, first, pieces, costs, legal)
