@@ -25,9 +25,15 @@ def test_a_program_that_the_solver_gives_up_after_presolve_is_solved():
     assert record["findings"] == []
 
 
-@pytest.mark.parametrize(("number", "seed"), [(165, 1), (473, 1), (3348, 5)])
+@pytest.mark.parametrize(("number", "seed"), [(165, 1), (473, 1), (3348, 5), (3711, 5)])
 def test_a_table_that_may_only_be_a_grid_may_be_one_of_any_row_blocks(number, seed):
     assert verdict.judged(number, seed)["findings"] == []
+
+
+def test_the_optimum_of_a_grid_of_uneven_rows_deals_them_in_order():
+    record = verdict.judged(5698, 5)
+    assert record["exact"]
+    assert record["findings"] == []
 
 
 def test_an_optimum_without_uneven_rows_is_found_out(monkeypatch):

@@ -27,18 +27,15 @@ SAMPLED_CUTS, SAMPLED_GRIDS, AT_ONCE = 200, 60, 2_500
 Way = tuple[Shard, ...]
 
 
-def ways_of(task: Task, table: Table, rng: np.random.Generator, free_grids: bool = False) -> tuple[list[Way], bool]:
-    """Ways to make a table that its constraints allow, and whether these are all; memory is not looked at.
-
-    Some of the grids of any row blocks are among them if `free_grids` asks for them.
-    """
+def ways_of(task: Task, table: Table, rng: np.random.Generator, any_grids: bool) -> tuple[list[Way], bool]:
+    """Ways to make a table that its constraints allow, and whether these are all; memory is not looked at."""
     limits = task.constraints.of(table.name)
     gridded = table.rows >= FEWEST_ROWS
     grid = list(_on_grid(table.rows, task.topology.devices)) if gridded else []
     some = [grid[place] for place in rng.choice(len(grid), min(len(grid), SAMPLED_CUTS), replace=False)]
     in_rows = list(_rows(task, table, some))
-    found = [*_columns(task, table), *in_rows, *_grids(task, table)]
-    if free_grids and not limits.equal_rows and not limits.equal_columns:
+    found = [*_columns(task, table), *in_rows, *_grids(task, table, any_grids)]
+    if any_grids and not limits.equal_rows and not limits.equal_columns:
         found += _free_grids(task, table, in_rows, rng)
     if limits != ANY:
         alone = replace(task, tables=[table], constraints=Constraints({table.name: limits}))
@@ -107,13 +104,15 @@ def _rows(task: Task, table: Table, on_grid: Sequence[tuple[int, ...]]) -> Itera
             )
 
 
-def _grids(task: Task, table: Table) -> Iterator[Way]:
-    """Column blocks of one width, each dealt to the devices of a host, in equal row blocks or as TorchRec cuts them."""
+def _grids(task: Task, table: Table, any_grids: bool) -> Iterator[Way]:
+    """Column blocks of one width, each dealt to the devices of a host, in equal row blocks; or these in any order, and TorchRec's."""
     near, hosts, units = task.topology.devices_per_host, range(task.topology.hosts), table.dim
     units //= unit_width(table, task.constraints.of(table.name))
     if not table.pooled or near < 2 or table.rows < near:
         return
-    cuts = _orders(_even(table.rows, near)) | _orders(_torchrecs(table.rows, near))
+    cuts = {_even(table.rows, near)}
+    if any_grids:
+        cuts = _orders(_even(table.rows, near)) | _orders(_torchrecs(table.rows, near))
     for count in (count for count in range(2, units + 1) if units % count == 0):
         width = table.dim // count
         for chosen, blocks in product(combinations_with_replacement(hosts, count), sorted(cuts)):
@@ -197,18 +196,19 @@ class AllPlans:
         task: the task.
         model: prices the plans.
         rng: draws the sample.
-        free_grids: whether some of the grids of any row blocks are among them.
+        any_grids: whether grids that the integer program does not know are among them: dealt in other orders, and some of those of any
+            row blocks.
 
     Attributes:
         ways: `(tables,)` how many ways each table has.
-        complete: whether these are all plans, but for grids of any row blocks.
+        complete: whether these are all plans, but for grids that the integer program does not know.
         step_ms: `(plans,)` step of each; infinite for those that break a rule.
         index: `(tables, plans)` the way of each table.
     """
 
-    def __init__(self, task: Task, model: CostModel, rng: np.random.Generator, *, free_grids: bool = False) -> None:
+    def __init__(self, task: Task, model: CostModel, rng: np.random.Generator, *, any_grids: bool = False) -> None:
         self._task, self._model = task, model
-        drawn = [ways_of(task, table, rng, free_grids) for table in task.tables]
+        drawn = [ways_of(task, table, rng, any_grids) for table in task.tables]
         of_tables = [ways for ways, _ in drawn]
         self.ways = [len(ways) for ways in of_tables]
         count = int(np.prod([float(number) for number in self.ways]))

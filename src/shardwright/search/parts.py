@@ -45,7 +45,8 @@ class InParts:
         for table, busy in zip(task.tables, devices.tolist(), strict=True):
             limits = task.constraints.of(table.name)
             if table.name not in tied and all(map(limits.allows, _KINDS)):
-                counts = [count for count in free_grid_counts(table, limits) if busy >= _DEVICES * count]
+                most = min(busy, limits.max_shards or busy) / _DEVICES
+                counts = [count for count in free_grid_counts(table, limits) if count <= most]
                 if counts and _name(table.name, 0) not in task.table_by_name:
                     parts[table.name] = counts[-1]
         return cls(task, parts)

@@ -156,10 +156,12 @@ def some_hosts(hosts: Ints, wide: int, turn: int) -> list[Ints]:
 
 
 def free_grid_counts(table: Table, limits: TableConstraint) -> list[int]:
-    """Numbers of column blocks, ascending, that a table may have if each of them has row blocks of any sizes on any devices."""
+    """Numbers of column blocks, ascending, that a table may have if some of them have row blocks of any sizes on any devices."""
     if limits.equal_rows or not limits.allows("grid") or table.rows < 2:
         return []
-    return _equal_counts(table, limits, 2)
+    return [
+        count for count in _equal_counts(table, limits, 1) if limits.max_shards is None or count < limits.max_shards
+    ]
 
 
 def grid_counts(table: Table, limits: TableConstraint, topology: Topology) -> list[int]:
