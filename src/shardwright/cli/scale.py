@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from shardwright.cli.checks import make_folder
 from shardwright.cli.clusters import clusters_of
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, option
-from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
+from shardwright.cli.output import MISSING, emit, ms, note, percent, progress, saved, table
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.task.quantities import format_bytes, parse_count
 
@@ -92,6 +92,7 @@ def run(
         with Place("--batch").naming():
             placed = replace(placed, batch_size=parse_count(batch, "batch_size"))
     topologies = _topologies(placed, hosts, devices)
+    _note_measured(topologies)
     if output is not None:
         make_folder(output, map(_file_name, topologies), [task, model])
     with progress("planning", len(topologies)) as report:
@@ -134,6 +135,18 @@ def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
     if len(found) > _MOST_SIZES:
         raise InvalidInput(f"--hosts and --devices name {len(found)} clusters, {_MOST_SIZES} are allowed; name fewer")
     return found
+
+
+def _note_measured(topologies: list[Topology]) -> None:
+    """Name the clusters whose links were measured: by links of some clusters only, clusters would not compare."""
+    from shardwright.modelling.links import cached_links
+
+    names = [cluster_name(topology) for topology in topologies if topology.links is None and cached_links(topology)]
+    if names:
+        note(
+            f"links of {', '.join(names)} were measured, but every cluster is priced by the topology's own, so that clusters compare; "
+            "to price all by measured ones, state links: FILE in the topology"
+        )
 
 
 def _prices(given: list[str]) -> dict[str, float]:

@@ -106,6 +106,8 @@ def test_links_are_shown_and_plans_take_them_with_a_note(cli, fake_links, tmp_pa
     assert not list(differences(sw.Plan.load(tmp_path / "own.json").task, sw.Task.load(tmp_path / "task.yaml")))
     compared = cli("compare", tmp_path / "task.yaml", "--strategies", "greedy", "--json").document["strategies"]
     assert compared[0]["step_ms"] == cli("show", tmp_path / "own.json", "--json").document["step_ms"]
+    scaled = cli("scale", tmp_path / "task.yaml", "--hosts", "1,2", "--time-limit", 0.1)
+    assert "links of 2 × 2 cpu were measured, but every cluster is priced by the topology's own" in scaled.err
     for topology in (sw.Topology(2, 2, links=Links()), sw.Topology(1, 2)):
         text, links = plan("other.json", topology)
         assert not links or links == Links()
