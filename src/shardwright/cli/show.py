@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from shardwright.cli.options import AsJson, ModelFile
 from shardwright.cli.output import MISSING, emit, ms, note, percent, seconds, table
@@ -59,7 +58,7 @@ def run(
         note(f"note: {text}")
     rows = _table_rows(entry)
     words = verdict(entry)
-    views: list[RenderableType] = [Text(words), "", device_table(entry.plan), _waits(entry, found)]
+    views: list[RenderableType] = [words, "", device_table(entry.plan), _waits(entry, found)]
     views += [*_tables_view(rows, tables), *_tier_views(entry), headline(entry.plan)]
     views += [tuning_lines(entry.plan)] if entry.plan.tuning else []
     emit({**_document(plan, entry, found, rows), "verdict": words}, *views, as_json=as_json)
