@@ -89,7 +89,7 @@ def test_long_names_leave_phases_and_numbers_whole(cli, tmp_path, monkeypatch):
     shards = [replace(shard, table=names[shard.table]) for shard in plan.shards]
     replace(plan, task=replace(plan.task, tables=tables), shards=shards).save(tmp_path / "plan.json")
     out = cli("show", tmp_path / "plan.json").out
-    assert max(map(len, out.split("\ntables ")[0].splitlines())) <= 80
+    assert max(map(len, out.split("\ntables ")[0].splitlines()[1:])) <= 80  # the verdict above is one line
     waits = out.split("what a step waits for")[1].split("\ntables ")[0]
     for phase, name in zip(PHASES, ("forward lookup", "forward coll", "backward coll", "backward and"), strict=True):
         slowest = max(getattr(device, phase) for device in plan.cost.devices)
