@@ -19,29 +19,42 @@ inline std::vector<int> ascending(const std::vector<double>& values) {
     return order;
 }
 
-// Relieve a device by the best move or swap with the least loaded target that allows one, else by cutting a piece.
-inline bool relieve(Solution& s, int one, const std::vector<int>& targets, double least) {
-    for (int target : targets) {
-        if (target == one) continue;
-        const Transfer transfer = best_transfer(s, one, target, least, false);
-        const Swap swap = best_swap(s, one, target, transfer.gain);
-        if (swap.mine >= 0) {
-            make(s, swap);
-            return true;
-        }
-        if (transfer.piece >= 0) {
-            make(s, transfer, target);
-            return true;
-        }
+// The best move of a piece to a target, or swap of pieces with it.
+inline bool move_or_swap(Solution& s, int one, int target, double least, const Stop& stop) {
+    const Transfer transfer = best_transfer(s, one, target, least, false);
+    const Swap swap = best_swap(s, one, target, transfer.gain);
+    stop.count(Change::move, transfer.piece >= 0 && swap.mine < 0);
+    stop.count(Change::swap, swap.mine >= 0);
+    if (swap.mine >= 0) {
+        make(s, swap);
+        return true;
     }
-    for (std::size_t place = 0; place < std::min<std::size_t>(targets.size(), CUT_TARGETS) && s.live() < s.problem->room; ++place) {
-        if (targets[place] == one) continue;
-        const Transfer transfer = best_transfer(s, one, targets[place], least, true);
-        if (transfer.piece >= 0) {
-            make(s, transfer, targets[place]);
-            return true;
-        }
-    }
+    if (transfer.piece >= 0) make(s, transfer, target);
+    return transfer.piece >= 0;
+}
+
+// The best cut of a piece of which a target takes a part.
+inline bool cut(Solution& s, int one, int target, double least, const Stop& stop) {
+    if (s.live() >= s.problem->room) return false;
+    const Transfer transfer = best_transfer(s, one, target, least, true);
+    stop.count(Change::cut, transfer.piece >= 0);
+    if (transfer.piece >= 0) make(s, transfer, target);
+    return transfer.piece >= 0;
+}
+
+// A way to relieve a device with the help of a target, and how many of the least loaded targets it considers.
+struct Operator {
+    bool (*apply)(Solution&, int, int, double, const Stop&);
+    std::size_t targets;
+};
+
+inline constexpr Operator OPERATORS[] = {{move_or_swap, TARGETS}, {cut, CUT_TARGETS}};
+
+// Relieve a device by the first operator that gains more than `least` with a target, the least loaded target first.
+inline bool relieve(Solution& s, int one, const std::vector<int>& targets, double least, const Stop& stop) {
+    for (const Operator& change : OPERATORS)
+        for (std::size_t place = 0; place < std::min(targets.size(), change.targets); ++place)
+            if (targets[place] != one && change.apply(s, one, targets[place], least, stop)) return true;
     return false;
 }
 
@@ -71,7 +84,7 @@ inline int descend(Solution& s, int squarings, int widest, const Stop& stop) {
             if (stop.late()) return made;
             if (looked_at == few && tried[one] >= 0 && made - tried[one] < rest) continue;
             if (tried[one] == made) continue;
-            if (!relieve(s, one, targets, least)) {
+            if (!relieve(s, one, targets, least, stop)) {
                 tried[one] = made;
             } else {
                 ++made;

@@ -466,6 +466,14 @@ NB_MODULE(_engine, m) {
     nb::class_<Stop>(m, "Stop")
         .def("__init__", [](Stop* self, std::optional<double> seconds) { new (self) Stop(seconds.value_or(1e18)); }, "seconds"_a.none() = nb::none())
         .def("set", &Stop::set)
+        .def_prop_ro("changes", [](const Stop& stop) {
+            nb::dict changes;
+            for (std::size_t change = 0; change < CHANGE_NAMES.size(); ++change) {
+                const auto [tried, taken] = stop.counted(static_cast<Change>(change));
+                changes[CHANGE_NAMES[change]] = nb::make_tuple(tried, taken);
+            }
+            return changes;
+        })
         .def_prop_ro("late", &Stop::late);
     nb::class_<OwningProblem>(m, "Problem").def(nb::new_(&make_problem));
     bind_solution(m);

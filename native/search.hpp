@@ -153,9 +153,14 @@ inline std::optional<Solution> kicks(Solution& s, double& ms, int count, bool bo
     Solution kicked = s;
     for (int time = 0; time < count && !stop.late(); ++time) {
         kicked = s;
-        if (!kick(kicked, random, stop)) continue;
+        if (!kick(kicked, random, stop)) {
+            stop.count(Change::kick, false);
+            continue;
+        }
         const double found = value(kicked);
-        if (found >= ms * (1 + (bold ? WORSE * random.uniform() : 0.0))) continue;
+        const bool taken = found < ms * (1 + (bold ? WORSE * random.uniform() : 0.0));
+        stop.count(Change::kick, taken);
+        if (!taken) continue;
         std::swap(s, kicked);
         ms = found;
         if (ms < lowest) {

@@ -180,7 +180,11 @@ inline int respread(Solution& s, const Stop& stop) {
     }
     std::sort(gains.begin(), gains.end());
     int changed = 0;
-    for (std::size_t place = 0; place < std::min(gains.size(), REHOUSED) && !stop.late(); ++place) changed += rehouse(s, gains[place].second);
+    for (std::size_t place = 0; place < std::min(gains.size(), REHOUSED) && !stop.late(); ++place) {
+        const bool taken = rehouse(s, gains[place].second);
+        stop.count(Change::way, taken);
+        changed += taken;
+    }
     return changed;
 }
 

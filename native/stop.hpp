@@ -1,11 +1,17 @@
-// The end of a search: a flag and a deadline.
+// What the threads of a search share: a flag and a deadline that end it, and counts of its changes.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <limits>
 
 namespace shardwright {
+
+// Changes of a solution that a search tries, and takes if they gain.
+enum class Change : std::size_t { move, swap, cut, way, kick };
+inline constexpr std::array CHANGE_NAMES{"moves", "swaps", "cuts", "ways", "kicks"};
 
 // A flag that any thread may set, and a deadline. Loops look at it before every step that takes more than some microseconds.
 class Stop {
@@ -19,13 +25,24 @@ class Stop {
 
     void set() { set_.store(true, std::memory_order_relaxed); }
 
+    void count(Change change, bool taken) const {
+        tried_[index(change)].fetch_add(1, std::memory_order_relaxed);
+        if (taken) taken_[index(change)].fetch_add(1, std::memory_order_relaxed);
+    }
+
+    // How often a change was tried, and taken.
+    std::array<std::int64_t, 2> counted(Change change) const { return {tried_[index(change)].load(), taken_[index(change)].load()}; }
+
     bool late() const {
         return set_.load(std::memory_order_relaxed) || (deadline_ != Clock::time_point::max() && Clock::now() >= deadline_);
     }
 
   private:
+    static std::size_t index(Change change) { return static_cast<std::size_t>(change); }
+
     std::atomic<bool> set_ = false;
     Clock::time_point deadline_ = Clock::time_point::max();
+    mutable std::array<std::atomic<std::int64_t>, CHANGE_NAMES.size()> tried_{}, taken_{};
 };
 
 }  // namespace shardwright

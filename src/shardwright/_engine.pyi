@@ -14,12 +14,15 @@ TICKS: float
 """Ticks of a ms: `neuroshard` compares times in whole ones."""
 
 class Stop:
-    """When a search has to end: after some seconds (None for no limit), or when it is told."""
+    """When a search has to end: after some seconds (None for no limit), or when it is told. Counts the changes of the search."""
 
     def __init__(self, seconds: float | None = None) -> None: ...
     def set(self) -> None: ...
     @property
     def late(self) -> bool: ...
+    @property
+    def changes(self) -> dict[str, tuple[int, int]]:
+        """How often each kind of change was tried, and taken."""
 
 class Problem:
     """What stays the same in a search, from the arrays of `search.engine.catalog.EngineArrays` and `Home`, by name.

@@ -34,6 +34,7 @@ from shardwright.search.baselines import UNIFORM, FusedGreedy
 from shardwright.search.engine.plans import WarmStart
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.parts import InParts
+from shardwright.search.statistics import count_changes, timed
 from shardwright.search.strategy import (
     ROUNDING,
     BestPlan,
@@ -122,9 +123,9 @@ class Certified:
             if warm is not None and warm.kept is not None:
                 seen.offer(Plan(task, warm.kept, self.name, seed))
             if warm is None:
-                seen.attempt(FusedGreedy())
-            if warm is None:
-                seen.attempt(_Restated(self, _alone), part=_ALONE)
+                with timed("other strategies"):
+                    seen.attempt(FusedGreedy())
+                    seen.attempt(_Restated(self, _alone), part=_ALONE)
             if seen.plan is None or not seen.late:
                 return self._searched(seen, warm)
         assert seen.plan is not None
@@ -135,7 +136,8 @@ class Certified:
 
         deadline = None if seen.deadline is None else seen.deadline - seen.scoring_s
         try:
-            prepared = prepare(seen.task, seen.cost_model, deadline)
+            with timed("ways and bound"):
+                prepared = prepare(seen.task, seen.cost_model, deadline)
         except InfeasibleTask as error:
             return self._of_others(seen, str(error), None)
         if warm:
@@ -143,32 +145,47 @@ class Certified:
         with ThreadPoolExecutor(self.threads) as pool:
             session = SearchSession(prepared, pool, deadline)
             try:
-                if warm is None:
-                    self._policy_first(session, seen)
-                if warm is None or warm.resume(session):
-                    stuck = self._starts(session)
-                    if session.best is not None:
-                        tell(session.best_ms, prepared.bound_ms)
-                    if stuck >= 0:
-                        return self._of_others(seen, _no_room(prepared, stuck), prepared.bound_ms)
-                    if warm is None and not self._done(session) and not session.late:
-                        self._others(session, seen)
-                self._kicks(session, seen.seed)
-                if warm is None:
-                    session.simplify(SIMPLER, seen.cost_model.cut_error)
+                stuck = self._improved(session, seen, warm)
             except (KeyboardInterrupt, SystemError) as error:  # anytime: the best so far is a plan
                 session.stop()
                 if session.best is None or not is_interrupt(error):
                     raise
+                stuck = -1
+            finally:
+                count_changes(session.changes)
+        if stuck >= 0:
+            return self._of_others(seen, _no_room(prepared, stuck), prepared.bound_ms)
         shards: Sequence[Shard] = prepared.shards(session.best)
         step_ms = session.best_ms
         if warm:
             shards, step_ms = warm.chosen(shards)
         elif seen.plan is not None and seen.step_ms < step_ms * (1 - ROUNDING):
             shards, step_ms = seen.plan.shards, seen.step_ms
-        bound_ms = self._proven(session, step_ms)
+        with timed("proof"):
+            bound_ms = self._proven(session, step_ms)
         end = search_end(step_ms, bound_ms, self.tolerance, interrupted=seen.interrupted, late=session.late)
         return Plan(seen.task, shards, self.name, seen.seed, bound_ms=bound_ms, search_end=end)
+
+    def _improved(self, session: SearchSession, seen: BestPlan, warm: WarmStart | None) -> int:
+        """Start, improve and kick; return an item that never found a device, or -1."""
+        if warm is None:
+            self._policy_first(session, seen)
+        if warm is None or warm.resume(session):
+            with timed("starts"):
+                stuck = self._starts(session)
+            if session.best is not None:
+                tell(session.best_ms, session.prepared.bound_ms)
+            if stuck >= 0:
+                return stuck
+            if warm is None and not self._done(session) and not session.late:
+                with timed("other strategies"):
+                    self._others(session, seen)
+        with timed("kicks"):
+            self._kicks(session, seen.seed)
+        if warm is None:
+            with timed("simplify"):
+                session.simplify(SIMPLER, seen.cost_model.cut_error)
+        return -1
 
     def _policy_first(self, session: SearchSession, seen: BestPlan) -> None:
         """Begin at a learned policy's placement if every table stays whole: the other starts differ mostly in cuts."""

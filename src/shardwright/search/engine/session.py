@@ -419,6 +419,11 @@ class SearchSession:
         """Whether the search has to end."""
         return self._stop.late
 
+    @property
+    def changes(self) -> dict[str, tuple[int, int]]:
+        """How often each kind of change was tried, and taken; see `search.statistics`."""
+        return self._stop.changes
+
     def stop(self) -> None:
         """End the search soon: threads at work stop at their next look at the clock."""
         self._stop.set()
