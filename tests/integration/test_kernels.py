@@ -9,16 +9,8 @@ import pytest
 import torch
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.backend import (
-    EPSILON,
-    Arena,
-    FusedCall,
-    FusedInput,
-    KernelGroup,
-    fill_randomly,
-    kernel_groups,
-    load_backend,
-)
+from shardwright.measure.backend import EPSILON, Arena, FusedCall, FusedInput, KernelGroup, fill_randomly, kernel_groups
+from shardwright.measure.backends import load_backend
 from shardwright.measure.fused import DeviceCalls, fused_input
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile

@@ -7,7 +7,7 @@ import pytest
 import shardwright as sw
 from shardwright.cost.choice import given_cost_model, model_behind
 from shardwright.errors import InvalidInput
-from shardwright.measure.backend import check_backend, is_own, load_backend, source_digest
+from shardwright.measure.backends import check_backend, is_own, load_backend, source_digest
 from shardwright.plugins import plugins
 from shardwright.search import strategy_named, strategy_names
 from shardwright.testing.tasks import task_of

@@ -13,7 +13,7 @@ from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, BackendName, Device, RayAddress, Seed, option
 from shardwright.cli.output import emit, note, percent, progress
 from shardwright.errors import InvalidInput, require
-from shardwright.measure.backend import is_own
+from shardwright.measure.backends import is_own
 from shardwright.measure.stock import seconds_or_default
 from shardwright.task.quantities import parse_bytes
 

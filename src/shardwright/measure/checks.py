@@ -21,14 +21,8 @@ from typing import TYPE_CHECKING, Any
 from shardwright.errors import MeasurementFailed, ShardwrightError, telling_errors
 from shardwright.files import read_text, write_atomically
 from shardwright.hardware import default_backend, device_memory, fingerprint, import_torch
-from shardwright.measure.backend import (
-    BACKEND_HELP,
-    check_backend,
-    free_memory,
-    is_own,
-    load_backend,
-    source_digest,
-)
+from shardwright.measure.backend import free_memory
+from shardwright.measure.backends import BACKEND_HELP, check_backend, is_own, load_backend, source_digest
 from shardwright.measure.timing import Steady, TimingPolicy, clock_of, time_parts
 
 if TYPE_CHECKING:

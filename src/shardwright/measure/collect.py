@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import telling_errors
 from shardwright.hardware import default_backend, fingerprint
-from shardwright.measure.backend import BACKEND_HELP, check_backend, is_own
+from shardwright.measure.backends import BACKEND_HELP, check_backend, is_own
 from shardwright.measure.campaign import Campaign
 from shardwright.measure.checks import require_checked
 from shardwright.measure.device_work import Visit

@@ -14,17 +14,8 @@ import torch
 import torch.utils.deterministic
 
 from shardwright.errors import InvalidInput, MeasurementFailed, said
-from shardwright.measure.backend import (
-    EPSILON,
-    Arena,
-    Backend,
-    FusedCall,
-    FusedInput,
-    KernelGroup,
-    is_own,
-    kernel_groups,
-    load_backend,
-)
+from shardwright.measure.backend import EPSILON, Arena, Backend, FusedCall, FusedInput, KernelGroup, kernel_groups
+from shardwright.measure.backends import is_own, load_backend
 from shardwright.measure.device_work import DeviceWork, arena_bytes
 from shardwright.measure.fused import fused_input
 from shardwright.sharding.work import ShardWork

@@ -11,7 +11,7 @@ from typing import Protocol, Self, TypeAlias
 
 from shardwright.errors import MeasurementFailed
 from shardwright.hardware import available_memory, check_device, default_backend
-from shardwright.measure.backend import check_backend
+from shardwright.measure.backends import check_backend
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker import Worker, WorkerOptions

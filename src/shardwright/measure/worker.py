@@ -20,7 +20,8 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from shardwright.errors import MeasurementFailed, ShardwrightError
 from shardwright.hardware import import_torch, require_cuda
-from shardwright.measure.backend import Arena, load_backend
+from shardwright.measure.backend import Arena
+from shardwright.measure.backends import load_backend
 from shardwright.measure.device_work import DeviceWork, Visit, decode_work, encode_work
 from shardwright.measure.fused import DeviceCalls, wait_for
 from shardwright.measure.timing import SENTINEL_BYTES, Elasticity, Sentinel, TimingPolicy, clock_of, time_parts

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shardwright.measure.backend import Arena, kernel_groups, load_backend
+from shardwright.measure.backend import Arena, kernel_groups
+from shardwright.measure.backends import load_backend
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 

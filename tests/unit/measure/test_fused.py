@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.measure import fused as module
-from shardwright.measure.backend import Arena, load_backend
+from shardwright.measure.backend import Arena
+from shardwright.measure.backends import load_backend
 from shardwright.measure.fused import FEWEST, MOST, DeviceCalls, draw_batch_on, fresh_batches
 from shardwright.measure.timing import CpuClock, Steady, TimingPolicy, time_parts
 from shardwright.sharding.work import ShardWork

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import embedding_bag
 from shardwright.measure import kernel_checks as module
-from shardwright.measure.backend import Arena, FusedCall, FusedInput, KernelGroup, kernel_groups, load_backend
+from shardwright.measure.backend import Arena, FusedCall, FusedInput, KernelGroup, kernel_groups
+from shardwright.measure.backends import load_backend
 from shardwright.measure.kernel_checks import LookupsOfTable, check_kernels, check_outputs, check_views
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
