@@ -30,6 +30,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
+from shardwright.plugins import load_plugin, own_plugins
 from shardwright.search.baselines import UNIFORM, FusedGreedy
 from shardwright.search.engine.plans import WarmStart
 from shardwright.search.neuroshard import NeuroShard
@@ -189,12 +190,10 @@ class Certified:
 
     def _policy_first(self, session: SearchSession, seen: BestPlan) -> None:
         """Begin at a learned policy's placement if every table stays whole: the other starts differ mostly in cuts."""
-        from shardwright.search.registry import strategy_named
-
         task = seen.task
         if all(task.constraints.of(table.name).sharding_types == ("table_wise",) for table in task.tables):
             with suppress(InfeasibleTask):
-                policy = strategy_named("dreamshard")
+                policy = load_plugin(own_plugins("strategies")["dreamshard"], ("search",))
                 session.adopt([policy.search(task, seen.cost_model, seed=seen.seed, deadline=seen.until(_OTHERS))])
 
     def _others(self, session: SearchSession, seen: BestPlan) -> None:
