@@ -220,8 +220,7 @@ def _run_links(*, devices: int | None, device: str, minutes: float | None, outpu
 def _of_modules(modules: ModuleTimes) -> str:
     if modules == ModuleTimes():
         return "modules of TorchRec: not measured; that needs TorchRec, and --minutes of at least 1.25"
-    both = "" if modules.both_ms is None else f", {modules.both_ms:.3g} both"
-    return f"modules of TorchRec beside them, ms a step: {modules.pooled_ms:.3g} pooled, {modules.sequence_ms:.3g} sequence{both}"
+    return f"modules of TorchRec beside them, ms a step: {modules.pooled_ms:.3g} pooled, {modules.sequence_ms:.3g} sequence"
 
 
 def _links_table(links: MeasuredLinks) -> rich.table.Table:

@@ -21,10 +21,8 @@ def module_ms(task: Task) -> float:
     links = task.topology.links
     if links is None or not task.exchange.as_torchrec:
         return 0.0
-    kinds, times = {table.pooled for table in task.tables}, links.modules
-    if len(kinds) == 2 and times.both_ms is not None:
-        return times.both_ms
-    return (True in kinds) * times.pooled_ms + (False in kinds) * times.sequence_ms
+    kinds = {table.pooled for table in task.tables}
+    return (True in kinds) * links.modules.pooled_ms + (False in kinds) * links.modules.sequence_ms
 
 
 def without_modules(task: Task) -> Task:

@@ -45,18 +45,14 @@ class ModuleTimes:
     Attributes:
         pooled_ms: ms of an `EmbeddingBagCollection`.
         sequence_ms: ms of an `EmbeddingCollection`.
-        both_ms: ms of both in one model: less than their sum, since one computes while the collectives of the other run. None for the
-            sum.
     """
 
     pooled_ms: float = 0.0
     sequence_ms: float = 0.0
-    both_ms: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value is not None:
-                object.__setattr__(self, name, checked_number(value, f"links: modules: {name}", zero=True))
+            object.__setattr__(self, name, checked_number(value, f"links: modules: {name}", zero=True))
 
 
 _NO_MODULES = ModuleTimes()
@@ -122,8 +118,7 @@ def links_to_dict(links: Links) -> dict[str, dict[str, Any]]:
         }
         for collective in COLLECTIVES
     }
-    if links.modules != ModuleTimes():
-        of_collective["modules"] = {name: ms for name, ms in asdict(links.modules).items() if ms is not None}
+    of_collective["modules"] = {name: ms for name, ms in asdict(links.modules).items() if ms}
     return {name: found for name, found in of_collective.items() if found}
 
 

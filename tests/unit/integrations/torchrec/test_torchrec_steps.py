@@ -175,4 +175,3 @@ def test_a_module_takes_at_most_the_cpu_time_of_a_rank(cpu_ms, expected):
     found = ModuleProbe().with_modules(lambda request, doing: {"step_ms": 20.0, "cpu_ms": cpu_ms}, measured)
     assert found.links.modules.pooled_ms == expected
     assert found.links.modules.sequence_ms == expected
-    assert found.links.modules.both_ms == expected

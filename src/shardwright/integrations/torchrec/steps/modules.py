@@ -1,8 +1,8 @@
 """Measure the time of TorchRec's modules in a step besides collectives, on the ranks that have just measured the links of a cluster.
 
-An `EmbeddingBagCollection`, an `EmbeddingCollection`, and a model of both, of small tables, train whole steps. Their time beyond the
-predicted collectives is the time of the modules: Python, sorting and copying of ids and rows, and the calls of kernels. The CPU time of the
-ranks limits it: over slow links the rest is a small difference of two long times.
+An `EmbeddingBagCollection`, then an `EmbeddingCollection`, of small tables train whole steps. Their time beyond the predicted collectives
+is the time of the module: Python, sorting and copying of ids and rows, and the calls of kernels. The CPU time of the ranks limits it: over
+slow links the rest is a small difference of two long times.
 
 This module is also the program of the ranks: `serve` answers requests for rungs of the ladder of links, and for the steps of a module.
 """
@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from statistics import median
-from time import perf_counter, thread_time
 from typing import Any
 
 from shardwright.cost.modules import without_modules
@@ -29,11 +28,10 @@ from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
-KINDS = ("pooled", "sequence", "both")
+KINDS = ("pooled", "sequence")
 _ROUNDS, _WARM_UP, _STEPS = 2, 4, 8
 _SAMPLES = {"cpu": 512}  # of a rank, by device type
 _MORE_SAMPLES = 4096
-_COMPUTED_S = 0.1
 _FEWEST_TABLES, _ROWS, _DIM, _POOLING = 8, 10_000, 16, 2.0
 
 
@@ -60,7 +58,7 @@ class ModuleProbe:
         return answer(member, request, policy)
 
     def with_modules(self, ask: Callable[[dict[str, Any], str], dict[str, Any]], found: MeasuredLinks) -> MeasuredLinks:
-        """The links with the times of the modules.
+        """The links with the times of both modules.
 
         Args:
             ask: has all ranks serve a request, and returns the reply of rank 0.
@@ -89,26 +87,14 @@ def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[s
     quiet()
     wanted = Rounds(rounds=_ROUNDS, warm_up=_WARM_UP, steps=_STEPS, profiled=1)
     (rounds,) = run_rounds([_plan(request)], wanted, member)
-    step_ms, cpu_ms = (
-        median(
-            max(times) for ranks in rounds for times in zip(*(getattr(report, name) for report in ranks), strict=True)
-        )
-        for name in ("step_ms", "cpu_ms")
-    )
-    return {"step_ms": step_ms, "cpu_ms": cpu_ms * _slowdown(member)}
-
-
-def _slowdown(member: Member) -> float:
-    """How many times longer the ranks compute if all of them do, as on machines with fewer cores than ranks."""
-    from shardwright.integrations.torchrec.steps.phases import start_together
-    from shardwright.integrations.torchrec.steps.rank import gathered
-
-    start_together(member)
-    started, computed = perf_counter(), thread_time()
-    while thread_time() - computed < _COMPUTED_S:
-        pass
-    own = (perf_counter() - started) / (thread_time() - computed)
-    return median(float(text) for text in gathered(str(own).encode(), member))
+    return {
+        "step_ms": median(
+            max(times) for ranks in rounds for times in zip(*(report.step_ms for report in ranks), strict=True)
+        ),
+        "cpu_ms": median(
+            max(times) for ranks in rounds for times in zip(*(report.cpu_ms for report in ranks), strict=True)
+        ),
+    }
 
 
 def _plan(request: Mapping[str, Any]) -> Plan:
@@ -116,11 +102,7 @@ def _plan(request: Mapping[str, Any]) -> Plan:
     kind, device = request["module"], request["device"]
     topology = Topology(request["hosts"], request["near"], device, "1 GB", "10 GB/s", "10 GB/s", 0.0, 0.0)
     count = max(_FEWEST_TABLES, topology.devices)
-    tables = [
-        Table(f"{of}_{number}", _ROWS, _DIM, _POOLING, pooled=of == "pooled")
-        for of in (KINDS[:2] if kind == "both" else (kind,))
-        for number in range(count)
-    ]
+    tables = [Table(f"{kind}_{number}", _ROWS, _DIM, _POOLING, pooled=kind == "pooled") for number in range(count)]
     task = Task(tables, topology, _SAMPLES.get(device, _MORE_SAMPLES) * topology.devices)
     return Plan(task, [Shard.whole(table, number % topology.devices) for number, table in enumerate(tables)])
 
