@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from statistics import median
+from time import perf_counter, thread_time
 from typing import Any
 
 from shardwright.cost.modules import without_modules
@@ -32,6 +33,7 @@ KINDS = ("pooled", "sequence")
 _ROUNDS, _WARM_UP, _STEPS = 2, 4, 8
 _SAMPLES = {"cpu": 512}  # of a rank, by device type
 _MORE_SAMPLES = 4096
+_COMPUTED_S = 0.1
 _FEWEST_TABLES, _ROWS, _DIM, _POOLING = 8, 10_000, 16, 2.0
 
 
@@ -87,14 +89,26 @@ def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[s
     quiet()
     wanted = Rounds(rounds=_ROUNDS, warm_up=_WARM_UP, steps=_STEPS, profiled=1)
     (rounds,) = run_rounds([_plan(request)], wanted, member)
-    return {
-        "step_ms": median(
-            max(times) for ranks in rounds for times in zip(*(report.step_ms for report in ranks), strict=True)
-        ),
-        "cpu_ms": median(
-            max(times) for ranks in rounds for times in zip(*(report.cpu_ms for report in ranks), strict=True)
-        ),
-    }
+    step_ms, cpu_ms = (
+        median(
+            max(times) for ranks in rounds for times in zip(*(getattr(report, name) for report in ranks), strict=True)
+        )
+        for name in ("step_ms", "cpu_ms")
+    )
+    return {"step_ms": step_ms, "cpu_ms": cpu_ms * _slowdown(member)}
+
+
+def _slowdown(member: Member) -> float:
+    """How many times longer the ranks compute if all of them do, as on machines with fewer cores than ranks."""
+    from shardwright.integrations.torchrec.steps.phases import start_together
+    from shardwright.integrations.torchrec.steps.rank import gathered
+
+    start_together(member)
+    started, computed = perf_counter(), thread_time()
+    while thread_time() - computed < _COMPUTED_S:
+        pass
+    own = (perf_counter() - started) / (thread_time() - computed)
+    return median(float(text) for text in gathered(str(own).encode(), member))
 
 
 def _plan(request: Mapping[str, Any]) -> Plan:
