@@ -15,7 +15,7 @@ from shardwright.search.exact import Exact
 from shardwright.search.exact.formulation import Answer, Effort, all_ways, solve
 from shardwright.search.exact.placement import column_units, ways_of
 from shardwright.sharding import Shard, shard_bytes
-from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
+from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing import check_strategy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import impossible_task, task_of, tight_task
@@ -372,3 +372,13 @@ def test_columns_that_no_width_allows_are_no_way():
     limits = TableConstraint(sharding_types=("column_wise", "row_wise"), min_columns=16)
     plan = exact(task_with(limits, count=1, devices=2, dim=24))
     assert plan.sharding_type("t0") == "row_wise"
+
+
+def test_the_bound_covers_grids_of_any_row_blocks_which_only_certified_finds():
+    hot = Table("hot", 10_000_000, 128, 30.0, access=AccessProfile.zipf(10_000_000, 1.05))
+    task = Task([hot], replace(Topology.preset("h100-8"), devices_per_host=4, memory="70 GB"), 131_072)
+    plan, other = (sw.plan(task, strategy=strategy, runs_on="shardwright") for strategy in ("exact", "certified"))
+    assert other.cost.step_ms < 0.95 * plan.cost.step_ms
+    assert plan.bound_ms <= other.cost.step_ms * (1 + 1e-9)
+    torchrec = sw.plan(task, strategy="exact", runs_on="torchrec")
+    assert torchrec.bound_ms == pytest.approx(torchrec.cost.step_ms, rel=2e-6)

@@ -11,12 +11,15 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.baselines import HEURISTICS, FusedGreedy
+from shardwright.search.bound import BoundProof
+from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.exact.formulation import Effort, all_ways, solve
 from shardwright.search.exact.placement import Way, column_units
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.strategy import BestPlan, check_number, check_whole, why_not_counted
 from shardwright.search.units import remedy_for
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.ways import allowed_devices, free_grid_counts
 from shardwright.task.task import Task
 
 MAX_TABLES, MAX_DEVICES = 20, 4
@@ -26,10 +29,11 @@ MAX_TABLES, MAX_DEVICES = 20, 4
 class Exact:
     """A mixed-integer linear program, solved by HiGHS: the referee for small tasks and convex cost models.
 
-    It chooses among the ways that the lower bound covers: a table whole; in column blocks of multiples of 4 columns (of any columns if the
-    dim is no multiple of 4); in row blocks, one a device, of whole sixteenths of the table (if these have at least 64 rows) or of equal
-    size over 2, 4, … devices, over those of a host, over those it is pinned to, or over all; or replicated everywhere. Colocated tables may
-    be cut over the same devices.
+    It chooses among these ways: a table whole; in column blocks of multiples of 4 columns (of any columns if the dim is no multiple of 4);
+    in row blocks, one a device, of whole sixteenths of the table (if these have at least 64 rows) or of equal size over 2, 4, … devices,
+    over those of a host, over those it is pinned to, or over all; in column blocks whose rows are each dealt to a host; or replicated
+    everywhere. Colocated tables may be cut over the same devices. Grids of any row blocks are not among them. If a table
+    may be one, the plan carries the lower bound, which covers them, in place of the proof that it is the best.
 
     Up to 6 tables on 4 devices, or 8 on 2, take seconds. More can take hours, so give them a time limit: the plan then carries the bound
     proven so far.
@@ -84,11 +88,15 @@ class Exact:
         answer = solve(task, cost_model, ways, Effort(deadline, self.max_nodes, self.tolerance))
         of_heuristic = known.plan.shards if known.plan else None
         plans = [shards for shards in (answer.shards, of_heuristic) if shards is not None]
+        all_known = not _has_other_grids(task)
         if not plans:
-            raise InfeasibleTask(self._why_none(task, ways, proven=answer.bound_ms == np.inf))
+            raise InfeasibleTask(self._why_none(task, ways, proven=all_known and answer.bound_ms == np.inf))
         step_ms = [score(task, shards, cost_model).step_ms for shards in plans]
         best = int(np.argmin(step_ms))
         bound_ms = min(answer.bound_ms, step_ms[best])
+        if not all_known:
+            proof = BoundProof(make_catalog(task, cost_model), cost_model)
+            bound_ms = min(bound_ms, proof.tightened(proof.solve(), step_ms[best]).ms)
         proven = bound_ms > 0 and not self._coarse(task)
         return Plan(task, plans[best], self.name, seed, bound_ms=bound_ms if proven else None)
 
@@ -117,3 +125,12 @@ class Exact:
             f"exhaustive search found no way to cut and place the {len(task.tables)} tables within memory and constraints: {coarse}allow "
             "more sharding_types or shards, or use more devices or memory"
         )
+
+
+def _has_other_grids(task: Task) -> bool:
+    """Whether a table may be a grid of any row blocks."""
+    limits = [task.constraints.of(table.name) for table in task.tables]
+    return any(
+        free_grid_counts(table, limit) and allowed_devices(task.topology, limit).sum() > 1
+        for table, limit in zip(task.tables, limits, strict=True)
+    )
