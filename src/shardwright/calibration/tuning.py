@@ -4,7 +4,7 @@
 2. All measurements so far correct the model (`shardwright.modelling.correction`).
 3. Each round proposes new plans. Most are the best plan after a few moves, chosen by the corrected model or by another correction that
    the measurements allow; every other round also searches with the corrected model. Only new devices are measured.
-4. A plan becomes the best only if it was measured to be better by more than the noise. The number of moves at once grows while gains
+4. A plan becomes the best only if its measured gain exceeds the noise. The number of moves at once grows while gains
    come as promised, and shrinks otherwise.
 5. If the time is too short to measure a whole plan, the devices measured so far still correct the model, and the next run continues. 6.
 Tuning ends when the best plan is within noise of the floor, when several rounds in a row gain nothing, or when time is up.

@@ -162,7 +162,7 @@ class Fleet:
         return [*([text] if others else []), *(f"warning: {line}" for line in self.pool.given_up)]
 
     def visitor(self, arena_bytes: int, largest: DeviceWork | None = None) -> FleetVisitor:
-        """What visits works on these machines; see `MeasuringNode.measure`."""
+        """A visitor that times works on these machines; see `MeasuringNode.measure`."""
         return FleetVisitor(self.pool, arena_bytes, largest)
 
 

@@ -255,11 +255,11 @@ def row_units(rows: int) -> int:
 
 
 RowPlace: TypeAlias = Literal["anywhere", "several hosts", "one host"]
-"""Where single row blocks of a table may lie: on any devices, not all on one host, or all on the same host."""
+"""Places of single row blocks of a table: on any devices, not all on one host, or all on the same host."""
 
 
 def row_place(limits: TableConstraint, topology: Topology, devices: Ints) -> RowPlace | None:
-    """Where single row blocks may lie on different devices of `devices`, ascending; None if the table may not be cut into row blocks.
+    """The places of single row blocks on different devices of `devices`, ascending; None if the table may not be cut into row blocks.
 
     Row blocks on one of several hosts are table_row_wise, all others row_wise. If both types are allowed, or the devices leave no choice,
     the blocks may lie anywhere.
