@@ -45,7 +45,7 @@ def main() -> int:
 
 
 class _State:
-    """What blocks leave behind for those after them."""
+    """State that blocks leave for later blocks."""
 
     def __init__(self, page: Path) -> None:
         self.page, self.printed = page, ""
@@ -92,7 +92,7 @@ class _State:
 
     @contextmanager
     def _capture(self) -> Iterator[None]:
-        """Keeps what this process and its children print."""
+        """Captures the output of this process and its children."""
         with tempfile.TemporaryFile() as file:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine for tests, and what is told to its workers."""
+"""A Ray cluster of this machine for tests, and functions that its workers run."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def die_once(marker: str) -> None:
 
 
 def claimed(folder: str, driver: int, device: str, backend: str) -> Fingerprint:
-    """A fingerprint that says that the driver and the first worker are on processor A, and all other workers on B."""
+    """A fingerprint that claims processor A for the driver and the first worker, and B for all other workers."""
     mine = Path(folder) / str(os.getpid())
     if not mine.exists():
         processor = "A" if os.getpid() == driver else "B"

@@ -126,7 +126,7 @@ def joined(plan, step):
 
 
 def factor(values, start):
-    """What a loss multiplies outputs by: rows of outputs are counted through all ranks."""
+    """The factors of a loss on outputs; rows of outputs are counted through all ranks."""
     rows = torch.arange(start, start + values.shape[0], dtype=torch.float32)
     return torch.sin(rows[:, None] * 0.37 + torch.arange(values.shape[1]) * 1.3)
 

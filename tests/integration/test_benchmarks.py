@@ -52,7 +52,7 @@ PROGRAMS_OF_POLICIES = [
 
 
 def check_run(program, tmp_path, name, needs, arguments, written):
-    """Runs a program, and looks whether its files are there and hold something."""
+    """Runs a program, and checks that its files exist and are not empty."""
     missing = [package for package in needs.split() if importlib.util.find_spec(package) is None]
     if missing:
         pytest.skip(f"the program needs {', '.join(missing)}")

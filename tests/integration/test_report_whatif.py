@@ -123,7 +123,7 @@ class Page:
 
 
 def figures_of(plan, model):
-    """What the page should show of a plan."""
+    """The figures that the page should show for a plan."""
     cost = score(plan.task, plan.shards, model)
     limits = plan.task.topology.memory_bytes
     maxima = [max(getattr(one, phase) for one in cost.devices) for phase in PHASES]

@@ -146,7 +146,7 @@ def peak(plan, member):
 
 
 def new_tensor_bytes():
-    """Bytes of the storages of all tensors that python reaches, but for those frozen."""
+    """Bytes of the storages of all tensors that Python reaches, except frozen ones."""
     gc.collect()
     storages = {}
     for one in gc.get_objects():

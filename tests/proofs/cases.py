@@ -79,7 +79,7 @@ def model_of(number: int) -> CostModel:
 
 
 def draw(number: int, seed: int) -> tuple[Task, CostModel, np.random.Generator]:
-    """The task and the cost model of a case, and what draws its samples."""
+    """The task and the cost model of a case, and the generator of its samples."""
     rng = np.random.default_rng([seed, number])
     while True:
         try:

@@ -72,7 +72,7 @@ def model_of(seed: int) -> CostModel:
 
 @st.composite
 def cut(draw, task: Task, table: sw.Table) -> list[Shard]:
-    """One of the ways the bound speaks of: whole, column blocks, equal row blocks, grids, replicas."""
+    """One of the ways that the bound covers: whole, column blocks, equal row blocks, grids, replicas."""
     devices, near = task.topology.devices, task.topology.devices_per_host
     rank = st.integers(0, devices - 1)
     ways = ["whole"]
@@ -134,7 +134,7 @@ def test_no_random_plan_is_cheaper(data, seed):
 @given(st.data(), st.integers(0, 5))
 @settings(max_examples=30)
 def test_no_random_cut_into_wide_columns_is_cheaper(data, seed):
-    """One table that is cut into blocks of at least so many columns, of any widths: none is below the bound, or said to be impossible."""
+    """One table that is cut into blocks of at least so many columns, of any widths: none is below the bound, or declared infeasible."""
     dim, least = 4 * data.draw(st.integers(3, 24)), data.draw(st.integers(1, 40))
     table = sw.Table("t", rows=10_000, dim=dim, pooling=data.draw(st.sampled_from([1.0, 20.0])))
     limits = {"t": sw.TableConstraint(("column_wise",), min_columns=least)}
@@ -196,7 +196,7 @@ def test_row_blocks_over_pinned_devices_are_not_cheaper(seed):
 @given(st.data(), st.integers(0, 5))
 @settings(max_examples=20)
 def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
-    """Knowing one plan, the bound of all others: any random plan is as good as that one or costs the tightened bound."""
+    """Given a known plan, any random plan costs at least as much as that plan or as the tightened bound."""
     task = data.draw(tasks(max_tables=5))
     task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
     model = MODEL if seed == 0 else adversarial_model(seed)
@@ -239,7 +239,7 @@ def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed)
 
 @st.composite
 def wide_tasks(draw):
-    """Tasks of pooled tables of up to 160 columns, whose lookups weigh."""
+    """Tasks of pooled tables of up to 160 columns, with costly lookups."""
     task = draw(tasks(max_tables=5, max_dim=160))
     tables = [replace(t, dim=max(4, t.dim // 4 * 4), pooled=True) for t in task.tables]
     return replace(task, tables=[replace(t, pooling=1000 * t.pooling) for t in tables])

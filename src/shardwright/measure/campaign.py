@@ -122,8 +122,7 @@ class Campaign:
         return bool(monotonic() + self.expected_s(works).sum() <= min(until, self.until))
 
     def make_room(self, works: Iterable[DeviceWork], most_bytes: int) -> None:
-        """Give the measuring process room for the tables of these works and somewhat larger ones, not all memory: filling that takes
-        long."""
+        """Give the measuring process room for the tables of these works and somewhat larger ones; filling all memory takes long."""
         if isinstance(self.visitor, Measurer):
             held, needed = self.visitor.options.arena_bytes, arena_bytes([*works, *self.controls])
             if needed > held:

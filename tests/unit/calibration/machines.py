@@ -1,4 +1,4 @@
-"""A machine that takes hidden times: what a cost model says, wrong for each table, for cuts, and for what lies together."""
+"""A machine with hidden times: those of a cost model, with errors for each table, for cuts, and for tables that lie together."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_a_clock_that_jumps_changes_nothing(cache_folder, brief_training, monkey
 
 
 class Slower(FakeVisitor):
-    """A machine that takes twice what the default model says; its clock is two seconds later after each visit."""
+    """A machine that takes twice the default model's times; each visit advances its clock by two seconds."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""Addresses that lead nowhere, and what a cluster of this machine leaves behind."""
+"""Addresses that lead nowhere, and the end of a cluster of this machine."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 class Noting:
-    """PyTorch's own operators, and the gradients that each backward is given."""
+    """PyTorch's own operators, and the gradients that each backward gets."""
 
     name = "noting"
 
@@ -50,7 +50,7 @@ def work(lookups: float, *, pooled: bool) -> ShardWork:
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, works: Sequence[ShardWork], batches: int) -> Noting:
-    """What the calls of `works` are given over a pass that warms up and two that count."""
+    """The inputs of the calls of `works` over a warm-up pass and two counted passes."""
     monkeypatch.setattr(module, "fresh_batches", lambda works, cache: batches)
     backend = Noting()
     calls = DeviceCalls(works, range(len(works)), "sgd", backend, Arena(2**20, CPU))

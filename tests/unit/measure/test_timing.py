@@ -28,7 +28,7 @@ from shardwright.measure.timing import (
 
 @dataclass
 class ScriptedClock:
-    """Runs the parts, and says what the script says."""
+    """Runs the parts, and returns the times of a script."""
 
     times: Callable[[int], list[float]]
     calls: list[int] = field(default_factory=list)

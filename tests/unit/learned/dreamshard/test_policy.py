@@ -1,4 +1,4 @@
-"""Inference without torch gives what the networks give, and keeps memory and constraints."""
+"""Inference without torch gives the results of the networks, and keeps memory and constraints."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def double(batch):
 
 
 class Follow:
-    """Goes where compiled inference went, and notes by how much less torch's policy likes that than the best device."""
+    """Repeats the choices of inference without torch, and notes how far their logits in torch lie below the best device's."""
 
     def __init__(self, placed, order):
         self._devices = iter(placed[order])

@@ -80,7 +80,7 @@ def test_a_world_without_finite_times_is_refused(answer):
 
 
 def test_failed_episodes_cost_more_than_any_plan():
-    """Two devices hold three of five tables each: plans exist, but tables by chance on two devices are none of five."""
+    """Two devices with room for three and for one of five equal tables: every episode fails, and costs more than any whole plan."""
     roomy = PlacementArrays.of(equal_tables(5, 2))
     need = int(roomy.bytes[0])
     arrays = PlacementArrays.of(equal_tables(5, 2, memory=[3 * need, 2 * need - 1]))
