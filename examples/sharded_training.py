@@ -107,7 +107,7 @@ def train(rank: int, folder: str) -> None:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(numbers, features), clicks)
         optimizer.zero_grad()
         loss.backward()
-        for parameter in model.dense.parameters():  # what DistributedDataParallel does for larger layers
+        for parameter in model.dense.parameters():  # as DistributedDataParallel does for larger layers
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
         optimizer.step()

@@ -85,7 +85,7 @@ def parse_page(path: Path, text: str) -> Page:
     """The blocks of a page's text; see `read_page`."""
     page = Page(path)
     lines = text.splitlines()
-    marks: dict[str, str] = {}  # what comments say of the next block
+    marks: dict[str, str] = {}  # marks that comments set for the next block
     number, container = 0, False
     while number < len(lines):
         line = lines[number]

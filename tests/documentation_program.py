@@ -55,7 +55,7 @@ class _State:
 
     def do(self, block: Block) -> None:
         action = getattr(self, f"_{block.action}", None)
-        if action is not None:  # what is only shown, or left out, has none
+        if action is not None:  # blocks that are only shown, or left out, have none
             action(block)
 
     def _bash(self, block: Block) -> None:

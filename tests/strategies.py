@@ -26,7 +26,7 @@ Range = tuple[int, int]
 Block = tuple[Range, Range]
 
 names = st.text(min_size=1, max_size=20).filter(str.isprintable)
-"""Table names: any printable text, what looks like a number, a comment or a keyword included."""
+"""Table names: any printable text, including text that looks like a number, a comment or a keyword."""
 
 
 @st.composite

@@ -76,7 +76,7 @@ def _prepare(files: Path) -> None:
     for strategy in cases.SEARCHES.split("/"):
         shardwright.plan(task_of(7, 2, hosts=2), strategy=strategy, time_limit=0.2)
     with redirect_stderr(io.StringIO()):
-        main_of_shardwright(["show", "none.json"])  # what reads command lines imports parts of itself late
+        main_of_shardwright(["show", "none.json"])  # readers of command lines import parts of themselves late
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()
     gc.freeze()

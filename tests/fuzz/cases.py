@@ -51,7 +51,7 @@ LINES = (
     (0.8, "collect -o=@store -n==1 --batch-size==8 --memory=20MB/1kB/lots --seconds==3"),
     (2, "collect -o=>store -n==1 --space=huge/usual --optimizer=sgd/none --pool=no --sequence-share=2/0 --world=2?50 --seconds==3"),
     (0.1, "collect --collectives -o=>store -n==1 --world==2 --batch-size==8"),
-    (1, "demo --quick -o=>folder --model=@ranks --seed=1?30"),  # only what fails at once: it takes minutes
+    (1, "demo --quick -o=>folder --model=@ranks --seed=1?30"),  # only with bad input, which fails at once: a demo takes minutes
     (1, "--help?20 --version?20 plan?30 no-such?30 --json?20"),
 )  # fmt: skip
 """How often each command line is drawn, and its parts: `@kind` is a file, `>name` a result of the kind its name begins with, a/b/c are

@@ -114,7 +114,7 @@ def all_rows(task):
 
 def memory(plan, member):
     """Bytes of each rank after one step: weights, optimizer state, and all tensors that were made and are held."""
-    gc.freeze()  # what was there before is not looked at
+    gc.freeze()  # earlier objects do not count
     sharded = ShardedModel.of(plan.task, planned(plan, "cpu"), member)
     outputs = sharded.forward(Batches(plan.task).draw(0, member.rank)).tensors()
     sharded.update(outputs, [torch.ones_like(output) for output in outputs])

@@ -58,7 +58,7 @@ from shardwright.task.files import task_to_dict
 from shardwright.task.task import Task
 
 Told = Callable[[float, float, str], None]
-"""Progress callback: seconds since the start, the time limit in seconds, and what is being done."""
+"""Progress callback: seconds since the start, the time limit in seconds, and the current activity."""
 
 _ROOM_SHARE = 0.5  # most of the free memory that the tables of a device may take
 

@@ -27,7 +27,7 @@ BETWEEN_CONTROLS = 40
 MOST_FAILED = 10
 """This many failures in a row are the fault of the machine or the backend, not of a work."""
 
-_ROOM_TO_MOVE = 1.25  # room for tables over what a plan needs, so that plans some moves away find room too
+_ROOM_TO_MOVE = 1.25  # room for tables over a plan's need, so that plans some moves away find room too
 
 
 @dataclass

@@ -28,7 +28,7 @@ MAX_DEVICES = 65_536
 EMBEDDING_SHARE = 0.85
 """Part of a card's memory that presets give to embeddings; the rest is for dense layers, activations and the allocator."""
 ASSUMED = "10 GB/s are assumed"
-"""the end of the warning about an unknown bandwidth"""
+"""The end of the warning about an unknown bandwidth."""
 
 Memory: TypeAlias = int | str | Sequence[int | str]
 

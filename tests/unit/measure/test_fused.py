@@ -115,7 +115,7 @@ def test_a_batch_is_well_formed_and_seeded(works: list[ShardWork], seed: int) ->
         for share, of_feature in zip(work.feature_shares, bags.reshape(-1, samples), strict=True):
             assert of_feature.sum() in (math.floor(work.lookups * share), math.ceil(work.lookups * share))
             assert not work.pooled or np.ptp(of_feature) <= 1
-        alone = draw_batch_on([work], [seeds[place]], CPU)  # whatever is drawn beside it
+        alone = draw_batch_on([work], [seeds[place]], CPU)  # independent of the tables beside it
         assert torch.equal(alone.indices, torch.from_numpy(own))
         assert torch.equal(alone.offsets.diff(), torch.from_numpy(bags))
 

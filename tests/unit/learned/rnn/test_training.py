@@ -136,7 +136,7 @@ def test_episodes_do_not_touch_each_other(network, features):
     one, other = torch.tensor([[DEVICES, 0, 1, 2, 0]]), torch.tensor([[DEVICES, 2, 2, 1, 1]])
     both, _ = network.decode(encoded, 0, torch.cat([one, other]))
     torch.testing.assert_close(both[1:], network.decode(encoded, 0, other)[0])
-    assert not torch.allclose(both[0, 1:], both[1, 1:])  # what was chosen before matters
+    assert not torch.allclose(both[0, 1:], both[1, 1:])  # earlier choices matter
 
 
 def test_a_unit_is_the_sum_of_its_blocks_in_any_order(network, features):
