@@ -76,8 +76,8 @@ class MeasuringNode:
         """The facts about this machine.
 
         Args:
-            known: the content of an earlier `checks.json`, "" without one: on a GPU, and for a user's own backend, a machine that has not
-                passed is checked first. None for no checks.
+            known: the content of an earlier `checks.json`; "" without one; None for no checks. On a GPU, and for a user's own backend, a
+                machine that has not passed is checked first.
 
         Raises:
             ShardwrightError: backend, torch or device is missing here.
