@@ -149,7 +149,7 @@ def make_module(plan, **options):
 
 
 def step_of(module, rank, step, before):
-    """One step of a rank; `before` says how many outputs of each feature the ranks before it have. Returns the outputs."""
+    """One step of a rank; `before` is the number of outputs of each feature on the ranks before it. Returns the outputs."""
     given = joined(module.plan, step) if rank is None else features(module.plan, rank, step)
     out = module(given)
     loss = sum((values_of(one) * factor(values_of(one), before.get(name, 0))).sum() for name, one in out.items())

@@ -216,7 +216,7 @@ class _Draw:
         return path.name
 
     def _companion(self, source: Path) -> None:
-        """Put the file beside that another one names."""
+        """Put a file that another one names beside it."""
         name = COMPANIONS.get(source.name)
         if name is not None:
             copy = Path(shutil.copyfile(self.material / name, self.case.folder / name))

@@ -1,4 +1,4 @@
-"""The program `python -m experiments`, as people run it: stopped, and gone on with."""
+"""The program `python -m experiments`, as people run it: stopped and resumed."""
 
 import json
 import os

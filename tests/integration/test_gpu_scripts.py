@@ -106,7 +106,7 @@ esac
 
 
 def attended(tmp_path: Path, checks: str, collect: str) -> subprocess.Popen[str]:
-    """`collect_gpu.sh` on a store of two samples, of which checks and collection are these shell commands; `$2` is the store."""
+    """`collect_gpu.sh` on a store of two samples, with these shell commands as checks and collection; `$2` is the store."""
     with SampleStore(tmp_path / "measured", HARDWARE) as opened:
         for number in range(2):
             opened.add(work(number), visit())

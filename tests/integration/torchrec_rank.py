@@ -113,7 +113,7 @@ def all_rows(task):
 
 
 def memory(plan, member):
-    """Bytes of each rank after one step: weights, optimizer state, and all tensors that were made and are held."""
+    """Bytes of each rank after one step: weights, optimizer state, and all new tensors that are still held."""
     gc.freeze()  # earlier objects do not count
     sharded = ShardedModel.of(plan.task, planned(plan, "cpu"), member)
     outputs = sharded.forward(Batches(plan.task).draw(0, member.rank)).tensors()

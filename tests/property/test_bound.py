@@ -214,7 +214,7 @@ def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
 @given(st.data(), st.integers(0, 11))
 @settings(max_examples=60)
 def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed):
-    """Whatever the weights of the holders' mean: for each table, and a range with as many holders as the plan gives it."""
+    """For any weights of the holders' mean: for each table, and a range with as many holders as the plan gives it."""
     task = data.draw(tasks(max_tables=5))
     task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
     model, devices = model_of(seed), task.topology.devices
@@ -284,7 +284,7 @@ def test_no_random_plan_is_cheaper_than_the_gates_that_it_opens_prove(data):
 @given(st.data())
 @settings(max_examples=100)
 def test_no_random_plan_is_cheaper_than_its_devices_by_class_of_widths_prove(data):
-    """Whatever the weights of the classes' means, for the classes that the plan's devices are in."""
+    """For any weights of the classes' means, for the classes that the plan's devices are in."""
     task = data.draw(wide_tasks())
     devices = task.topology.devices
     proof = BoundProof(make_catalog(task, WIDE_MODEL), WIDE_MODEL)

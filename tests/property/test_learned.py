@@ -56,7 +56,7 @@ def choose(mask: torch.Tensor, seed: int, step: int) -> torch.Tensor:
 @given(placeable(), st.integers(0, 1000))
 @settings(max_examples=40)
 def test_a_rollout_keeps_every_rule(arrays, seed):
-    """The mask is what the reference placement finds eligible, and a placement of all units is a valid plan."""
+    """The mask has the devices that the reference placement finds eligible, and a placement of all units is a valid plan."""
     batch = PlacementBatch.of([arrays])
     order = orders(batch, seed)
     environment, reference = Environment(batch, order), PartialPlan(arrays.task, arrays.units)

@@ -126,7 +126,7 @@ def tune(
 
     Args:
         task: the task; its devices must be of this machine's type.
-        minutes: time limit. A warning states what can be measured in it, if that is less than the first plan.
+        minutes: time limit. If less than the first plan can be measured in it, a warning states how much.
         device: "cpu" or "cuda"; by default the task's device.
         cost_model: a model or the path of one; by default the model that planning uses.
         runs_on: see `shardwright.plan`.

@@ -128,7 +128,7 @@ class SizeOfGroups(TypedDict):
 
 
 class Plan(PlanFile, Document):
-    """`plan`: the plan file, and what options add."""
+    """`plan`: the plan file, and the fields that options add."""
 
     balance: NotRequired[Balance]
     change: NotRequired[Change]

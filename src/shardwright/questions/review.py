@@ -30,7 +30,7 @@ _START = 2  # times a comparison: the time to the first plan of a large task, an
 
 @dataclass(frozen=True)
 class Review:
-    """A plan beside the best one found.
+    """A plan under review, and the best plan found.
 
     Attributes:
         plan: the plan under review, scored.

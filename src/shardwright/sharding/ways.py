@@ -46,7 +46,7 @@ def unit_width(table: Table, limits: TableConstraint) -> int:
 
 
 def equal_blocks(table: Table, limits: TableConstraint) -> list[int]:
-    """Numbers of column blocks, all of one width, that a table may be cut into, ascending: what `equal_columns` allows.
+    """Numbers of column blocks, all of one width, that a table may be cut into under `equal_columns`, ascending.
 
     The numbers divide the units of the dim, are at most `max_shards`, and leave blocks of at least `min_columns` and at most
     `max_columns`. The list is empty if the table may not be cut by columns.
@@ -195,7 +195,7 @@ def grids_of(table: Table, limits: TableConstraint, topology: Topology, turn: in
 
 
 def dealt_ways(table: Table, limits: TableConstraint, topology: Topology, turn: int) -> Iterator[Dealt]:
-    """The ways of a table that use many devices at once, of which searches choose; arguments as for `grids_of`."""
+    """The ways of a table that use many devices at once, from which searches choose; arguments as for `grids_of`."""
     devices = np.flatnonzero(allowed_devices(topology, limits))
     by_host = devices // topology.devices_per_host
     hosts = np.unique(by_host)

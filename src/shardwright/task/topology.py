@@ -197,7 +197,7 @@ class Topology:
 
 
 def _part_of_a_host(name: object) -> tuple[str, int] | None:
-    """The smallest preset with as many devices as a name such as "h100-4" says, and their number; None if no preset has."""
+    """The smallest preset with as many devices as a name such as "h100-4" states, and their number; None if no preset has."""
     match = re.fullmatch(r"(.+)[-_ ]([1-9][0-9]*)", name.strip()) if isinstance(name, str) else None
     if match is None:
         return None

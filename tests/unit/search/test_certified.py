@@ -276,7 +276,7 @@ def test_a_bound_that_proves_nothing_yet_is_none(monkeypatch):
 
 
 def test_a_tiny_table_is_not_replicated_when_it_alone_would_need_the_call():
-    """Whatever it saves, its replicas pay for a call on every device."""
+    """However much it saves, its replicas pay for a call on every device."""
     tiny = sw.Table("tiny", rows=2, dim=8, pooling=1.0)
     big = [sw.Table(f"t{i}", rows=1_000_000, dim=32, pooling=10.0) for i in range(8)]
     task = sw.Task([tiny, *big], sw.Topology(devices_per_host=4), 1024)

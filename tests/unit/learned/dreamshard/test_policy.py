@@ -22,7 +22,7 @@ from tests.unit.learned.dreamshard.policies import random_policy
 
 
 def rounded(task):
-    """A task with features as float32 has them: what both sides start from."""
+    """A task with features rounded to float32, the input of both sides."""
     arrays = PlacementArrays.of(task)
     single = {
         name: getattr(arrays, name).astype(np.float32).astype(np.float64) for name in ("features", "fixed_features")

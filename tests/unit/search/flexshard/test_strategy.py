@@ -49,7 +49,7 @@ def test_a_mixed_model_gets_one_plan():
 
 
 def test_pooled_tables_leave_room_for_tiers_where_they_can():
-    """The pooled tables fill a third of the memory; what is left on the fullest device still holds replicas."""
+    """The pooled tables fill a third of the memory; the rest of the fullest device still holds replicas."""
     pooled = [Table(f"p{i}", 40_000, 16, 2.0) for i in range(12)]
     sequences = with_room(task_of(1.1), 1.3)
     memory = sequences.topology.memory_bytes[0] + 12 * 40_000 * 16 * 4 // 8 * 2

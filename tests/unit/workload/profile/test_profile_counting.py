@@ -59,7 +59,7 @@ def logs(tmp_path) -> list[Path]:
 
 
 def plain(found: ProfileResult) -> dict[str, object]:
-    """All that a profile says, as values that compare."""
+    """All figures of a profile, as comparable values."""
     columns = {
         name: {
             **{field.name: getattr(column, field.name) for field in fields(column) if field.name != "sketch"},
