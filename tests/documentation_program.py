@@ -1,6 +1,6 @@
 """Runs the blocks of one page in the current folder: python documentation_program.py PAGE.
 
-A process of its own, since blocks of a page share names, change the process and may end it. Prints each failure, and then exits with 1.
+A process of its own, since blocks of a page share names, change the process and may end it. Prints the first failure, and exits with 1.
 """
 
 from __future__ import annotations
