@@ -14,7 +14,7 @@ class UnrulyPool:
 
     Args:
         size: number of workers.
-        seed: of the order in which they finish, and of their deaths.
+        seed: seed of the order in which they finish, and of their deaths.
         factory: makes the state of each.
         deaths: share of the jobs after which the worker dies and is started anew.
 

@@ -74,7 +74,7 @@ def wait_until(condition: object, message: str, seconds: float = 300.0) -> None:
 
 
 def die_once(marker: str) -> None:
-    """Kill this process, unless it was done before."""
+    """Kill this process, unless an earlier call killed one."""
     with suppress(FileExistsError):
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
         os.kill(os.getpid(), signal.SIGKILL)

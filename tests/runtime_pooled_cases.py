@@ -158,7 +158,7 @@ def step_of(module, rank, step, before):
 
 
 def outputs_before(plan, rank, step):
-    """Rows of outputs of each feature that the ranks before this one have."""
+    """Rows of outputs of each feature on the ranks before this one."""
     counts = {}
     for name, table in named(plan):
         parts = [batch(one, step, name, table) for one in range(rank)]

@@ -199,7 +199,7 @@ class _Draw:
         return given
 
     def _file(self, kind: str) -> str:
-        """A file of a kind, harmed or misplaced with a probability, under a name that may be odd."""
+        """A file of a kind, damaged or misplaced with a probability, under a name that may be odd."""
         source, mode, done = self.material / self.rng.choice(KINDS[kind]), self.case.mode, ""
         if mode == "files" and self.rng.random() < 0.08:  # some other kind, whole
             source, done = self.material / self.rng.choice(self.rng.choice(list(KINDS.values()))), "other"

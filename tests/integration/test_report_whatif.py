@@ -131,7 +131,7 @@ def figures_of(plan, model):
 
 
 def check_figures(page, model):
-    """The page's figures, and the costs in the file it saves, against Python's of that plan."""
+    """Compare the page's figures, and the costs in the file that it saves, with Python's costs of the plan."""
     plan = page.saved()
     assert page.figures() == pytest.approx(figures_of(plan, model), rel=CLOSE)
     cost = score(plan.task, plan.shards, model)

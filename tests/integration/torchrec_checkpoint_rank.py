@@ -112,10 +112,10 @@ class Sharded:
     """The model of a seed on a plan of ours.
 
     Args:
-        seed: of the model.
-        plan_seed: of constraints, strategy and search.
+        seed: seed of the model.
+        plan_seed: seed of constraints, strategy and search.
         near: ranks of a host.
-        optimizer: by our name.
+        optimizer: name of the optimizer in a task.
     """
 
     def __init__(self, seed, plan_seed, near, optimizer):
@@ -189,8 +189,8 @@ class Reference:
     """The unsharded model on all ranks' batches; TorchRec averages gradients over the ranks.
 
     Args:
-        seed: of the model.
-        optimizer: by our name.
+        seed: seed of the model.
+        optimizer: name of the optimizer in a task.
     """
 
     def __init__(self, seed, optimizer):

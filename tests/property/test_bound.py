@@ -386,7 +386,7 @@ def test_a_table_that_takes_a_device_is_counted_by_its_holders():
 @pytest.mark.parametrize("pooling", [1.0, 200.0])
 @pytest.mark.parametrize("kind", ["row_wise", "data_parallel"])
 def test_parts_on_many_devices_are_charged_for_their_links_and_no_more(kind, pooling, hosts):
-    """A table on all devices, a tiny one, slow links: the bound that knows of a far longer step is close to the plan."""
+    """A table on all devices, a tiny one, slow links: even the bound tightened by a far longer step is close to the plan."""
     tables = [sw.Table("t", rows=60_000, dim=64, pooling=pooling), sw.Table("tiny", rows=10, dim=4)]
     limits = sw.Constraints(
         {"t": sw.TableConstraint(sharding_types=(kind,)), "tiny": sw.TableConstraint(sharding_types=("table_wise",))}

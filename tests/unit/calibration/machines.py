@@ -18,8 +18,8 @@ class HiddenMachine(OneByOne):
     """Visits of a hidden truth, with noise.
 
     Args:
-        seed: of the truth and of the noise.
-        noise: of a visit, as a share.
+        seed: seed of the truth and of the noise.
+        noise: noise of a visit, as a share.
         broken_above: works with more shards than this cannot be measured.
     """
 

@@ -1,4 +1,4 @@
-"""TorchRec's own planner as a strategy: in this process, and in the one of its own that the registry's strategy starts."""
+"""TorchRec's own planner as a strategy: in this process, and in the separate process that the registry's strategy starts."""
 
 from __future__ import annotations
 

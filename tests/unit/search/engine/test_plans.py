@@ -169,7 +169,7 @@ def test_new_and_changed_tables_cost_nothing_wherever_they_lie():
 
 
 def test_where_memory_has_shrunk_large_pieces_stay():
-    """Two large and four small tables on two devices, which cannot hold one of each size any more; there is a third."""
+    """Two large and four small tables on two devices, which have no room for one of each size any more; a third device is new."""
     large = [sw.Table(f"large{i}", 10_000, 64) for i in range(2)]
     small = [sw.Table(f"small{i}", 1000, 64) for i in range(4)]
     whole = {t.name: sw.TableConstraint(sharding_types=("table_wise",)) for t in (*large, *small)}
