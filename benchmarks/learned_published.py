@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append(row(strategy, f"published, seed {seed}", seconds, path, tasks))
     note = (
         f"Learned from {training.description}, on the bundled CPU model; {options.tasks} test tasks {options.setting.name} of the other "
-        "half of the tables. Mean predicted cost of what each places: of dreamshard the step, of autoshard the slowest device's kernels."
+        "half of the tables. Mean predicted cost of the placements: the step for dreamshard, the slowest device's kernels for autoshard."
     )
     columns = ("strategy", "method", "training, s", "mean cost, ms", "placed")
     command = results_table.command_of(NAME, arguments)

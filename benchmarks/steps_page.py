@@ -128,8 +128,8 @@ _ABOUT = (
     "four ranks share two cores. A measured step is the slowest rank's, the median of a round's steps, the median of the rounds. "
     "Phases are run one by one, each started together: the forward communication holds lengths, ids and values, the backward one gradients "
     "and the all-reduce of replicas. "
-    "Predictions take each bed's own links, lines through times of collectives and times of modules that were measured there apart from "
-    "the steps, and a kernel model of that machine.",
+    "Predictions use the links of each bed, as lines through measured times of collectives; times of modules, measured there apart from "
+    "the steps; and a kernel model of that machine.",
 )
 
 
@@ -244,8 +244,8 @@ def _links(found: Sequence[Measured]) -> ResultTable:
                 )
     return ResultTable(
         "Links as measured; modules: ms of a step that TorchRec's modules took beside the predicted collectives. MB/s that a device sends, "
-        "by the bytes that a direct all-to-all, and rings of which one a device crosses "
-        "between hosts, would send.",
+        "by the bytes that a direct all-to-all or rings would send; each device has one ring that crosses "
+        "between hosts.",
         ("bed", "links", "collective", "inside a host or between", "latency ms", "MB/s"),
         rows,
     )

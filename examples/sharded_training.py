@@ -1,8 +1,8 @@
 """Train a small DLRM on tables in any blocks, with four processes as two hosts of two devices: python examples/sharded_training.py.
 
-The model tells whether a user clicks an item. Users and tags are pooled; the last items of a user are a sequence. The users' columns are
-cut unequally, the tags' rows lie on two devices, and of the items the hot ones lie on all devices, warm ones once per host, cold ones on
-one device. All of that travels in one exchange. On a cluster, torchrun starts the processes, and the plan comes from a file.
+The model predicts whether a user clicks an item. Users and tags are pooled; the last items of a user are a sequence. The users' columns
+are cut unequally, and the tags' rows lie on two devices. Hot items lie on all devices, warm ones once per host, cold ones on one device.
+All of that travels in one exchange. On a cluster, torchrun starts the processes, and the plan comes from a file.
 """
 
 import gc
@@ -107,7 +107,7 @@ def train(rank: int, folder: str) -> None:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(numbers, features), clicks)
         optimizer.zero_grad()
         loss.backward()
-        for parameter in model.dense.parameters():  # what DistributedDataParallel does for larger layers
+        for parameter in model.dense.parameters():  # as DistributedDataParallel does for larger layers
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
         optimizer.step()

@@ -29,7 +29,7 @@ logging.disable(logging.WARNING)
 # %% [markdown]
 # ## A model
 #
-# Forty tables of 1,000 to 400,000 rows. On the meta device they take no memory: a planner reads only shapes.
+# Forty tables of 1,000 to 381,000 rows. On the meta device they take no memory: a planner reads only shapes.
 
 # %%
 tables = [
@@ -54,7 +54,7 @@ topology = Topology(world_size=8, local_world_size=8, compute_device="cuda", hbm
 # %%
 pooling = {f"t{index}": ParameterConstraints(pooling_factors=[1.0 + index % 7 * 8]) for index in range(40)}
 planner = ShardwrightPlanner(topology=topology, batch_size=512, constraints=pooling, stats=[])
-planner.plan(model, sharders)  # the first search on a machine compiles code
+planner.plan(model, sharders)  # the first search loads modules and the cost model
 started = time.perf_counter()
 plan = planner.plan(model, sharders)
 seconds = time.perf_counter() - started

@@ -27,7 +27,7 @@ _TAIL = """
 ## Not measured
 
 The only GPU measured so far is one H100 (torch 2.11, FBGEMM 1.6), one device of a plan after another. Nothing has run with NCCL. The
-papers' headline figures are of many GPUs, and these figures are missing:
+papers' headline figures are of many GPUs. Shardwright has no figures of:
 
 - fused kernels of any other GPU, and of optimizers other than `rowwise_adagrad` in a model;
 - TorchRec's plans on a GPU, and plans for more than 4 devices;

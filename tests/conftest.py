@@ -53,7 +53,7 @@ def pytest_runtest_call() -> None:
 
 
 def _seed() -> None:
-    """What draws numbers without a seed of its own finds the same, whatever ran before."""
+    """Seed all global generators, so that code without a seed of its own draws the same numbers in any order of tests."""
     random.seed(0)
     np.random.seed(0)
     if "torch" in sys.modules:
@@ -77,7 +77,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def shared_data() -> Path:
-    """The folder of reference data beside the repository; tests that need it are skipped where it is missing."""
+    """The folder of reference data beside the repository; tests that need it are skipped if it is missing."""
     shared = Path(os.environ.get("SHARDWRIGHT_SHARED", REPOSITORY.parent / "shared"))
     if not (shared / "data").is_dir():
         pytest.skip(f"no reference data in {shared}; set SHARDWRIGHT_SHARED to the folder that has data/")

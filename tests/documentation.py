@@ -1,12 +1,12 @@
 """The code blocks of a page of the documentation, and the rules that they keep.
 
-Every fence has a language, and the language says what becomes of it:
+Every fence has a language, which decides its use:
 
 - `bash` and `python` run, in order, in a folder that is empty at the page's start; Python blocks of a page share their names.
 - with `title="file"` a block (`yaml`, `python`, `json`) is written to that file, which a later block of the page has to use.
 - `yaml` without a title is a part of a task file: laid over the last task of the page, or a small one, it has to load.
-- `output` is what the block before it prints, and is compared loosely: every word of it must be there; … stands for what is left out.
-- `text` is neither: a formula, a tree of files.
+- `output` is the output of the block before it, compared loosely: every word must occur, and … marks omissions.
+- `text` is not checked: a formula, a tree of files.
 
 Comments in the page steer this, and do not reach the reader: `<!-- run: bash` with code and `-->` runs unseen, `<!-- file: name` writes
 unseen, `<!-- not run: reason -->` before a block leaves it out, `<!-- exits: 2 -->` before a block expects that exit code, and
@@ -38,8 +38,8 @@ class Block:
     """One block of code or output.
 
     Attributes:
-        line: of the page, where its first line of code is.
-        language: what the fence says.
+        line: line of the page on which its code begins.
+        language: language of the fence.
         code: the text, without the fence's indentation.
         title: the file that it is written to; None to run or show it.
         skipped: why it is not run; empty if it is.
@@ -55,7 +55,7 @@ class Block:
 
     @property
     def action(self) -> str:
-        """What becomes of it: skip, file, bash, python, fragment, output or text."""
+        """The use of the block: skip, file, bash, python, fragment, output or text."""
         if self.skipped:
             return "skip"
         if self.title is not None:
@@ -85,7 +85,7 @@ def parse_page(path: Path, text: str) -> Page:
     """The blocks of a page's text; see `read_page`."""
     page = Page(path)
     lines = text.splitlines()
-    marks: dict[str, str] = {}  # what comments say of the next block
+    marks: dict[str, str] = {}  # marks that comments set for the next block
     number, container = 0, False
     while number < len(lines):
         line = lines[number]

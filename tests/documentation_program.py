@@ -1,6 +1,6 @@
 """Runs the blocks of one page in the current folder: python documentation_program.py PAGE.
 
-A process of its own, since blocks of a page share names, change the process and may end it. Prints what failed, and exits with 1.
+A process of its own, since blocks of a page share names, change the process and may end it. Prints the first failure, and exits with 1.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 class _State:
-    """What blocks leave behind for those after them."""
+    """State that blocks leave for later blocks."""
 
     def __init__(self, page: Path) -> None:
         self.page, self.printed = page, ""
@@ -55,7 +55,7 @@ class _State:
 
     def do(self, block: Block) -> None:
         action = getattr(self, f"_{block.action}", None)
-        if action is not None:  # what is only shown, or left out, has none
+        if action is not None:  # blocks that are only shown, or left out, have none
             action(block)
 
     def _bash(self, block: Block) -> None:
@@ -92,7 +92,7 @@ class _State:
 
     @contextmanager
     def _capture(self) -> Iterator[None]:
-        """Keeps what this process and its children print."""
+        """Captures the output of this process and its children."""
         with tempfile.TemporaryFile() as file:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -14,9 +14,9 @@ class UnrulyPool:
 
     Args:
         size: number of workers.
-        seed: of the order in which they finish, and of their deaths.
+        seed: seed of the order in which they finish, and of their deaths.
         factory: makes the state of each.
-        deaths: share of the jobs of which the worker dies when it has done them, and is started anew.
+        deaths: share of the jobs after which the worker dies and is started anew.
 
     Attributes:
         finished: numbers of the jobs, over all calls of `map`, in order of completion.

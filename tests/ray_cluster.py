@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine for tests, and what is told to its workers."""
+"""A Ray cluster of this machine for tests, and functions that its workers run."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def wait_until(condition: object, message: str, seconds: float = 300.0) -> None:
 
 
 def die_once(marker: str) -> None:
-    """Kill this process, unless it was done before."""
+    """Kill this process, unless an earlier call killed one."""
     with suppress(FileExistsError):
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def claimed(folder: str, driver: int, device: str, backend: str) -> Fingerprint:
-    """A fingerprint that says that the driver and the first worker are on processor A, and all other workers on B."""
+    """A fingerprint that claims processor A for the driver and the first worker, and B for all other workers."""
     mine = Path(folder) / str(os.getpid())
     if not mine.exists():
         processor = "A" if os.getpid() == driver else "B"

@@ -160,7 +160,7 @@ def make_module(plan, maps, **options):
 
 
 def one_step(module, rank, step):
-    """The outputs of a step of which the gradient is known, after it is learned."""
+    """Train one step with known gradients; return its outputs."""
     out = module(features_of(module.plan, rank, step))
     loss = sum((rows.values * weight_of(rows.values, name, rank + step)).sum() for name, rows in out.items())
     loss.backward()
@@ -168,7 +168,7 @@ def one_step(module, rank, step):
 
 
 def held_rows(module):
-    """By table, ids and weights and states of what this rank holds."""
+    """Ids, weights and states of this rank's rows, by table."""
     found = {}
     for cut in module.storage.cuts():
         keys = module.placement.keys(cut.number, cut.start, cut.stop)

@@ -126,7 +126,7 @@ def joined(plan, step):
 
 
 def factor(values, start):
-    """What a loss multiplies outputs by: rows of outputs are counted through all ranks."""
+    """The factors of a loss on outputs; rows of outputs are counted through all ranks."""
     rows = torch.arange(start, start + values.shape[0], dtype=torch.float32)
     return torch.sin(rows[:, None] * 0.37 + torch.arange(values.shape[1]) * 1.3)
 
@@ -149,7 +149,7 @@ def make_module(plan, **options):
 
 
 def step_of(module, rank, step, before):
-    """One step of a rank; `before` says how many outputs of each feature the ranks before it have. Returns the outputs."""
+    """One step of a rank; `before` is the number of outputs of each feature on the ranks before it. Returns the outputs."""
     given = joined(module.plan, step) if rank is None else features(module.plan, rank, step)
     out = module(given)
     loss = sum((values_of(one) * factor(values_of(one), before.get(name, 0))).sum() for name, one in out.items())
@@ -158,7 +158,7 @@ def step_of(module, rank, step, before):
 
 
 def outputs_before(plan, rank, step):
-    """Rows of outputs of each feature that the ranks before this one have."""
+    """Rows of outputs of each feature on the ranks before this one."""
     counts = {}
     for name, table in named(plan):
         parts = [batch(one, step, name, table) for one in range(rank)]

@@ -37,7 +37,7 @@ class Ranks:
         self.run(_hello, wait_s=_START_S)
 
     def run(self, function: Callable[..., Any], *args: Any, wait_s: float = 60.0) -> list[Any]:
-        """What `function(rank, *args)` returns on every rank; AssertionError with the trace of one that failed."""
+        """The results of `function(rank, *args)` on every rank; AssertionError with the trace of one that failed."""
         answers = self.outcomes(function, *args, wait_s=wait_s)
         failed = [(rank, text) for rank, (good, text) in enumerate(answers) if not good]
         assert not failed, f"rank {failed[0][0]}:\n{failed[0][1]}"

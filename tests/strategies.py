@@ -26,7 +26,7 @@ Range = tuple[int, int]
 Block = tuple[Range, Range]
 
 names = st.text(min_size=1, max_size=20).filter(str.isprintable)
-"""Table names: any printable text, what looks like a number, a comment or a keyword included."""
+"""Table names: any printable text, including text that looks like a number, a comment or a keyword."""
 
 
 @st.composite
@@ -86,7 +86,7 @@ def topologies(draw: st.DrawFn, max_hosts: int = 3, max_devices_per_host: int = 
 
 @st.composite
 def dense_exchanges(draw: st.DrawFn) -> Exchange:
-    """Dense layers that hide nothing, a part or all of what travels, with each pipeline."""
+    """Dense layers that hide none, a part or all of the traffic, with each pipeline."""
     hidden = [draw(st.sampled_from([0.0, 0.0, 1e-3, 0.1, 5.0, 1e3])) * draw(st.floats(0.5, 1.0)) for _ in range(3)]
     return Exchange(pipeline=draw(st.sampled_from(["none", "sparse_dist", "prefetch"])), dense_ms=DenseTime(*hidden))
 

@@ -111,7 +111,7 @@ def require(extra: str, purpose: str) -> None:
 
     Args:
         extra: name of the extra in pyproject.toml.
-        purpose: what needs it, such as "measuring".
+        purpose: the activity that needs it, such as "measuring".
 
     Raises:
         MissingDependency: a package of the extra is not installed.

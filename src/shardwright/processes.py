@@ -144,7 +144,7 @@ def worker_environment() -> dict[str, str]:
 
 
 def take_over_stdout() -> IO[str]:
-    """In a child process: return its standard output, for replies only, and redirect what libraries print to standard error.
+    """In a child process: return its standard output, for replies only, and redirect the output of libraries to standard error.
 
     Ctrl-C is ignored here, since the parent process handles it.
     """

@@ -20,7 +20,7 @@ UNEXPECTED = "UNEXPECTED"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 where anything else comes out than the rows say."""
+    """Return 1 if an outcome differs from its row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", action="store_true", help="train too")
     parser.add_argument("--page", action="store_true", help="train too, and write the page")

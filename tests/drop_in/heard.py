@@ -1,4 +1,4 @@
-"""What users say to TorchRec's planner beside sharding types: towers, fused parameters, codecs, weights, enumerators, odd topologies."""
+"""Requests to TorchRec's planner other than sharding types: towers, fused parameters, codecs, weights, enumerators, odd topologies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every check of TorchRec's enumerator, estimators and planner: what it refuses, and what ours says then.
+"""Every check of TorchRec's enumerator, estimators and planner: the requests that it refuses, and the error of our planner.
 
-TorchRec refuses much by assertions and other errors of Python; ours is always a `PlannerError` with a type.
+TorchRec often refuses by assertions and other errors of Python; our error is always a `PlannerError` with a type.
 """
 
 from __future__ import annotations

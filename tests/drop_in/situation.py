@@ -1,4 +1,4 @@
-"""What a situation is, and what a planner makes of it."""
+"""Situations, and their outcomes with a planner."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Situation:
     """One row.
 
     Attributes:
-        name: what the user does.
+        name: the user's action.
         model: makes the model.
-        fields: makes what both planners are given besides; objects that planners change have to be new each time.
-        theirs: what comes of it with TorchRec's planner: "planned", or the type of the error.
-        ours: the same with ours.
+        fields: makes the other arguments of both planners; objects that planners change must be new each time.
+        theirs: the outcome with TorchRec's planner: "planned", or the type of the error.
+        ours: the outcome with our planner.
         sharders: makes the sharders.
-        holds: what must hold of the tables of either plan, by name.
-        why: why the two differ, where they do.
+        holds: the condition on the tables of either plan, by name.
+        why: why the outcomes differ, if they do.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a situation: "planned" or the type of the error, its text, the plan, and what was warned of."""
+    """The outcome of a situation: "planned" or the type of the error, its text, the plan, and the warnings."""
 
     what: str
     said: str = ""
@@ -59,7 +59,7 @@ PLANNERS = {"theirs": EmbeddingShardingPlanner, "ours": ShardwrightPlanner}
 
 
 def outcome(situation: Situation, whose: str, **more: Any) -> Outcome:
-    """Plan a situation with one of the planners; `more` are further arguments of it."""
+    """Plan a situation with one of the planners; `more` are its further arguments."""
     usual = {"topology": topology(), "batch_size": 64, "storage_reservation": FixedPercentageStorageReservation(0.0)}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

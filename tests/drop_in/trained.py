@@ -1,6 +1,6 @@
-"""What trains: models on four CPU processes, on plans of either planner, beside the whole model on one.
+"""Trainings on four CPU processes, on plans of either planner, compared with the whole model on one process.
 
-Outputs of two steps are compared, SGD's update between them. The processes stand for two hosts of two devices, or for one of four.
+Outputs of two steps are compared, with an update by SGD between them. The processes stand for two hosts of two devices, or for one of four.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Trained:
     """A model that trains.
 
     Attributes:
-        name: what it is.
+        name: name of the model.
         model: makes it, on the CPU.
         kinds: sharding types that its tables may have; None for all.
         per_host: devices of each host.
@@ -226,7 +226,7 @@ def _made(row: Trained) -> tuple[nn.Module, dict[str, nn.Parameter]]:
 
 @torch.no_grad()
 def _take_weights(sharded: nn.Module, whole: nn.Module) -> None:
-    """Copy the weights of a whole model, for TorchRec draws those of sharded modules anew."""
+    """Copy the weights of a whole model, since TorchRec draws new ones for sharded modules."""
     given = whole.state_dict()
     for name, weights in sharded.state_dict().items():
         if not hasattr(weights, "local_shards"):

@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 where something was found."""
+    """Return 1 if a case has a finding."""
     options = _parsed(arguments)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
         files = Path(scratch, "material")
@@ -63,7 +63,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _prepare(files: Path) -> None:
-    """Import everything and compile every search here, once; make the valid files in a child, for that starts threads."""
+    """Import everything here, once; make the valid files in a child, since that starts threads."""
     import shardwright
     from shardwright.cli.main import main as main_of_shardwright
     from shardwright.testing.tasks import task_of
@@ -76,7 +76,7 @@ def _prepare(files: Path) -> None:
     for strategy in cases.SEARCHES.split("/"):
         shardwright.plan(task_of(7, 2, hosts=2), strategy=strategy, time_limit=0.2)
     with redirect_stderr(io.StringIO()):
-        main_of_shardwright(["show", "none.json"])  # what reads command lines imports parts of itself late
+        main_of_shardwright(["show", "none.json"])  # readers of command lines import parts of themselves late
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()
     gc.freeze()
@@ -116,7 +116,7 @@ def _all(count: int, seed: int, files: Path, workers: int) -> Iterator[dict[str,
 
 
 def judged(number: int, seed: int, files: Path, folder: Path) -> dict[str, Any]:
-    """Run a case in a folder of its own, which is made, and judge it."""
+    """Run a case in a new folder, and judge it."""
     folder.mkdir()
     case = cases.draw_case(number, seed, files, folder)
     before = verdict.snapshot(folder)

@@ -51,17 +51,17 @@ LINES = (
     (0.8, "collect -o=@store -n==1 --batch-size==8 --memory=20MB/1kB/lots --seconds==3"),
     (2, "collect -o=>store -n==1 --space=huge/usual --optimizer=sgd/none --pool=no --sequence-share=2/0 --world=2?50 --seconds==3"),
     (0.1, "collect --collectives -o=>store -n==1 --world==2 --batch-size==8"),
-    (1, "demo --quick -o=>folder --model=@ranks --seed=1?30"),  # only what fails at once: it takes minutes
+    (1, "demo --quick -o=>folder --model=@ranks --seed=1?30"),  # only with bad input, which fails at once: a demo takes minutes
     (1, "--help?20 --version?20 plan?30 no-such?30 --json?20"),
 )  # fmt: skip
 """How often each command line is drawn, and its parts: `@kind` is a file, `>name` a result of the kind its name begins with, a/b/c are
 values of which one is drawn (or an odd one, unless `==`), and `?20` says that the part is there in 20 of 100 cases."""
 
 MODES = {"files": 50, "places": 18, "options": 12, "legal": 14, "valid": 3, "signal": 6, "interpreter": 1}
-"""What is odd about a case, and how often: its files, what lies under their names, its options, its task, nothing, or how it ends."""
+"""The odd part of a case, by frequency: its files, the places of its files, its options, its task, nothing, or the way it ends or runs."""
 
 NAMES = (" ", "é☃", STEERING, "\u202egnp", "a\nb", "%s{}", "'\"`$(ls)", "x" * 190, MARKUP.replace("/", "|"), "\udcff")
-"""What file names have in them besides a word to find them by in a message."""
+"""Odd parts of file names; each name also has a word by which a message names it."""
 
 VALUES = (
     "-1",
@@ -102,7 +102,7 @@ _PART = re.compile(r"(?P<flag>-[\w-]+)?(?P<sign>==?)?(?P<value>.*?)(\?(?P<share>
 
 @dataclass(frozen=True)
 class Input:
-    """A file or folder that a case reads: its kind, what was done to it ("" for nothing), and a word by which a message names it."""
+    """A file or folder that a case reads: its kind, its damage ("" for none), and a word by which a message names it."""
 
     kind: str
     done: str
@@ -111,12 +111,12 @@ class Input:
 
 @dataclass
 class Case:
-    """A command line, what lies in its folder, and what is to be expected.
+    """A command line, the files in its folder, and the expectations.
 
     Attributes:
         inputs: files and folders that it reads, by path.
         outputs: files and folders that it may write, by path: their kind.
-        words: what an error may name besides: parts of outputs.
+        words: other words that an error may name: parts of outputs.
         legal: the content of its task file, whose plan is to be checked.
         interpreter: whether it runs in an interpreter of its own.
     """
@@ -199,7 +199,7 @@ class _Draw:
         return given
 
     def _file(self, kind: str) -> str:
-        """A file of a kind, harmed or misplaced with a probability, under a name that may be odd."""
+        """A file of a kind, damaged or misplaced with a probability, under a name that may be odd."""
         source, mode, done = self.material / self.rng.choice(KINDS[kind]), self.case.mode, ""
         if mode == "files" and self.rng.random() < 0.08:  # some other kind, whole
             source, done = self.material / self.rng.choice(self.rng.choice(list(KINDS.values()))), "other"
@@ -216,7 +216,7 @@ class _Draw:
         return path.name
 
     def _companion(self, source: Path) -> None:
-        """Put the file beside that another one names."""
+        """Put a file that another one names beside it."""
         name = COMPANIONS.get(source.name)
         if name is not None:
             copy = Path(shutil.copyfile(self.material / name, self.case.folder / name))
@@ -225,7 +225,7 @@ class _Draw:
             self.case.inputs[name] = Input("companion", done, name)
 
     def _target(self, kind: str, suffix: str) -> str:
-        """Where a result goes."""
+        """A path for a result."""
         word = f"out{len(self.case.outputs)}"
         text = self._name(word, f".{suffix}" if suffix else "")
         way = (

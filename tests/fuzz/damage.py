@@ -1,4 +1,4 @@
-"""What is done to valid files: to what they say, to their bytes, and to what lies under their name."""
+"""Damage to valid files: to their content, to their bytes, and to the place that their name leads to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def harm(rng: Random, path: Path, kind: str) -> str:
-    """Harm a file, or a file of a store; returns how."""
+    """Damage a file, or a file of a store; return the kind of damage."""
     if path.is_dir():
         path = rng.choice(sorted(entry for entry in path.iterdir() if entry.name != ".lock"))
     content = path.read_bytes()
@@ -133,7 +133,7 @@ def _bytes(rng: Random, content: bytes, path: Path) -> bytes:
 
 
 def _safetensors(rng: Random, content: bytes, path: Path) -> bytes:
-    """Change the header, what a text in it holds as JSON, or the numbers."""
+    """Change the header, the JSON inside one of its texts, or the numbers."""
     size = struct.unpack("<Q", content[:8])[0]
     header, numbers = json.loads(content[8 : 8 + size]), bytearray(content[8 + size :])
     metadata = header.get("__metadata__", {})
@@ -160,7 +160,7 @@ def _safetensors(rng: Random, content: bytes, path: Path) -> bytes:
 
 
 def _database(rng: Random, content: bytes, path: Path) -> bytes:
-    """A value of a row is another, or of a column, or a table is gone."""
+    """Change a value of a row or the values of a column, or drop a table."""
     plain = [
         value for value in VALUES if isinstance(value, (str, float, int, type(None))) and value not in (10**30, 10**400)
     ]
@@ -214,7 +214,7 @@ def _log(rng: Random, content: bytes, path: Path) -> bytes:
 
 
 def _parquet(rng: Random, content: bytes, path: Path) -> bytes:
-    """Columns gone, doubled, of other names and types, with nulls; made anew with the file's own metadata."""
+    """Drop, double, rename or retype columns, or add nulls; keep the file's own metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -253,7 +253,7 @@ def _parquet(rng: Random, content: bytes, path: Path) -> bytes:
 
 
 def misplace(rng: Random, path: Path) -> str:
-    """Put something else where a file or folder is; returns what."""
+    """Put something else in the place of a file or folder; return what it is."""
     content = path.read_bytes() if path.is_file() else b""
     aside = path.with_name(f"{path.stem[:40]}-aside")
     way = rng.choice(

@@ -103,7 +103,7 @@ def _area(shard: dict[str, Any]) -> int:
 
 
 def _memory(task: dict[str, Any], plan: dict[str, Any], shards: dict[str, Any], devices: int) -> Iterator[str]:
-    """Weights and state to the byte; buffers too, but for the share of lookups of rows in order of hotness, which is left out."""
+    """Weights and state to the byte; buffers too, except for the lookups of rows in order of hotness."""
     used = [0] * devices
     whole = task.get("exchange", {}).get("replica_gradients", "whole") == "whole"
     for table in task["tables"]:

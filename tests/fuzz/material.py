@@ -1,4 +1,4 @@
-"""Small valid files of every kind, made once: what the cases harm, or do not."""
+"""Small valid files of every kind, made once, for cases to use as they are or damaged."""
 
 from __future__ import annotations
 

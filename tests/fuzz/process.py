@@ -21,13 +21,13 @@ _PACKAGE = f"{os.sep}shardwright{os.sep}"
 
 @dataclass(frozen=True)
 class Limits:
-    """What a case may take.
+    """Limits of a case.
 
     Attributes:
-        seconds: then it hangs.
-        memory: bytes more than the process it was forked from.
-        signals: which signal it gets after how many seconds; none by default.
-        stdout: "pipe", or where nothing can be written: "closed" or "full".
+        seconds: time after which it counts as hanging.
+        memory: bytes beyond those of the process that it was forked from.
+        signals: signals to send, each after some seconds; none by default.
+        stdout: "pipe", or a stream that takes no output: "closed" or "full".
     """
 
     seconds: float = 30.0
@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of it: `code` is the exit code, or minus the signal that ended it; `memory` counts bytes above those at its start."""
+    """The end of a run: `code` is the exit code, or minus the signal that ended it; `memory` counts bytes above those at its start."""
 
     code: int
     seconds: float
@@ -112,7 +112,7 @@ def _watched(pid: int, ends: tuple[int, ...], before: int, limits: Limits) -> Ra
 
 
 def _drain(open_ends: set[int], printed: dict[int, bytearray], wait: float) -> None:
-    """Read what is there to be read; wait a moment where nothing is."""
+    """Read the available output; wait a moment if there is none."""
     if not open_ends:
         time.sleep(wait)
     while open_ends:
@@ -150,7 +150,7 @@ def _resident(pid: int) -> int:
 def _child(function: Callable[[], int], folder: Path, ends: tuple[int, ...], limits: Limits) -> None:
     """Never returns."""
     code = 1
-    atexit._clear()  # what the process at the other end of the fork has to tidy is not ours
+    atexit._clear()  # exit handlers of the parent process are not ours
     try:
         _settle(folder, ends, limits)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -186,7 +186,7 @@ def _settle(folder: Path, ends: tuple[int, ...], limits: Limits) -> None:
 
 
 def _leave(code: int) -> None:
-    """What an interpreter does at its end, but without returning to the one this was forked from."""
+    """End as an interpreter does, but without returning to the process that this one was forked from."""
     try:
         atexit._run_exitfuncs()
         sys.stdout.flush()

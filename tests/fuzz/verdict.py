@@ -1,4 +1,4 @@
-"""What must hold of every case, whatever it was."""
+"""The rules that every case must keep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Snapshot = dict[str, str]
 
 
 def snapshot(folder: Path) -> Snapshot:
-    """What lies in a folder and below it, by path: a digest, or what it is."""
+    """Everything in a folder and below it, by path: the digest of a file, or the kind of anything else."""
     found: Snapshot = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -45,7 +45,7 @@ def _state(path: Path) -> str:
 
 
 def findings(case: Case, ran: Ran, before: Snapshot) -> list[str]:
-    """What is wrong with what a case did; nothing, as a rule."""
+    """The faults of a case; usually none."""
     return [*_end(case, ran), *_printed(case, ran), *_files(case, ran, before)]
 
 
@@ -93,7 +93,7 @@ def _printed(case: Case, ran: Ran) -> Iterator[str]:
 
 
 def _named(case: Case, error: str) -> bool:
-    """Whether an error names a file of the kind that was harmed, where one was, or any; or an option, an argument or an output."""
+    """Whether an error names a file of a damaged kind (of any kind if none is damaged), an option, an argument or an output."""
     harmed = {one.kind for one in case.inputs.values() if one.done} or {one.kind for one in case.inputs.values()}
     files = [one.word for one in case.inputs.values() if one.kind in harmed | {"companion"}]
     options = [text.partition("=")[0] for text in case.argv if text[:2] == "--" or "=" in text]
@@ -141,7 +141,7 @@ def _files(case: Case, ran: Ran, before: Snapshot) -> Iterator[str]:
 
 
 def _kind(case: Case, path: str) -> str | None:
-    """What lies at a path that the case may write to; None where it may not."""
+    """The kind of file at a path that the case may write to; None for other paths."""
     if path == "nowhere" or path[0] == "-":  # a folder that is made, where a link leads, or an option taken for a name
         return "folder"
     for name, kind in case.outputs.items():
@@ -191,7 +191,7 @@ def _whole_page(path: Path) -> None:
 
 
 def _whole_file(path: Path) -> None:
-    """Of a folder of results."""
+    """Check that a file in a folder of results is whole."""
     if path.suffix == ".json":
         json.loads(path.read_text())
     elif path.suffix == ".parquet" and path.read_bytes()[-4:] != b"PAR1":

@@ -1,6 +1,6 @@
-"""Stored results by seed: what plans cost under the bundled model, and what a short training reaches.
+"""Stored results by seed: costs of plans under the bundled model, and errors of a short training.
 
-A change that means to move them writes them anew, and the diff shows by how much:
+A change that alters them on purpose writes them anew, and the diff shows by how much:
 
     python -m tests.golden.test_golden
 """
@@ -19,7 +19,7 @@ from tests.unit.modelling.conftest import make_samples
 
 FILE = Path(__file__).parent / "golden.json"
 TOLERANCE = 1e-4  # arithmetic differs in the last digits between processors; a changed decision differs by far more
-SEARCHED = 0.02  # a long search takes other turns then: its plans differ, what they cost hardly does
+SEARCHED = 0.02  # a long search takes other turns then: its plans differ, their costs hardly do
 
 
 def tasks() -> dict[str, sw.Task]:

@@ -31,7 +31,7 @@ def browser():
 
 @pytest.fixture
 def visit(browser):
-    """Opens a page; at the end of the test nothing may have gone wrong in it, nor have been asked of any network."""
+    """Opens a page; by the end of the test, it must have raised no error and made no network request."""
     contexts, faults, requests = [], [], []
 
     def open_page(path: Path, **options):

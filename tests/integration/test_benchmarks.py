@@ -52,7 +52,7 @@ PROGRAMS_OF_POLICIES = [
 
 
 def check_run(program, tmp_path, name, needs, arguments, written):
-    """Runs a program, and looks whether its files are there and hold something."""
+    """Runs a program, and checks that its files exist and are not empty."""
     missing = [package for package in needs.split() if importlib.util.find_spec(package) is None]
     if missing:
         pytest.skip(f"the program needs {', '.join(missing)}")
@@ -117,7 +117,7 @@ def test_programs_with_a_journal_run(program, tmp_path, monkeypatch, name, setti
 
 
 def test_the_default_beside_all_others(program, tmp_path):
-    """A task of the odd kind; its page is written once all tasks are there, or on demand."""
+    """An odd task; the page is written once all tasks are done, or on demand."""
     journal = tmp_path / "journal.jsonl"
     program("default_plan").main(["--tasks", "4", "--part", "4/4", "--journal", str(journal)])
     assert not (tmp_path / "default_plan.md").exists()

@@ -118,7 +118,7 @@ def wait_for_samples(store, count, process):
 
 @pytest.fixture
 def heeding_ctrl_c() -> Iterator[None]:
-    """A program in the background of a script ignores SIGINT, and so would what it starts."""
+    """A program in the background of a script ignores SIGINT, and so would its children."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

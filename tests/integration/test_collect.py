@@ -65,7 +65,7 @@ def visits(folder: Path) -> Counter[tuple[int, int]]:
 
 
 def keys_in(folder: Path) -> list[tuple[int, int]]:
-    """(number of the set, repeat) of what is read."""
+    """(number of the set, repeat) of the rows read."""
     table = read_samples(folder)
     numbers = [int(label.partition(":")[2]) for label in table["label"].to_pylist()]
     return sorted(zip(numbers, table["repeat"].to_pylist(), strict=True))

@@ -92,7 +92,7 @@ def test_all_to_alls_move_what_they_should_and_hold_the_wait_for_late_starters()
         moved = group.ask(asdict(CollectiveSample(0, 5, (1, 0, 3), (0.0,) * 3)), "for a sample")
         assert moved["forward_ms"] == [*[0] * 2, *[2] * 6]  # its samples' values from the holders of 1, 0 and 3 columns
         assert moved["backward_ms"] == [0, 0, 1, 1, 2]  # gradients of its one column for everybody's samples
-        # A device that starts early waits for the late one, and its time says so.
+        # A device that starts early waits for the late one, and its time includes the wait.
         times = group.ask(asdict(CollectiveSample(4, 8, (4, 4, 4), (0.0, 0.0, 200.0))), "for a sample")
     early, also_early, late = times["forward_ms"]
     assert min(early, also_early) > 100

@@ -1,4 +1,4 @@
-"""The site of the documentation: built without a warning, whole, and in no need of a network."""
+"""The site of the documentation: built without warnings, complete, and usable without a network."""
 
 import importlib
 import os
@@ -37,7 +37,7 @@ def site(tmp_path_factory):
 
 
 class _Loads(HTMLParser):
-    """What a page makes a browser load, and what it links to."""
+    """Files that a page makes a browser load, and its links."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The program `python -m experiments`, as people run it: stopped, and gone on with."""
+"""The program `python -m experiments`, as people run it: stopped and resumed."""
 
 import json
 import os
@@ -20,7 +20,7 @@ KEYS = {
     "flexshard-traffic": ("part", "accesses", "tables", "hosts", "gbits", "seed", "exchange", "memory", "strategy"),
     "ablations": ("part", "devices", "max_dim", "task", "system", "variant"),
 }
-"""What no two rows have in common."""
+"""Fields that together identify a row."""
 
 
 KEEPS = ("autoshard-transfer", "ablations")
@@ -28,7 +28,7 @@ KEEPS = ("autoshard-transfer", "ablations")
 
 
 def reproduce(folder, name):
-    """A second of the command in a folder of its own, where policies and samples would go to as well."""
+    """Run the command for a second in a folder of its own, to which policies and samples would go as well."""
     options = ["--quick", "--seconds", "1", "-o", "results", "--json"]
     command = [sys.executable, "-m", "experiments", name, *options]
     environment = os.environ | {

@@ -94,7 +94,7 @@ def test_everything_of_one_machine_in_one_go_and_again(few_packages: dict[str, s
     assert json.loads((tmp_path / "packed" / "checks.json").read_text())["passed"]
 
 
-# In place of python on the machine: checks and collection do what a test says, and packing is what it is.
+# In place of python on the machine: a test scripts the checks and the collection; packing is the real program.
 STAND_IN = """#!/bin/bash
 shift
 case "$1" in
@@ -106,7 +106,7 @@ esac
 
 
 def attended(tmp_path: Path, checks: str, collect: str) -> subprocess.Popen[str]:
-    """`collect_gpu.sh` on a store of two samples, of which checks and collection are these shell commands; `$2` is the store."""
+    """`collect_gpu.sh` on a store of two samples, with these shell commands as checks and collection; `$2` is the store."""
     with SampleStore(tmp_path / "measured", HARDWARE) as opened:
         for number in range(2):
             opened.add(work(number), visit())
@@ -192,7 +192,7 @@ def test_plans_are_prepared_here_measured_there_and_compared_here(
 
 
 def shard(**changes: Any) -> dict[str, Any]:
-    """What is kept of a shard."""
+    """The stored fields of a shard."""
     plain = {"rows": 100, "dim": 8, "samples": 16, "lookups": 32.5, "pooled": True, "dtype": "fp32", "features": 1}
     return plain | {"reuse_rows": [1.0] * 17, "reuse_lookups": [2.0] * 17} | changes
 

@@ -1,4 +1,4 @@
-"""The test bed of network namespaces: limits, counters, and what it leaves behind."""
+"""The test bed of network namespaces: limits, counters, and removal."""
 
 import json
 import os
@@ -148,7 +148,7 @@ def test_links_carry_what_they_are_limited_to_and_hosts_use_none_inside():
     assert used < 1.1  # a busy machine may use less, the limit allows no more
     payload = 4 * 2 * size  # four runs of two ranks
     assert payload < sent < 1.1 * payload + 100_000
-    assert sent_inside < 100_000  # what the ranks tell each other besides
+    assert sent_inside < 100_000  # other messages of the ranks
 
 
 def test_the_network_counts_from_nothing():

@@ -95,7 +95,7 @@ def test_work_lost_with_killed_processes_is_done_again(cluster: Cluster, tmp_pat
     assert (summary.folder, summary.samples, summary.failed, summary.wanted) == (tmp_path, 24, 0, 24)
     assert fingerprints(tmp_path) == [fingerprint("cpu", "embedding_bag")]
     check_whole(tmp_path, 24)
-    # What a cluster measures is what one machine would: the same sets, and a store that either goes on with.
+    # A cluster measures the same sets as one machine, and either can continue the store.
     alone = collect(tmp_path / "alone", samples=4, backend="embedding_bag", **SMALL)
     columns = ["sample", "label", "batch_size", "optimizer", "shards"]
     both = [

@@ -46,7 +46,7 @@ def test_placements_are_measured_by_workers_and_those_of_a_killed_one_again(flee
     orphans: list[int] = []
 
     class KillingPool:
-        """Kills a worker when the first job is done: one that is measuring, or else one that has, whose next job finds it dead."""
+        """Kills a worker when the first job is done: one that is measuring, or else an idle one, so that its next job finds it dead."""
 
         size, given_up = fleet.pool.size, ()
 

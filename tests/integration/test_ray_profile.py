@@ -53,7 +53,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plain(found: ProfileResult) -> dict[str, Any]:
-    """All that was counted, as values that compare."""
+    """All counts, as comparable values."""
     sketches = {
         name: {field.name: np.asarray(getattr(column.sketch, field.name)).tolist() for field in fields(column.sketch)}
         for name, column in found.columns.items()
@@ -69,7 +69,7 @@ def test_the_profile_is_the_same_bits_though_workers_are_killed(cluster: Cluster
     told: list[int] = []
 
     def kill_once(lookups: int, total: int | None) -> None:
-        """Kill the workers when the first part is done, whether they are at the next one or will be given it."""
+        """Kill the workers when the first part is done, whether or not they have begun the next one."""
         told.append(lookups)
         if not killed:
             killed.extend(named(os.getpid(), "ray::StatefulWorker"))

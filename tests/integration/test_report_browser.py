@@ -1,4 +1,4 @@
-"""The report in a real headless Chromium: what it draws, says, lets through and refuses.
+"""The report in a real headless Chromium: layout, figures, controls, and protection against hostile names.
 
 Needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM); skipped without.
 """
@@ -370,7 +370,7 @@ def test_odd_reports_open_too(visit, tmp_path):
 
 @pytest.mark.slow
 def test_a_thousand_tables_on_many_devices_stay_few_elements(visit, tmp_path):
-    """What is not visible is not painted, and a figure is a handful of paths: 1,000 tables × 128 devices as light as a small plan."""
+    """Invisible parts are not painted, and a figure is a handful of paths: 1,000 tables × 128 devices are as light as a small plan."""
     small = random_task(0, tables=1000, devices=8, device="h100", memory="60 GB", batch_size=65_536)
     task = replace(small, topology=sw.Topology.preset("h100-8", hosts=16))
     write_report([entry_of(sw.plan(task, strategy="greedy"), "large")], tmp_path / "large.html")

@@ -123,7 +123,7 @@ class Page:
 
 
 def figures_of(plan, model):
-    """What the page should show of a plan."""
+    """The figures that the page should show for a plan."""
     cost = score(plan.task, plan.shards, model)
     limits = plan.task.topology.memory_bytes
     maxima = [max(getattr(one, phase) for one in cost.devices) for phase in PHASES]
@@ -131,7 +131,7 @@ def figures_of(plan, model):
 
 
 def check_figures(page, model):
-    """The page's figures, and the costs in the file it saves, against Python's of that plan."""
+    """Compare the page's figures, and the costs in the file that it saves, with Python's costs of the plan."""
     plan = page.saved()
     assert page.figures() == pytest.approx(figures_of(plan, model), rel=CLOSE)
     cost = score(plan.task, plan.shards, model)

@@ -37,7 +37,7 @@ def ranks():
 
 
 def train_like_reference(rank, plan, maps):
-    """Steps of the module beside the reference: outputs are the same bits as the reference's would be from these very weights."""
+    """Train the module beside the reference: its outputs have the bits that the reference computes from the same weights."""
     module = make_module(plan, maps)
     tolerance = 2e-3 if any(table.dtype == "fp16" for table in plan.task.tables) else 1e-6
     weights = whole_tables(plan)
@@ -90,7 +90,7 @@ def test_half_precision_tables_beside_others(ranks, optimizer):
 
 
 def look_up_what_is_stored(rank, plan, maps):
-    """Rows that are looked up after some steps, and the rows that are stored, by table and id."""
+    """The looked-up rows after some steps, and the stored rows, by table and id."""
     module = make_module(plan, maps)
     for step in range(2):
         one_step(module, rank, step)

@@ -31,7 +31,7 @@ def ranks():
 
 @pytest.fixture(scope="module")
 def saved(ranks, tmp_path_factory):
-    """A checkpoint of a tiered plan after two steps of Adam, and what every rank held."""
+    """A checkpoint of a tiered plan after two steps of Adam, and the rows of every rank."""
     folder = tmp_path_factory.mktemp("saved")
     return folder, ranks.run(train_and_save, make_plan("tiered", SAVED, "adam"), str(folder))
 
@@ -202,7 +202,7 @@ def test_saving_and_loading_take_a_few_parts_of_memory_not_a_table(tmp_path):
 
 
 def save_and_note(rank, plan, folder, most):
-    """What saving expects of the manifest at most, and what came of it where `most` bytes are allowed."""
+    """The largest sizes of the manifest that saving foresees, and its outcome if `most` bytes are allowed."""
     from shardwright.runtime import checkpoint
 
     expected = []
@@ -276,7 +276,7 @@ def test_an_unwritable_folder_is_said(tmp_path):
 
 
 def pooled_and_saved(rank, plan, folder):
-    """What a rank holds after two steps, which are saved."""
+    """The rows of a rank after two steps; they are saved too."""
     from tests import runtime_pooled_cases as pooled
 
     from shardwright.runtime import save_checkpoint
@@ -299,7 +299,7 @@ def pooled_and_loaded(rank, plan, folder):
 
 
 def by_column(held):
-    """By table, id and column, the weight, and the row-wise state that speaks for it."""
+    """Weight and row-wise state, by table, id and column."""
     return {
         (name, row, column): (matrices["weights"][place, column - columns[0]].item(), matrices["sum"][place, 0].item())
         for rank in held

@@ -56,7 +56,7 @@ def test_modules_made_one_after_another_share_groups(ranks, hosts):
 
 
 def two_at_once(rank, plan):
-    """Two modules in one step, and one that waits for another time than they."""
+    """Two modules in one step, and one with another timeout."""
     first, second, third = make_module(plan, None), make_module(plan, None), make_module(plan, None, timeout=7.0)
     same = [one is two for one, two in zip(groups_of(first), groups_of(second), strict=True)]
     other = [one is not two for one, two in zip(groups_of(first), groups_of(third), strict=True)]
@@ -117,7 +117,7 @@ def test_modules_on_process_groups_of_the_same_ranks_share_groups(ranks):
 
 
 def lose_one_exchange(rank, plan):
-    """What a step says that one rank leaves out, and whether modules made after it work."""
+    """The error of a step that one rank leaves out, and whether later modules work."""
     module = make_module(plan, None, timeout=2.0)
     error = None
     if rank != RANKS - 1:

@@ -86,7 +86,7 @@ MESSAGES = {
 
 
 def bad_step(rank, plan, how):
-    """The error of a step in which rank 1 has bad input, and whether the next step is as if nothing had been."""
+    """The error of a step in which rank 1 has bad input, and whether the next step is unaffected."""
     module = make_module(plan, rank_maps())
     features = features_of(plan, rank, 0)
     error = message(lambda: module(spoil(features, how) if rank == 1 else features))
@@ -271,7 +271,7 @@ def test_replicas_on_an_irregular_set_of_devices_are_refused():
 
 
 def die_in_a_step(rank, plan, how):
-    """Rank 3 ends, or sleeps, after one step; what the others see."""
+    """The errors of the other ranks if rank 3 ends, or sleeps, after one step."""
     module = make_module(plan, None, timeout=2.0)
     one_step(module, rank, 0)
     if rank == 3 and how == "dies":

@@ -22,7 +22,7 @@ def ranks():
 
 
 def trained(rank, plan, options):
-    """The outputs of some steps, and what the rank holds after them."""
+    """The outputs of some steps, and the rank's rows after them."""
     module = cases.make_module(plan, debug=True, **options)
     outputs = [cases.step_of(module, rank, step, cases.outputs_before(plan, rank, step)) for step in range(STEPS)]
     return outputs, cases.held(module)
@@ -199,7 +199,7 @@ SPOILED = {
 
 
 def spoiled_step(rank, plan, how):
-    """The error of a step in which rank 1 has bad input, and whether the next step is as if nothing had been."""
+    """The error of a step in which rank 1 has bad input, and whether the next step is unaffected."""
     from shardwright.errors import InvalidInput
 
     module, given = cases.make_module(plan), cases.features(plan, rank, 0)
@@ -274,7 +274,7 @@ def test_ranks_must_name_features_alike(ranks):
 
 
 def lost(rank, plan):
-    """Rank 2 ends within a step; what the others see."""
+    """The errors of the other ranks if rank 2 ends within a step."""
     import os
 
     from shardwright.errors import ShardwrightError

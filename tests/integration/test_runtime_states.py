@@ -42,7 +42,7 @@ def stepped(plan, rank, steps=2):
 
 
 def by_id(module):
-    """By table, kind, id and column, what a rank holds."""
+    """The values of a rank, by table, kind, id and column."""
     return {
         (name, kind, row, column): values[place, column - columns[0]].item()
         for name, columns, ids, matrices in cases.held(module)

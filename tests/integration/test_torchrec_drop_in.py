@@ -27,7 +27,7 @@ def test_what_comes_out(situation, whose):
 
 
 def test_differences_have_a_reason():
-    """Where TorchRec plans and ours refuses, or ours plans and TorchRec refuses."""
+    """Situations in which one planner plans and the other refuses."""
     for situation in (*REFUSED, *HEARD):
         assert bool(situation.why) == ((situation.ours == PLANNED) != (situation.theirs == PLANNED)), situation.name
 

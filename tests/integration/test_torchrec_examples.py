@@ -21,7 +21,7 @@ def run(name, folder, *arguments):
 
 
 def test_the_dlrm_learns_alike_by_our_plan_and_torchrecs(tmp_path):
-    """The example itself compares the losses of the first steps, and fails where they differ."""
+    """The example itself compares the losses of the first steps, and fails if they differ."""
     lines = run("torchrec_dlrm.py", tmp_path).splitlines()
     losses = {
         line.split(":")[0]: [float(x) for x in line.split("loss ")[1].split("  ")[0].split(" → ")] for line in lines[:2]

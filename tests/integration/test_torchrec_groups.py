@@ -1,7 +1,7 @@
 """`DMPCollection` trains on plans of sharding groups as unsharded models do: four gloo processes in two groups.
 
-`DMPCollection` refuses CPUs by the first statement of its constructor, and gives shards of CPUs a device number that their tensors have
-not. Here its code runs without these two; all else is TorchRec's. gloo has no average, so a hook of `DMPCollection`'s own sums and divides.
+`DMPCollection` refuses CPUs by the first statement of its constructor, and gives shards of CPUs a device number that their tensors lack.
+Here its code runs without these two; all else is TorchRec's. gloo has no average, so a hook of `DMPCollection`'s own sums and divides.
 Fully sharded groups need CUDA streams.
 """
 
@@ -28,7 +28,7 @@ ROWS = {"t0": 53, "t1": 50, "t2": 17, "t3": 51}
 
 
 def in_group(rank, tasks, folder):
-    """What each rank runs: functions of this module, in order; what they return goes to a file."""
+    """Run functions of this module on a rank, in order, and write their results to a file."""
     os.environ |= {"LOCAL_WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(rank % SIZE)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
@@ -43,7 +43,7 @@ def in_group(rank, tasks, folder):
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """What the tasks of this module return, by rank; all run in one group, for processes take long to start."""
+    """Results of the tasks of this module, by rank; all run in one group, since processes take long to start."""
     folder = tmp_path_factory.mktemp("groups")
     tasks = ("train_by_ours", "train_by_torchrec", "choose", "fail")
     mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
@@ -217,7 +217,7 @@ def test_groups_train_as_unsharded_models_that_are_averaged(answers, planner):
 
 
 def choose(rank):
-    """The planner is given all ranks, chooses groups, and every rank trains with what it is told of them."""
+    """The planner gets all ranks and chooses groups; every rank trains with the groups that it receives."""
     from shardwright.integrations.torchrec import ShardwrightPlanner, dmp_arguments
 
     found = []

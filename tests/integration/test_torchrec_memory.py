@@ -120,7 +120,7 @@ def test_weights_and_optimizer_state_are_within_a_tenth_of_the_account(group, tm
         plan.save(tmp_path / "plan.json")
         found = np.array(group.ask({"kind": "memory", "plan": str(tmp_path / "plan.json")}, "to allocate")["bytes"])
         account, case = plan.memory, (table.name, kind, optimizer)
-        small = 2000  # bytes of what FBGEMM keeps for itself
+        small = 2000  # bytes that FBGEMM keeps for itself
         np.testing.assert_allclose(found[:, 0], account.weights, rtol=0.1, atol=small, err_msg=str(case))
         np.testing.assert_allclose(found[:, 1], account.optimizer, rtol=0.1, atol=small, err_msg=str(case))
         gradients = sum(gradient_bytes(plan.task, shard_work(plan.task, shard), len(shard.devices)) for shard in shards)

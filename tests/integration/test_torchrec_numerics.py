@@ -32,7 +32,7 @@ def whole(one: Table, *ranks: int) -> list[Shard]:
 
 
 def in_columns(one: Table, *ranks: int) -> list[Shard]:
-    """Of a pooled table blocks of 4 columns: one on each rank, and the rest on the last; of a sequence one a rank."""
+    """A pooled table in blocks of 4 columns, one on each rank and the rest on the last; a sequence table in one block a rank."""
     width = 4 if one.pooled else one.dim // len(ranks)
     cuts = list(range(0, one.dim + 1, width))
     ranks += ranks[-1:] * (len(cuts) - 1 - len(ranks))

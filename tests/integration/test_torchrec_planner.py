@@ -20,7 +20,7 @@ WORLD = 2
 
 
 def in_group(rank, tasks, folder):
-    """What each rank runs: functions of this module, in order; what they return goes to a file."""
+    """Run functions of this module on a rank, in order, and write their results to a file."""
     os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank), "PYTHONHASHSEED": str(rank)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
@@ -35,7 +35,7 @@ def in_group(rank, tasks, folder):
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """What the tasks of this module return, by rank; all run in one group, for processes take long to start."""
+    """Results of the tasks of this module, by rank; all run in one group, since processes take long to start."""
     folder = tmp_path_factory.mktemp("group")
     tasks = ("plan_once", "fail", "run_columns", "run_variable_batches", "review_live")
     mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
@@ -212,7 +212,7 @@ def run_variable_batches(rank):
 
 
 def test_features_of_different_batch_sizes_run_without_replicas(answers):
-    """TorchRec's replicas fail on CPUs there."""
+    """TorchRec's replicas fail on CPUs with such features."""
     for found in (of_rank["run_variable_batches"] for of_rank in answers):
         usual, variable = found["kinds"]
         assert "data_parallel" in usual
@@ -221,7 +221,7 @@ def test_features_of_different_batch_sizes_run_without_replicas(answers):
 
 
 def review_live(rank):
-    """A model that trains on a poor plan, under review: what is said of it, and the other plan."""
+    """The review of a model that trains on a poor plan: the verdict, and the better plan."""
     from torch.distributed.optim import _apply_optimizer_in_backward
     from torchrec.distributed.model_parallel import DistributedModelParallel
     from torchrec.distributed.types import ShardingEnv

@@ -19,7 +19,7 @@ KEYS = [f"f{i}" for i in range(TABLES)]
 
 
 def in_group(rank, folder):
-    """What each rank runs; what it finds goes to a file."""
+    """Run the test on a rank, and write its results to a file."""
     os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
@@ -81,7 +81,7 @@ def trained(sharded, step):
 
 
 def moved(rank, kind):
-    """Which tables a review's better plan moves, and how much later steps differ from those of a module that stays as it is."""
+    """The tables that a review's better plan moves, and the difference of later steps from those of an unmoved module."""
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.planner.types import ParameterConstraints, Topology

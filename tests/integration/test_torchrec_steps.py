@@ -127,7 +127,7 @@ def test_another_number_of_ranks_is_told_by_each(plan_file):
 
 
 def test_a_rank_that_is_gone_ends_the_others_in_an_error(plan_file):
-    """Rank 1 is killed while it trains, or, on a slow machine, before it came; rank 0 says either."""
+    """Rank 1 is killed while it trains, or, on a slow machine, before it joins; rank 0 reports either."""
     with torchrun_ranks(2, plan_file, "--steps", "--rounds", 5000, "--timeout", 60) as ranks:
         time.sleep(20)
         ranks[1].kill()

@@ -13,7 +13,7 @@ PROGRAM = """
 import sys
 
 
-class Absent:  # what only the optional parts bring
+class Absent:  # modules that only the optional parts bring
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("torch", "pyarrow", "scipy", "matplotlib", "ray", "fbgemm_gpu"):
             raise ModuleNotFoundError(name)

@@ -42,7 +42,7 @@ COLUMNS = (None, ["column_wise"], ["column_wise", "table_wise"])
 
 
 class BagSharder(EmbeddingBagCollectionSharder):
-    """Offers what TorchRec executes on CPUs, not only what it plans there."""
+    """Offers all sharding types that TorchRec executes on CPUs, not only those that it plans there."""
 
     def sharding_types(self, compute_device_type):
         return [*BAG_TYPES]
@@ -52,7 +52,7 @@ class Model(nn.Module):
     """Pooled and sequence tables, of one or several features each.
 
     Args:
-        draw: what is random about it.
+        draw: generator of its random parts.
     """
 
     def __init__(self, draw):
@@ -91,7 +91,7 @@ class Model(nn.Module):
 
 
 def constraints_of(model, draw, world):
-    """For about half of the tables: cut, by rows where every rank gets some, or whatever."""
+    """Random constraints of the tables: column blocks, a choice of types (row blocks only if every rank gets rows), or none."""
     asked = {}
     for module, types in ((model.pooled, BAG_TYPES), (model.sequence, SEQUENCE_TYPES)):
         for config in (
@@ -112,10 +112,10 @@ class Sharded:
     """The model of a seed on a plan of ours.
 
     Args:
-        seed: of the model.
-        plan_seed: of constraints, strategy and search.
+        seed: seed of the model.
+        plan_seed: seed of constraints, strategy and search.
         near: ranks of a host.
-        optimizer: by our name.
+        optimizer: name of the optimizer in a task.
     """
 
     def __init__(self, seed, plan_seed, near, optimizer):
@@ -189,8 +189,8 @@ class Reference:
     """The unsharded model on all ranks' batches; TorchRec averages gradients over the ranks.
 
     Args:
-        seed: of the model.
-        optimizer: by our name.
+        seed: seed of the model.
+        optimizer: name of the optimizer in a task.
     """
 
     def __init__(self, seed, optimizer):
@@ -266,7 +266,7 @@ def answer(member, request, policy):
 
 
 def checked(member, request):
-    """Train, save, load under the same and under another plan, train on; what differed is replied, and 0 where it must be 0."""
+    """Train, save, load under the same and under another plan, and train on; the reply has the differences from the reference."""
     seed, near, optimizer = request["seed"], request["near"], request["optimizer"]
     os.environ["LOCAL_WORLD_SIZE"] = str(near)  # TorchRec reads its hosts from there
     reference = Reference(seed, optimizer)

@@ -113,8 +113,8 @@ def all_rows(task):
 
 
 def memory(plan, member):
-    """Bytes of each rank after one step: weights, optimizer state, and all tensors that were made and are held."""
-    gc.freeze()  # what was there before is not looked at
+    """Bytes of each rank after one step: weights, optimizer state, and all new tensors that are still held."""
+    gc.freeze()  # earlier objects do not count
     sharded = ShardedModel.of(plan.task, planned(plan, "cpu"), member)
     outputs = sharded.forward(Batches(plan.task).draw(0, member.rank)).tensors()
     sharded.update(outputs, [torch.ones_like(output) for output in outputs])
@@ -146,7 +146,7 @@ def peak(plan, member):
 
 
 def new_tensor_bytes():
-    """Bytes of the storages of all tensors that python reaches, but for those frozen."""
+    """Bytes of the storages of all tensors that Python reaches, except frozen ones."""
     gc.collect()
     storages = {}
     for one in gc.get_objects():

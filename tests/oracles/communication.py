@@ -1,4 +1,4 @@
-"""What a plan's collectives take, without de-duplication and with whole gradients, block by block and without any of `cost.collectives`.
+"""The time of a plan's collectives, without de-duplication and with whole gradients, block by block, independent of `cost.collectives`.
 
 Blocks on single devices, and replicas on some devices, are asked by all-to-alls. Row blocks of a pooled table on all devices, or on all of
 one host, are reduced by collectives, if none is larger than equal ones must be.
@@ -52,7 +52,7 @@ class Traffic:
     Attributes:
         forward: ids to the holders, values back.
         backward: gradients of the values to the holders, and all-reduce of replicated blocks.
-        ids: what of `forward` are ids.
+        ids: the part of `forward` that is ids.
         reduced: `(2, devices)` bytes that replicas send, inside the host and between hosts, in one exchange for all of them.
     """
 
@@ -87,7 +87,7 @@ def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:
 
 
 def beside_dense(times: tuple[Floats, ...], hidden: Sequence[float]) -> Floats:
-    """Forward and backward ms that stick out beside dense layers, on the last axis.
+    """Forward and backward ms that dense layers do not hide, on the last axis.
 
     Args:
         times: ms of values alone, of ids alone, of both, and of the backward pass.

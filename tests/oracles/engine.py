@@ -1,4 +1,4 @@
-"""What the engine computes, in plain Python: the price of every device, and of every change to a solution."""
+"""The engine's results in plain Python: the price of every device, and of every change to a solution."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Oracle:
     # The outer search
 
     def search(self) -> list[Shard] | None:
-        """The shards of the best placement; None where none was found."""
+        """The shards of the best placement; None if none was found."""
         placement, cost = self.inner(self.whole())
         best = (cost, self.whole(), placement)
         beam = [(cost, self.whole())]
@@ -236,7 +236,7 @@ class Oracle:
         return result
 
     def joined(self, pieces: list[Piece], placement: list[int], cost: float) -> list[Shard]:
-        """The pieces of a unit on one device as one, where the score does not rise."""
+        """The placement with the pieces of a unit on one device joined, if that does not raise the score."""
         for unit, device in sorted({(p.unit, d) for p, d in zip(pieces, placement, strict=True)}):
             here = [p for p, d in zip(pieces, placement, strict=True) if (p.unit, d) == (unit, device)]
             rest = [(p, d) for p, d in zip(pieces, placement, strict=True) if (p.unit, d) != (unit, device)]

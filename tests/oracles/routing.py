@@ -1,4 +1,4 @@
-"""What a step sends, lookup by lookup: the rules of exchange followed literally on drawn batches, to hold expectations against."""
+"""The bytes of a step, lookup by lookup: the rules of exchange, followed literally on drawn batches, to test expectations."""
 
 from __future__ import annotations
 

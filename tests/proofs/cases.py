@@ -79,7 +79,7 @@ def model_of(number: int) -> CostModel:
 
 
 def draw(number: int, seed: int) -> tuple[Task, CostModel, np.random.Generator]:
-    """The task and the cost model of a case, and what draws its samples."""
+    """The task and the cost model of a case, and the generator of its samples."""
     rng = np.random.default_rng([seed, number])
     while True:
         try:
@@ -121,7 +121,7 @@ def _task(rng: np.random.Generator) -> Task:
 
 
 def _exchange(rng: np.random.Generator) -> Exchange:
-    """In a quarter of the cases dense layers hide what travels, some of it or all."""
+    """In a quarter of the cases dense layers hide some or all of the traffic."""
     if rng.random() < 0.75:
         return Exchange()
     hidden = [float(_pick(rng, [0.0, 1e-3, 0.1, 3.0, 1e6]) * rng.uniform(0.5, 1.0)) for _ in range(3)]

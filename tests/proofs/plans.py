@@ -1,4 +1,4 @@
-"""Every plan of a small task, and what each costs."""
+"""Every plan of a small task, with its cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Way = tuple[Shard, ...]
 
 
 def ways_of(task: Task, table: Table, rng: np.random.Generator, any_grids: bool) -> tuple[list[Way], bool]:
-    """Ways to make a table that its constraints allow, and whether these are all; memory is not looked at."""
+    """Ways to make a table that its constraints allow, and whether these are all; memory is ignored."""
     limits = task.constraints.of(table.name)
     gridded = table.rows >= FEWEST_ROWS
     grid = list(_on_grid(table.rows, task.topology.devices)) if gridded else []
@@ -172,7 +172,7 @@ class Priced:
 
     Attributes:
         ways: the ways.
-        vectors: `(n, d, q, h + 2)` what each adds to the calls.
+        vectors: `(n, d, q, h + 2)` addition of each to the calls.
         made: `(n, d, q)` blocks in each call.
         served: `(n, d, 3)` bytes of values, to near and to far devices, and of ids that the device serves by all-to-alls.
         apart: `(n, d, 2)` forward and backward ms of the device's other collectives.
@@ -190,7 +190,7 @@ class Priced:
 
 
 class AllPlans:
-    """All plans of a task, in the kinds that the bound speaks of; a sample of them if they are too many.
+    """All plans of a task, of the kinds that the bound covers; a sample of them if they are too many.
 
     Args:
         task: the task.

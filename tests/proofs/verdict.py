@@ -1,4 +1,4 @@
-"""What the proofs of a case say, beside its plans."""
+"""The proofs of a case, compared with its plans."""
 
 from __future__ import annotations
 

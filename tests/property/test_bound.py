@@ -72,7 +72,7 @@ def model_of(seed: int) -> CostModel:
 
 @st.composite
 def cut(draw, task: Task, table: sw.Table) -> list[Shard]:
-    """One of the ways the bound speaks of: whole, column blocks, equal row blocks, grids, replicas."""
+    """One of the ways that the bound covers: whole, column blocks, equal row blocks, grids, replicas."""
     devices, near = task.topology.devices, task.topology.devices_per_host
     rank = st.integers(0, devices - 1)
     ways = ["whole"]
@@ -134,7 +134,7 @@ def test_no_random_plan_is_cheaper(data, seed):
 @given(st.data(), st.integers(0, 5))
 @settings(max_examples=30)
 def test_no_random_cut_into_wide_columns_is_cheaper(data, seed):
-    """One table that is cut into blocks of at least so many columns, of any widths: none is below the bound, or said to be impossible."""
+    """One table that is cut into blocks of at least so many columns, of any widths: none is below the bound, or declared infeasible."""
     dim, least = 4 * data.draw(st.integers(3, 24)), data.draw(st.integers(1, 40))
     table = sw.Table("t", rows=10_000, dim=dim, pooling=data.draw(st.sampled_from([1.0, 20.0])))
     limits = {"t": sw.TableConstraint(("column_wise",), min_columns=least)}
@@ -196,7 +196,7 @@ def test_row_blocks_over_pinned_devices_are_not_cheaper(seed):
 @given(st.data(), st.integers(0, 5))
 @settings(max_examples=20)
 def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
-    """Knowing one plan, the bound of all others: any random plan is as good as that one or costs the tightened bound."""
+    """Given a known plan, any random plan costs at least as much as that plan or as the tightened bound."""
     task = data.draw(tasks(max_tables=5))
     task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
     model = MODEL if seed == 0 else adversarial_model(seed)
@@ -214,7 +214,7 @@ def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
 @given(st.data(), st.integers(0, 11))
 @settings(max_examples=60)
 def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed):
-    """Whatever the weights of the holders' mean: for each table, and a range with as many holders as the plan gives it."""
+    """For any weights of the holders' mean: for each table, and a range with as many holders as the plan gives it."""
     task = data.draw(tasks(max_tables=5))
     task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
     model, devices = model_of(seed), task.topology.devices
@@ -239,7 +239,7 @@ def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed)
 
 @st.composite
 def wide_tasks(draw):
-    """Tasks of pooled tables of up to 160 columns, whose lookups weigh."""
+    """Tasks of pooled tables of up to 160 columns, with costly lookups."""
     task = draw(tasks(max_tables=5, max_dim=160))
     tables = [replace(t, dim=max(4, t.dim // 4 * 4), pooled=True) for t in task.tables]
     return replace(task, tables=[replace(t, pooling=1000 * t.pooling) for t in tables])
@@ -284,7 +284,7 @@ def test_no_random_plan_is_cheaper_than_the_gates_that_it_opens_prove(data):
 @given(st.data())
 @settings(max_examples=100)
 def test_no_random_plan_is_cheaper_than_its_devices_by_class_of_widths_prove(data):
-    """Whatever the weights of the classes' means, for the classes that the plan's devices are in."""
+    """For any weights of the classes' means, for the classes that the plan's devices are in."""
     task = data.draw(wide_tasks())
     devices = task.topology.devices
     proof = BoundProof(make_catalog(task, WIDE_MODEL), WIDE_MODEL)
@@ -386,7 +386,7 @@ def test_a_table_that_takes_a_device_is_counted_by_its_holders():
 @pytest.mark.parametrize("pooling", [1.0, 200.0])
 @pytest.mark.parametrize("kind", ["row_wise", "data_parallel"])
 def test_parts_on_many_devices_are_charged_for_their_links_and_no_more(kind, pooling, hosts):
-    """A table on all devices, a tiny one, slow links: the bound that knows of a far longer step is close to the plan."""
+    """A table on all devices, a tiny one, slow links: even the bound tightened by a far longer step is close to the plan."""
     tables = [sw.Table("t", rows=60_000, dim=64, pooling=pooling), sw.Table("tiny", rows=10, dim=4)]
     limits = sw.Constraints(
         {"t": sw.TableConstraint(sharding_types=(kind,)), "tiny": sw.TableConstraint(sharding_types=("table_wise",))}

@@ -91,7 +91,7 @@ def test_tiers_keep_every_rule_and_the_bound(data):
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_no_tiers_communicate_less_than_the_bound_of_tiers(data):
-    """Any boundaries, in as little memory, the same on all devices, as they need."""
+    """Any boundaries, in the least memory that they need, the same on all devices."""
     task = data.draw(sequence_tasks())
     task = replace(task, tables=[replace(table, pooled=False) for table in task.tables])
     ends = [sorted(data.draw(st.tuples(*[st.integers(0, table.rows)] * 2))) for table in task.tables]
@@ -138,7 +138,7 @@ def test_every_strategy_keeps_every_rule_or_says_that_it_cannot(data, name):
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_strategies_with_a_bound_keep_it_under_any_exchange(data):
-    """What "auto" plans, by whatever strategy: a bound over all plans is below the step of any plan."""
+    """Plans of "auto", by any strategy: a bound over all plans is below the step of any plan."""
     task = data.draw(sequence_tasks(max_tables=2))
     shards = data.draw(plans(task))
     task = with_memory(task, np.maximum(memory_account(task, shards).total, 10**9))

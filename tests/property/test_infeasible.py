@@ -132,7 +132,7 @@ def _packs(sizes: tuple[int, ...], memory: tuple[int, ...]) -> bool:
 @given(st.data())
 @settings(max_examples=40)
 def test_a_proof_names_what_would_help(data):
-    """Whatever is refused, the message has the rule, and after a colon or semicolon what to do."""
+    """Every refusal states the rule and, after a colon or semicolon, the remedy."""
     task = data.draw(tasks(max_tables=5, constrained=True))
     memory = data.draw(st.integers(1, 10**6))
     try:

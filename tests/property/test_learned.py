@@ -23,7 +23,7 @@ MODEL = SimpleCostModel()
 
 @st.composite
 def placeable(draw: st.DrawFn, tight: bool = True) -> PlacementArrays:
-    """A constrained task as arrays; where memory is tight, not every order and choice places all of it."""
+    """A constrained task as arrays; if memory is tight, not every order and choice places all of it."""
     task = roomy = draw(tasks(max_tables=7, constrained=True))
     if tight:
         need = sum(shard_bytes(task, sw.Shard.whole(table, 0)) for table in task.tables)
@@ -56,7 +56,7 @@ def choose(mask: torch.Tensor, seed: int, step: int) -> torch.Tensor:
 @given(placeable(), st.integers(0, 1000))
 @settings(max_examples=40)
 def test_a_rollout_keeps_every_rule(arrays, seed):
-    """The mask is what the reference placement finds eligible, and a placement of all units is a valid plan."""
+    """The mask has the devices that the reference placement finds eligible, and a placement of all units is a valid plan."""
     batch = PlacementBatch.of([arrays])
     order = orders(batch, seed)
     environment, reference = Environment(batch, order), PartialPlan(arrays.task, arrays.units)
@@ -112,7 +112,7 @@ def test_a_batch_is_as_placing_one_task_after_another(found, seed):
 @given(st.lists(placeable(), min_size=1, max_size=3), st.integers(0, 1000))
 @settings(max_examples=40)
 def test_sums_of_a_padded_batch_are_those_of_each_task(found, seed):
-    """What networks see of a task, the sums of its features by unit and device, does not depend on the batch."""
+    """The networks' inputs, sums of a task's features by unit and device, do not depend on the batch."""
     batch = PlacementBatch.of(found)
     rng = np.random.default_rng(seed)
     assignment = torch.from_numpy(rng.integers(-1, 1, size=(batch.episodes, batch.units)))

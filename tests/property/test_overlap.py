@@ -20,7 +20,7 @@ from tests.strategies import dense_exchanges, tasks
 
 
 def drawn(data) -> Task:
-    """A task with dense layers, of dims that the bound speaks of."""
+    """A task with dense layers, of dims that the bound covers."""
     task = replace(data.draw(tasks(max_tables=5)), exchange=data.draw(dense_exchanges()))
     return replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
 

@@ -22,12 +22,12 @@ TITLE = "The first hour of a new user"
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a stranger does.
+    """One action of a stranger.
 
     Attributes:
-        what: in words.
+        what: description of the action.
         command: the command line; `shardwright` and `python` are those of the environment.
-        says: words that it has to print.
+        says: words that it must print.
         code: its exit code.
         names: a pattern whose group is a name that it prints; `NAME` in later commands stands for it.
     """
@@ -124,10 +124,10 @@ TAKEN = (
 
 
 def walk(folder: Path, programs: Path) -> list[tuple[str, str, float]]:
-    """Do every step in a folder; return what, the command and its seconds.
+    """Run every step in a folder; return its description, its command and its seconds.
 
     Raises:
-        AssertionError: a step says or does something else.
+        AssertionError: a step prints or does something else.
     """
     write_logs(folder)
     found, name = [], "NAME"
@@ -160,7 +160,7 @@ def walk(folder: Path, programs: Path) -> list[tuple[str, str, float]]:
 
 
 def _prepare(folder: Path, step: Step) -> None:
-    """What the steps need beside logs: a task for two processes of the tables that were found."""
+    """Write the other inputs of a step: a task for two processes with the profiled tables."""
     tables = folder / "tables.yaml"
     if "two.yaml" in step.command and not (folder / "two.yaml").exists():
         topology = "{hosts: 1, devices_per_host: 2, device: cpu, memory: 1 GB}"
@@ -186,7 +186,7 @@ def fresh(folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Walk the way; returns 1 if a step says or does something else."""
+    """Run all steps; return 1 if one prints or does something else."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fresh", action="store_true", help="from a wheel in a new environment")
     parser.add_argument("--page", action="store_true", help="write the page")

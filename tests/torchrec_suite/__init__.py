@@ -4,6 +4,6 @@
 
 CHECKOUT is a checkout of TorchRec's repository at the release that is installed (for 1.8.0 the branch release/v1.8.0). Its tests need the
 packages parameterized and expecttest besides. Every test file that names the planner, or shards models by one, runs with TorchRec's planner
-first; those tests that plan run again with `ShardwrightPlanner` in its place, in every process that they start. The program exits with 1
-where a test that passed with TorchRec's planner fails with ours, unless there is a reason that stays (`reasons.py`).
+first; those tests that plan run again with `ShardwrightPlanner` in its place, in every process that they start. The program exits with 1 if
+a test that passed with TorchRec's planner fails with ours, unless `reasons.py` has a lasting reason.
 """

@@ -25,7 +25,7 @@ PLANS = re.compile(
     r"EmbeddingShardingPlanner|DistributedModelParallel\b|DMPCollection|ModelParallel\w*Base|ModelParallelTestShared|"
     r"sharding_single_rank_test|get_planner"
 )
-"""What a test file names that plans itself, or has TorchRec's helpers plan."""
+"""Names in test files that plan, themselves or by TorchRec's helpers."""
 
 API = "torchrec/schema/"
 """Tests of this folder look at the planner's signatures; they plan nothing."""
@@ -35,7 +35,7 @@ HEADS = ("test file", "plan", "pass with TorchRec's", "pass with ours", "not, fo
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 where a test fails with our planner alone, 2 without a checkout or TorchRec."""
+    """Return 1 if a test fails with our planner alone, 2 without a checkout or TorchRec."""
     options = _parsed(arguments)
     missing = _missing(options.checkout)
     if missing:
@@ -74,7 +74,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _missing(checkout: Path) -> str:
-    """Why nothing can be run; empty where it can."""
+    """Why the tests cannot run; empty if they can."""
     try:
         installed = version("torchrec")
     except PackageNotFoundError:
@@ -88,7 +88,7 @@ def _missing(checkout: Path) -> str:
 
 
 def _of_file(name: str, options: argparse.Namespace) -> tuple[dict[str, str], dict[str, int]]:
-    """What each test of a file that plans says of our planner, and how often the others had which outcome."""
+    """The verdict on our planner of each test of a file that plans, and the number of other tests by outcome."""
     theirs, times = _run("torchrec", [name], options)
     planning = [one for one in theirs if name.startswith(API) or any(_during(time, theirs[one]) for time in times)]
     ours = _run("shardwright", planning, options)[0] if planning else {}
@@ -99,7 +99,7 @@ def _of_file(name: str, options: argparse.Namespace) -> tuple[dict[str, str], di
 def _run(
     planner: str, tests: Sequence[str], options: argparse.Namespace
 ) -> tuple[dict[str, dict[str, Any]], list[float]]:
-    """What became of each test, and the times at which planners were made or planned."""
+    """The outcome of each test, and the times at which planners were made or planned."""
     with tempfile.TemporaryDirectory(prefix="torchrec-suite-") as scratch:
         outcomes, planned = Path(scratch, "outcomes"), Path(scratch, "planned")
         outcomes.touch()
@@ -138,7 +138,7 @@ def _during(time: float, ran: dict[str, Any]) -> bool:
 
 
 def _judged(test: str, theirs: dict[str, Any], ours: dict[str, Any] | None) -> str:
-    """What a test says of our planner: passed, a reason that stays, a fault, or nothing where it fails with TorchRec's planner too."""
+    """A test's verdict on our planner: passed, a lasting reason, a fault, or nothing if it fails with TorchRec's planner too."""
     if theirs["outcome"] != PASSED:
         return f"{theirs['outcome']} with TorchRec's planner"
     if ours is None:

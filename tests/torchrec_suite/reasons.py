@@ -1,4 +1,4 @@
-"""Tests of TorchRec that do not pass with ours for a reason that stays, and the reason; every other failure is a fault."""
+"""Tests of TorchRec that do not pass with ours for a lasting reason, and the reason; every other failure is a fault."""
 
 ACCOUNT = (
     "a plan in less memory than is allocated: TorchRec's estimate counts half of the values (docs/concepts/memory.md)"

@@ -1,4 +1,4 @@
-"""Linear programs: time limits, and where the solver's own output goes."""
+"""Linear programs: time limits, and the destination of the solver's own output."""
 
 import os
 import threading

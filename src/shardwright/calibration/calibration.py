@@ -123,8 +123,7 @@ def calibrate(
     Args:
         task: the task that the model is for: its tables, batch size and optimizer are measured, and the plans that searches find for it.
             Without a task, sets of any tables are measured.
-        minutes: time limit; by default 3, on cuda 8. A warning states what can be measured in it, if that is too little for a separate
-            model.
+        minutes: time limit; by default 3, on cuda 8. If too little can be measured in it for a separate model, a warning states how much.
         device: "cpu" or "cuda"; by default the task's device, or "cpu" without a task.
         aim: mean error on unseen sets at which calibration stops before the time is up.
         seed: seed of all random draws.

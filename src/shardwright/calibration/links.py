@@ -39,7 +39,7 @@ Ask = Callable[[dict[str, Any], str], dict[str, Any]]
 
 
 class Probe(Protocol):
-    """A probe of times besides those of the links, on the same ranks; for TorchRec's modules, see `integrations.torchrec.steps.modules`."""
+    """Measures further times on the ranks that measure the links; for TorchRec's modules, see `integrations.torchrec.steps.modules`."""
 
     @property
     def seconds(self) -> float:

@@ -4,7 +4,7 @@
 2. All measurements so far correct the model (`shardwright.modelling.correction`).
 3. Each round proposes new plans. Most are the best plan after a few moves, chosen by the corrected model or by another correction that
    the measurements allow; every other round also searches with the corrected model. Only new devices are measured.
-4. A plan becomes the best only if it was measured to be better by more than the noise. The number of moves at once grows while gains
+4. A plan becomes the best only if its measured gain exceeds the noise. The number of moves at once grows while gains
    come as promised, and shrinks otherwise.
 5. If the time is too short to measure a whole plan, the devices measured so far still correct the model, and the next run continues. 6.
 Tuning ends when the best plan is within noise of the floor, when several rounds in a row gain nothing, or when time is up.
@@ -58,7 +58,7 @@ from shardwright.task.files import task_to_dict
 from shardwright.task.task import Task
 
 Told = Callable[[float, float, str], None]
-"""Progress callback: seconds since the start, the time limit in seconds, and what is being done."""
+"""Progress callback: seconds since the start, the time limit in seconds, and the current activity."""
 
 _ROOM_SHARE = 0.5  # most of the free memory that the tables of a device may take
 
@@ -126,7 +126,7 @@ def tune(
 
     Args:
         task: the task; its devices must be of this machine's type.
-        minutes: time limit. A warning states what can be measured in it, if that is less than the first plan.
+        minutes: time limit. If less than the first plan can be measured in it, a warning states how much.
         device: "cpu" or "cuda"; by default the task's device.
         cost_model: a model or the path of one; by default the model that planning uses.
         runs_on: see `shardwright.plan`.

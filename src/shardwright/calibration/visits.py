@@ -1,4 +1,4 @@
-"""What calibration and tuning ask of a campaign of visits, and what they read from its visits.
+"""Campaigns of calibration and tuning: the sets or devices to visit, and the results read from the visits.
 
 `Observed` collects sets and their times for training a model. `Comparison` visits devices of plans as often as it takes to tell two
 plans apart.
@@ -34,7 +34,7 @@ _DRAWS = 400
 
 
 def pace_by(model: CostModel) -> VisitSeconds:
-    """What foresees how long visits take, from the predictions of a model."""
+    """A forecast of how long visits take, from the predictions of a model."""
     return VisitSeconds(lambda work: sum(device_ms(model, work.works)))
 
 

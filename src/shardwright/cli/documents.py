@@ -14,14 +14,14 @@ from shardwright.task.link_files import Cluster, LinkErrors
 
 
 class Document(TypedDict):
-    """What every document has: notes that go to stderr too, and the files that were saved."""
+    """Fields of every document: the notes that also go to stderr, and the saved files."""
 
     notes: list[str]
     saved: list[str]
 
 
 class Proof(TypedDict):
-    """A predicted step, the proven bound, the plans that the bound is over, and the step over the bound less 1."""
+    """A predicted step, the proven bound, the plans that the bound covers, and the gap: step / bound − 1."""
 
     step_ms: float | None
     bound_ms: float | None
@@ -128,7 +128,7 @@ class SizeOfGroups(TypedDict):
 
 
 class Plan(PlanFile, Document):
-    """`plan`: the plan file, and what options add."""
+    """`plan`: the plan file, and the fields that options add."""
 
     balance: NotRequired[Balance]
     change: NotRequired[Change]
@@ -148,7 +148,7 @@ class PlanCheck(Document):
 
 
 class Attempt(Proof):
-    """A strategy's plan; null where it has none."""
+    """A strategy's plan; null if it has none."""
 
     strategy: str
     available: bool
@@ -255,7 +255,7 @@ class DeviceOfShow(TypedDict):
 
 
 class TableOfBottleneck(TypedDict):
-    """What a phase and its slowest device save without a table."""
+    """The time that a phase and its slowest device would save without a table."""
 
     table: str
     device_ms_less: float
@@ -445,7 +445,7 @@ class CollectCollectives(Document):
 
 
 class Learn(Document):
-    """`learn`: each row of figures has the iteration, and what was learned until then."""
+    """`learn`: each row of figures has the iteration, and the figures of the training at that point."""
 
     strategy: str
     metadata: dict[str, Any]

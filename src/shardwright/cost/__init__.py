@@ -1,4 +1,4 @@
-"""Cost prediction: features, compute and communication models, plan scores, training, bundled models."""
+"""Cost prediction: features, compute and communication models, plan scores, bundled models."""
 
 from shardwright.cost.choice import cost_model_for, resolve_cost_model
 from shardwright.cost.files import bundled_models, load_model, save_model

@@ -54,7 +54,7 @@ class ConvertingModel(TaskModel):
 
     Attributes:
         base: the cost model of the kernels.
-        task: the task, whose exchange converts what travels.
+        task: the task, whose exchange states the types on the wire.
     """
 
     base: CostModel

@@ -130,7 +130,7 @@ def age(when: str) -> str:
 FORMAT = "3"
 _COMPUTE, _PUBLISHED = "compute", "published"
 _FEATURES = {False: json.dumps([FEATURES, SCALES]), True: json.dumps([FEATURES, SCALES, PARTS])}
-"""What a model was trained on, by whether it is a GPU's."""
+"""Inputs that a model was trained on, for CPUs (False) and for GPUs (True)."""
 _HEADERS = {
     _COMPUTE: ("kind", "head", "features"),
     neuroshard.KIND: neuroshard.HEADER,

@@ -1,7 +1,7 @@
 """Kernel times of placements: encodings of blocks → sums in each fused call → times of calls → times of devices.
 
 Scores, baselines, learned strategies, tuning and reports add up here. The engine does the same in `native/`, and a report's page in its
-own code; tests hold both against this.
+own code; tests compare both with this module.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
 
 
 def kernels_and_links(plan: Plan, *, modules: bool = False) -> Plan:
-    """The plan with the predicted cost of only its kernels and links, as a measurement of one group without codecs has them.
+    """The plan with the predicted cost of its kernels and links alone, which a measurement of one group without codecs covers.
 
     Args:
         plan: the plan.

@@ -26,7 +26,7 @@ _OWN = ("format", "kind", "strategy")
 INPUTS = "inputs"
 """Metadata entry of a policy that reads prices (`priced.policy`); a policy without it reads the papers' table features."""
 PRICES = "prices 2"
-"""What the entry must be: the number changes with the inputs."""
+"""The value that the entry must have; its number changes with the inputs."""
 
 Made = TypeVar("Made")
 

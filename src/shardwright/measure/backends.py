@@ -144,7 +144,7 @@ def _class(name: str) -> type[Any]:
 
 
 def _not_imported(path: str, error: Exception) -> str:
-    """Why a module could not be imported, and what to do."""
+    """Why a module could not be imported, and the remedy."""
     parts = path.split(".")
     own = {".".join(parts[: end + 1]) for end in range(len(parts))}
     if isinstance(error, ModuleNotFoundError) and error.name in own:

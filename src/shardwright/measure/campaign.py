@@ -1,4 +1,4 @@
-"""The one loop that visits works: collecting, calibrating, tuning, verifying and learning by measuring are queues for it, and stop rules.
+"""The one loop that visits works; collecting, calibrating, tuning, verifying and learning by measuring give it queues.
 
 A queue is any iterable of jobs, drawn one by one as they are measured, so that it may depend on what was measured before. Its end, and the
 time limit of the campaign, are the stop rule. Controls are visited among the jobs, and each visit is stored at once.
@@ -27,7 +27,7 @@ BETWEEN_CONTROLS = 40
 MOST_FAILED = 10
 """This many failures in a row are the fault of the machine or the backend, not of a work."""
 
-_ROOM_TO_MOVE = 1.25  # room for tables over what a plan needs, so that plans some moves away find room too
+_ROOM_TO_MOVE = 1.25  # room for tables over a plan's need, so that plans some moves away find room too
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Campaign:
         return bool(monotonic() + self.expected_s(works).sum() <= min(until, self.until))
 
     def make_room(self, works: Iterable[DeviceWork], most_bytes: int) -> None:
-        """Have the measuring process hold the tables of these works and somewhat larger ones; touching all of a memory takes long."""
+        """Give the measuring process room for the tables of these works and somewhat larger ones; filling all memory takes long."""
         if isinstance(self.visitor, Measurer):
             held, needed = self.visitor.options.arena_bytes, arena_bytes([*works, *self.controls])
             if needed > held:

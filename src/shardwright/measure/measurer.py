@@ -1,4 +1,4 @@
-"""What times the works of a queue: the measuring process of this machine, or the workers of a cluster."""
+"""Visitors time the works of a queue: the measuring process of this machine, or the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SLACK_BYTES = 256 * 2**20  # sentinel, buffers of torch, and other memory of th
 
 @dataclass(frozen=True)
 class Job:
-    """A work in a queue, and what its visits are stored under.
+    """A work in a queue, with the kind and label of its visits in the store.
 
     Attributes:
         work: the work of a device.
         kind: why it is measured: "random", "policy", "neighbour", "task", "pair", "tune" or "control".
-        label: what it belongs to: the number of a sample, or a pair and its variant (see `shardwright.modelling.dataset`).
+        label: its origin: the number of a sample, or a pair and its variant (see `shardwright.modelling.dataset`).
         batch_size: samples in a batch; by default the most samples of any shard.
     """
 

@@ -42,7 +42,7 @@ class VisitSeconds:
         self._ratios.append(ms / max(self.predicted_ms(work), 1e-6))
 
     def of_works(self, works: Sequence[DeviceWork], measured_ms: Sequence[float | None]) -> Floats:
-        """`(n,)` predicted seconds of visits; where no step ms was measured, it is the prediction times the usual ratio to it."""
+        """`(n,)` predicted seconds of visits; a step that was not measured counts as predicted, times the usual measured / predicted."""
         ratio = float(np.median(self._ratios)) if self._ratios else 1.0
         found = zip(works, measured_ms, strict=True)
         steps = [

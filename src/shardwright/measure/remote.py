@@ -76,8 +76,8 @@ class MeasuringNode:
         """The facts about this machine.
 
         Args:
-            known: the content of an earlier `checks.json`, "" without one: on a GPU, and for a user's own backend, a machine that has not
-                passed is checked first. None for no checks.
+            known: the content of an earlier `checks.json`; "" without one; None for no checks. On a GPU, and for a user's own backend, a
+                machine that has not passed is checked first.
 
         Raises:
             ShardwrightError: backend, torch or device is missing here.
@@ -162,7 +162,7 @@ class Fleet:
         return [*([text] if others else []), *(f"warning: {line}" for line in self.pool.given_up)]
 
     def visitor(self, arena_bytes: int, largest: DeviceWork | None = None) -> FleetVisitor:
-        """What visits works on these machines; see `MeasuringNode.measure`."""
+        """A visitor that times works on these machines; see `MeasuringNode.measure`."""
         return FleetVisitor(self.pool, arena_bytes, largest)
 
 

@@ -133,5 +133,5 @@ def standard_error(noise: Floats, visits: int) -> Floats:
 
 
 def usual_state(visits: Iterable[Sequence[Visit]]) -> float:
-    """The state that times which are compared should be converted to: the median usual state over all visits, in ms."""
+    """The state to which times are converted before a comparison: the median usual state over all visits, in ms."""
     return float(np.median([visit.usual_ms for some in visits for visit in some]))

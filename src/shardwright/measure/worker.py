@@ -156,7 +156,7 @@ class Session:
         """Build the tables, draw the batches, warm up, and time the calls. The caller repeats a disturbed visit.
 
         Raises:
-            MeasurementFailed: the arena or the memory beside it is too small, or the backend cannot run this.
+            MeasurementFailed: the arena or the memory outside it is too small, or the backend cannot run this.
         """
         with _refusals_said(self._arena.device):
             self._arena.reset()

@@ -23,14 +23,14 @@ from shardwright.sharding.runtimes import RunsOn, other_runtime, preferred_runti
 
 _LEAST_GAIN = 1e-6  # of a step: less is rounding
 _HERE = 0.6  # share of the time limit for the plan's own runtime; the rest is the other one's
-_COMPARISON = 25  # times a difference of two plans: what follows a search: its plan is priced, renumbered, and compared
+_COMPARISON = 25  # times a difference of two plans: after a search, its plan is priced, renumbered, and compared
 _WORTH = 0.3  # least share of the time limit for the other runtime
-_START = 2  # times a comparison: what a search of a large task takes to its first plan, and thus the least time for the other runtime
+_START = 2  # times a comparison: time to the first plan of a large task, so the least time for the other runtime
 
 
 @dataclass(frozen=True)
 class Review:
-    """A plan beside the best one found.
+    """A plan under review, and the best plan found.
 
     Attributes:
         plan: the plan under review, scored.

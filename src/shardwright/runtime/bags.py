@@ -34,7 +34,7 @@ class HeldBags:
         return cls(group, questions >> 1, starts, weights)
 
     def gradients(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`(m,)` distinct slots, ascending, and their `(m, dim)` sums of the `(answers, dim)` gradients; none if a kernel has learned."""
+        """`(m,)` ascending slots and their `(m, dim)` sums of `(answers, dim)` gradients; none if a fused kernel has updated the rows."""
         if self.output is not None or self.starts.numel() == 0:
             self.output = None
             return self.slots[:0], gradient[:0]

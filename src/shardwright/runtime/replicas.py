@@ -150,7 +150,7 @@ class WholeReplicas:
         for level in self._levels:
             arrived = self._send(level.wire, dense, level.theirs, level.sizes)
             for matrix in dense if self._at_once else ():
-                matrix.zero_()  # what arrives has this rank's own, in the order of ranks
+                matrix.zero_()  # arriving rows include this rank's own, in the order of ranks
             _add_by_member(dense, level.ours, arrived, level.sizes.received)
         for level in () if self._at_once else reversed(self._levels):
             arrived = self._send(level.wire, dense, level.ours, level.sizes.back())

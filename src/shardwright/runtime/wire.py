@@ -199,9 +199,9 @@ class Wire:
 class Arrival:
     """The receives of one all-to-all, posted before anything is sent.
 
-    gloo sends nothing before the receiver is ready, and says so over the connection of the pair. There the message waits behind data of
-    the other direction, and one direction after the other takes up to twice the time. So the two directions have connections of
-    their own. A receive that is posted early then costs no wait, and the thread that receives is not held up by one that sends.
+    gloo sends nothing before the receiver reports, over the connection of the pair, that it is ready. There the report waits behind data of
+    the other direction, so the two directions take turns, in up to twice the time. Each direction therefore has a connection of its own. A
+    receive that is posted early then costs no wait, and the thread that receives is not held up by one that sends.
 
     Attributes:
         tag: number that tells apart exchanges under way at one time; 0 for counts.

@@ -121,7 +121,7 @@ def least_moved(best: Plan, start: Plan, tolerance: float, search: SearchByPrice
         best: the plan with the best step, scored.
         start: the running plan.
         tolerance: share of the best step by which the plan's may be longer.
-        search: finds and scores a plan at a price in ms per GB, in so many seconds; None for no limit.
+        search: finds and scores a plan at a price in ms per GB, within a number of seconds; None for no limit.
         deadline: `time.monotonic()` after which no search begins; None for no limit.
     """
     begin, found, moved = time.monotonic(), best, start.diff(best).moved_bytes
@@ -142,7 +142,7 @@ def most_gained(start: Plan, most_bytes: int, search: SearchByPrice, deadline: f
     Args:
         start: the running plan.
         most_bytes: bytes that may move, over all devices.
-        search: finds and scores a plan at a price in ms per GB, in so many seconds; None for no limit.
+        search: finds and scores a plan at a price in ms per GB, within a number of seconds; None for no limit.
         deadline: `time.monotonic()` after which no search begins; None for no limit.
 
     Raises:

@@ -88,7 +88,7 @@ class Peers(NamedTuple):
     cheaper: float
 
     def spared(self, weight: float, holders: Count, others: Count) -> tuple[float, float]:
-        """The largest share of the ids' price that they may save, and how it rises with the weight of the holders' mean.
+        """The largest share of the ids' price that peers may save, and how it rises with the weight of the holders' mean.
 
         Either as many as possible of them are holders, or none.
         """
@@ -99,7 +99,7 @@ class Peers(NamedTuple):
         return self.cheaper * saved, self.cheaper * rise
 
     def _first(self, some: int, rest: int) -> tuple[float, float]:
-        """Their share of a group of devices if as many as possible belong to it, and their share of the others."""
+        """The peers' share of a group of devices if as many as possible belong to it, and of the other devices."""
         return min(1.0, self.others / some), max(0, self.others - some) / rest
 
 

@@ -113,7 +113,7 @@ class Pieces:
 
     Attributes:
         units: the units that the pieces are of.
-        encoder: has encoded them.
+        encoder: the encoder of the pieces.
         part: `(r + 1,)` this and the next two: additions of a piece to the calls of its device, see `cost.blocks.Added`.
         call: see above.
         vectors: see above.

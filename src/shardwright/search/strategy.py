@@ -1,4 +1,4 @@
-"""The interface of strategies, what several strategies share, and the best plan that a search has seen."""
+"""The interface of strategies, helpers that several strategies share, and the best plan that a search has seen."""
 
 from __future__ import annotations
 

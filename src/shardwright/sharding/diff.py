@@ -252,7 +252,7 @@ def _fetched(older: Iterable[Shard], newer: Iterable[Shard]) -> Iterator[tuple[i
             for old in before.get(rank, ()):
                 if id(old) not in kept:
                     kept[id(old)] = new.common(old)
-                # Blocks of one plan are disjoint, so the sum of pairwise overlaps counts what stays.
+                # Blocks of one plan are disjoint, so the sum of pairwise overlaps counts the elements that stay.
                 missing[rank] -= kept[id(old)]
     yield from sorted((rank, elements) for rank, elements in missing.items() if elements)
 

@@ -44,7 +44,7 @@ def relabelled(plan: Plan, older: Plan) -> Plan:
 
 
 def _kept(plan: Plan, carried: Carried) -> Floats:
-    """`(devices, devices)` bytes of what each device of the plan holds that each device has already."""
+    """`(devices, devices)` bytes of each plan device's blocks that each device already holds."""
     task = plan.task
     kept = np.zeros((task.topology.devices, task.topology.devices))
     for name, before in carried.shards.items():

@@ -1,4 +1,4 @@
-"""Which runtimes can train a plan, and which blocks each of them runs.
+"""The runtimes that can train a plan, and the blocks that each of them runs.
 
 - `torchrec`: DistributedModelParallel runs all tables. It knows whole tables, replicas on all ranks, column blocks of one width, and equal
   row blocks on all ranks or on those of one host. It exchanges every looked-up row of a sequence table.

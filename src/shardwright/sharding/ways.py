@@ -46,7 +46,7 @@ def unit_width(table: Table, limits: TableConstraint) -> int:
 
 
 def equal_blocks(table: Table, limits: TableConstraint) -> list[int]:
-    """Numbers of column blocks, all of one width, that a table may be cut into, ascending: what `equal_columns` allows.
+    """Numbers of column blocks, all of one width, that a table may be cut into under `equal_columns`, ascending.
 
     The numbers divide the units of the dim, are at most `max_shards`, and leave blocks of at least `min_columns` and at most
     `max_columns`. The list is empty if the table may not be cut by columns.
@@ -195,7 +195,7 @@ def grids_of(table: Table, limits: TableConstraint, topology: Topology, turn: in
 
 
 def dealt_ways(table: Table, limits: TableConstraint, topology: Topology, turn: int) -> Iterator[Dealt]:
-    """The ways of a table that use many devices at once, of which searches choose; arguments as for `grids_of`."""
+    """The ways of a table that use many devices at once, from which searches choose; arguments as for `grids_of`."""
     devices = np.flatnonzero(allowed_devices(topology, limits))
     by_host = devices // topology.devices_per_host
     hosts = np.unique(by_host)
@@ -255,11 +255,11 @@ def row_units(rows: int) -> int:
 
 
 RowPlace: TypeAlias = Literal["anywhere", "several hosts", "one host"]
-"""Where single row blocks of a table may lie: on any devices, not all on one host, or all on the same host."""
+"""Places of single row blocks of a table: on any devices, not all on one host, or all on the same host."""
 
 
 def row_place(limits: TableConstraint, topology: Topology, devices: Ints) -> RowPlace | None:
-    """Where single row blocks may lie on different devices of `devices`, ascending; None if the table may not be cut into row blocks.
+    """The places of single row blocks on different devices of `devices`, ascending; None if the table may not be cut into row blocks.
 
     Row blocks on one of several hosts are table_row_wise, all others row_wise. If both types are allowed, or the devices leave no choice,
     the blocks may lie anywhere.

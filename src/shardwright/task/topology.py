@@ -28,7 +28,7 @@ MAX_DEVICES = 65_536
 EMBEDDING_SHARE = 0.85
 """Part of a card's memory that presets give to embeddings; the rest is for dense layers, activations and the allocator."""
 ASSUMED = "10 GB/s are assumed"
-"""the end of the warning about an unknown bandwidth"""
+"""The end of the warning about an unknown bandwidth."""
 
 Memory: TypeAlias = int | str | Sequence[int | str]
 
@@ -197,7 +197,7 @@ class Topology:
 
 
 def _part_of_a_host(name: object) -> tuple[str, int] | None:
-    """The smallest preset with as many devices as a name such as "h100-4" says, and their number; None if no preset has."""
+    """The smallest preset with as many devices as a name such as "h100-4" states, and their number; None if no preset has."""
     match = re.fullmatch(r"(.+)[-_ ]([1-9][0-9]*)", name.strip()) if isinstance(name, str) else None
     if match is None:
         return None

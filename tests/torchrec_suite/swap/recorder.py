@@ -1,4 +1,4 @@
-"""A plugin of pytest that writes what became of each test to the file `SUITE_OUTCOMES`, as it goes: a crash leaves what came before."""
+"""A plugin of pytest that writes each test's outcome to the file `SUITE_OUTCOMES` at once, so that a crash keeps earlier ones."""
 
 from __future__ import annotations
 

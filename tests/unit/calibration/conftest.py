@@ -10,7 +10,7 @@ from shardwright.testing.model import SimpleCostModel
 
 
 class FakeVisitor(OneByOne):
-    """A machine whose kernels take what a simple formula says, with noise; some sets fail, if asked to."""
+    """A machine whose kernel times follow a simple formula, with noise; some sets fail, if asked to."""
 
     def __init__(self, noise=0.01, fails=lambda number: False, interrupt_at=None):
         self.works, self._noise, self._fails, self._interrupt_at = [], noise, fails, interrupt_at
@@ -31,7 +31,7 @@ class FakeVisitor(OneByOne):
 
 @pytest.fixture
 def brief_training(monkeypatch):
-    """Models are trained in a tenth of the usual updates: for tests of what is kept, said and left out, not of how well is predicted."""
+    """Train models in a tenth of the usual updates: for tests of files, messages and choices, not of accuracy."""
     for name in ("_UPDATES", "_FINE_UPDATES"):
         monkeypatch.setattr(adapting, name, getattr(adapting, name) // 10)
 

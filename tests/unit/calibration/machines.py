@@ -1,4 +1,4 @@
-"""A machine that takes hidden times: what a cost model says, wrong for each table, for cuts, and for what lies together."""
+"""A machine with hidden times: those of a cost model, with errors for each table, for cuts, and for tables that lie together."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class HiddenMachine(OneByOne):
     """Visits of a hidden truth, with noise.
 
     Args:
-        seed: of the truth and of the noise.
-        noise: of a visit, as a share.
+        seed: seed of the truth and of the noise.
+        noise: noise of a visit, as a share.
         broken_above: works with more shards than this cannot be measured.
     """
 

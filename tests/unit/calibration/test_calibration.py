@@ -68,7 +68,7 @@ def test_a_burst_at_the_start_does_not_scale_what_is_measured(visitor):
 
 
 def test_heavy_tables_come_first_and_once_however_slow_they_are():
-    """Quick sets leave out the table that fills a device, and the slowest device is what a step waits for."""
+    """Quick sets leave out the table that fills a device, and a step waits for the slowest device."""
     hot = replace(TASK.tables[0], name="hot", pooling=500.0)
     task = replace(TASK, tables=[*TASK.tables, hot])
     for method, models in (("first_sets", None), ("next_sets", [cost_model_for("cpu")] * 2)):
@@ -122,7 +122,7 @@ def test_a_clock_that_jumps_changes_nothing(cache_folder, brief_training, monkey
 
 
 class Slower(FakeVisitor):
-    """A machine that takes twice what the default model says; its clock is two seconds later after each visit."""
+    """A machine that takes twice the default model's times; each visit advances its clock by two seconds."""
 
     now = 0.0
 

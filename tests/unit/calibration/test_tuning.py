@@ -74,7 +74,7 @@ def test_the_best_measured_plan_is_better_than_the_first_where_the_model_is_wron
 
 
 class SlowMachine(HiddenMachine):
-    """A machine on whose own clock a visit takes ten times what is first guessed."""
+    """A machine on whose own clock a visit takes ten times the first guess."""
 
     now = 0.0
 

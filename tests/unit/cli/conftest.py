@@ -10,7 +10,7 @@ from tests.unit.cli.models import linear_model
 
 
 class Outcome:
-    """What a command did: exit code, stdout, stderr."""
+    """The result of a command: exit code, stdout, stderr."""
 
     def __init__(self, code, out, err):
         self.code, self.out, self.err = code, out, err

@@ -1,4 +1,4 @@
-"""What no command takes: each ends with code 2 and one line that names what is wrong, and leaves no file behind."""
+"""Input that every command refuses: it exits with code 2 and one line that names the fault, and leaves no file behind."""
 
 import shlex
 
@@ -15,7 +15,7 @@ LEARN = "learn dreamshard --tasks train.yaml --model model.safetensors --rounds 
 CLUSTER = "plan tables.yaml --batch 8 --devices"
 GROUPS = "plan task.yaml --sharding-group-size"
 
-# The command line, and what the message must name: the option or the file, and the value.
+# The command line, and the names in the message: the option or the file, and the value.
 CASES = [
     ("calibrate --minutes 0", "minutes is 0"),
     ("calibrate --aim 2", "aim is 2"),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("cache_folder")
 
 @pytest.fixture
 def fake_kernels(monkeypatch):
-    """Kernels that take what a formula says, until Ctrl-C is pressed at the 36th."""
+    """Kernels whose times follow a formula, until Ctrl-C is pressed at the 36th."""
     visitor = FakeVisitor(interrupt_at=36)
     monkeypatch.setattr(calibration.Measurer, "visit", lambda _, work: visitor.visit(work))
 

@@ -1,4 +1,4 @@
-"""`shardwright plan --from`: what moves, and what that gains."""
+"""`shardwright plan --from`: the moves, and their gain."""
 
 import pytest
 

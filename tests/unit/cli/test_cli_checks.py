@@ -167,7 +167,7 @@ def test_every_difference_is_named(task, says):
 
 @pytest.mark.parametrize("field", [one.name for one in fields(sw.Task)])
 def test_no_field_of_a_task_is_forgotten(field):
-    """Whatever a field holds, another value is a difference; that of a later release, too."""
+    """Another value of any field is a difference, also of a field of a later release."""
     other = changed()
     value = {"tables": TASK.tables[1:], "topology": sw.Topology(), "constraints": None}.get(field, "another")
     object.__setattr__(other, field, value)

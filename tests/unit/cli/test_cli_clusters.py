@@ -7,7 +7,7 @@ TABLES = "tables: [{name: user, rows: 1M, dim: 64}, {name: item, rows: 40k, dim:
 
 @pytest.fixture
 def planned(cli, tmp_path):
-    """Runs `plan` on a file of this content; returns the plan and what was said."""
+    """Runs `plan` on a file of this content; returns the plan and the messages."""
 
     def run(content, *options):
         file, output = tmp_path / "task.yaml", tmp_path / "plan.json"
@@ -23,7 +23,7 @@ def test_a_tables_file_and_a_cluster_by_flags_are_a_task(planned):
     plan, outcome = planned(TABLES, "--devices", "H100-8", "--hosts", "2", "--batch", "64Ki", "--reserve", "20%")
     topology = plan.task.topology
     assert (topology.hosts, topology.devices, topology.device, plan.task.batch_size) == (2, 16, "h100", 65536)
-    assert topology.memory_bytes[0] == 64_000_000_000  # 80% of the card, not of what the preset leaves
+    assert topology.memory_bytes[0] == 64_000_000_000  # 80% of the card, not of the memory that the preset leaves
     assert "16.0 GB of each device's 80.0 GB are left free" in outcome.err
     assert "of 64.0 GB" in outcome.out
 

@@ -9,7 +9,7 @@ from shardwright.workload.generators import table_pool
 
 @pytest.fixture
 def fake_collect(monkeypatch):
-    """Records how it is called, and says it measured 21 times in 10 s."""
+    """Records its calls, and reports 21 measurements in 10 s."""
     calls = {}
 
     def collect(folder, **options):
@@ -132,7 +132,7 @@ def test_ctrl_c_elsewhere_is_one_line(cli, monkeypatch):
 
 @pytest.fixture
 def fake_collectives(monkeypatch):
-    """Records how it is called, and says it measured 21 collectives in 10 s."""
+    """Records its calls, and reports 21 measured collectives in 10 s."""
     calls = {}
 
     def collect(collection, **options):

@@ -28,7 +28,7 @@ def fake_measuring(monkeypatch):
 
 @pytest.fixture
 def no_rivals(monkeypatch):
-    """Planners of others take seconds."""
+    """Leave out planners of other projects, which take seconds."""
     monkeypatch.setattr("shardwright.cli.compare.rival_names", lambda task: ())
 
 

@@ -1,4 +1,4 @@
-"""Names that are printed can be used: what one command prints, another takes."""
+"""Names that one command prints can be passed to another."""
 
 import pytest
 

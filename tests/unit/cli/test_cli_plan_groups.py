@@ -89,7 +89,7 @@ def test_a_size_without_a_plan_says_why(cli, task):
 
 
 def test_the_task_of_a_group_is_planned_as_it_is(cli, task, tmp_path):
-    """Such a task comes out of a plan file; its groups are those it names."""
+    """The task of a group comes from a plan file, and names its groups."""
     plan(cli, task(), "--sharding-group-size", 2, "--sync-interval", 50, "-o", tmp_path / "group.json")
     sw.Plan.load(tmp_path / "group.json").task.save(tmp_path / "group.yaml")
     again = plan(cli, tmp_path / "group.yaml")

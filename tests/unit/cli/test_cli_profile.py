@@ -109,7 +109,7 @@ def logs(tmp_path, monkeypatch):
 
 
 def pasted(command, folder):
-    """What a shell makes of a command that was printed."""
+    """The arguments that a shell passes for a printed command."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "COLUMNS": "140"}
     done = subprocess.run(
@@ -166,7 +166,7 @@ def test_a_task_has_hosts_for_its_tables_and_is_never_written_over(cli, logs):
     options = ("--column", "time", "--column", "user", "-o", "tables.yaml", "--dim", 64)
     large = cli("profile", *logs, *options, "--rank-maps", "r", "--column", "clicked", "--json", "--task", "task.json")
     assert large.code == 0
-    assert Task.load("task.json").topology.hosts == 1  # what is doubted is not counted
+    assert Task.load("task.json").topology.hosts == 1  # doubted columns do not count
     assert " --rank-maps r --task task.json --exclude time --exclude clicked" in large.document["next"]
     numbers = ("profile", *logs, "--column", "time", "-o", "t.yaml", "--rows", "max_id", "--task", "sub.yaml")
     assert cli(*numbers).out.splitlines()[-1] == "next: shardwright plan sub.yaml -o plan.json"

@@ -181,7 +181,7 @@ def test_a_store_is_not_written_over(cli, store):
 @pytest.mark.slow
 @pytest.mark.parametrize(("device", "costs"), [("cpu", "*/fbgemm.parquet"), ("h100", "h100/rowwise_adagrad.parquet")])
 def test_a_bundled_model_is_what_the_published_costs_make(cli, tmp_path, device, costs):
-    """The Makefile's commands; where arithmetic rounds otherwise, predictions must still agree within 0.1%."""
+    """The Makefile's commands; if arithmetic rounds otherwise, predictions must still agree within 0.1%."""
     files = sorted((Path(__file__).parents[3] / "data" / "costs").glob(costs))
     made = tmp_path / f"{device}.safetensors"
     assert cli("train", *files, "--allow-other-hardware", "-o", made).code == 0

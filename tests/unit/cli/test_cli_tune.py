@@ -50,7 +50,7 @@ def test_a_tuned_plan_is_saved_with_what_was_measured(cli, tmp_path, task_file, 
     assert name in cli("models").out
     assert name not in cli("plan", task_file, "--strategy", "greedy").err  # never by itself
     assert cli("show", tmp_path / "again.json").code == 0
-    assert len(hidden.visited) - visits < visits  # what is known is not measured again
+    assert len(hidden.visited) - visits < visits  # known devices are not measured again
     shown = cli("show", path)
     assert "above the floor" in shown.out
     assert cli("show", path, "--json").document["tuning"]["floor_ms"] == plan.tuning.floor_ms

@@ -1,4 +1,4 @@
-"""Addresses that lead nowhere, and what a cluster of this machine leaves behind."""
+"""Addresses that lead nowhere, and the end of a cluster of this machine."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_cluster_of_this_machine_leaves_nothing_behind(monkeypatch: pytest.Mon
         assert len(list(folders[0].glob("session_*/sockets/*"))) >= 2
         raise KeyError("mine")
     added = {name for name in os.environ if name not in before}
-    assert added <= {"RAY_CLIENT_MODE", "PYTHONBREAKPOINT"}  # what importing Ray sets
+    assert added <= {"RAY_CLIENT_MODE", "PYTHONBREAKPOINT"}  # importing Ray sets these
     assert signal.getsignal(signal.SIGTERM) is handler
     assert not folders[0].exists()
     assert list(deep.iterdir()) == []

@@ -38,7 +38,7 @@ class MadeUp(Cluster):
         ("auto", None, "aaaab"),
         ("auto", "cpu", "ab"),  # workers of one machine would disturb each other
         ("auto", "cuda", "aab"),
-        ("local:4", "cpu", "aaaab"),  # its user says how many
+        ("local:4", "cpu", "aaaab"),  # the user states how many
     ],
 )
 def test_a_machine_has_as_many_workers_as_it_lends_cores_and_measures_by_one(

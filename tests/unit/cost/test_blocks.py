@@ -1,4 +1,4 @@
-"""What rows of pieces add to calls."""
+"""Additions of rows of pieces to fused calls."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Codecs of what travels cost time on the devices that convert."""
+"""Codecs cost time on the devices that convert values and gradients."""
 
 from dataclasses import replace
 

@@ -58,7 +58,7 @@ def simulated(task, shards):
 
 
 def assert_alike(shards, exchange, skew=1.1):
-    """Sums over devices; with little skew also each device's, for one very hot row makes the block busy that gets it."""
+    """Sums over devices agree; with little skew also each device's, since a very hot row makes its block busy."""
     task = replace(TASK, tables=[replace(TABLE, access=AccessProfile.zipf(120, skew))], exchange=exchange)
     meter, expected = simulated(task, shards), traffic_by_kind(task, shards)
     assert set(expected) == set(KINDS)

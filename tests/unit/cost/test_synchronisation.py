@@ -1,4 +1,4 @@
-"""What synchronising sharding groups costs, by hand."""
+"""The cost of synchronising sharding groups, by hand."""
 
 from dataclasses import replace
 
@@ -83,7 +83,7 @@ def test_fully_sharded_groups_scatter_after_forward_and_gather_before_backward()
 
 
 def test_gradients_of_replicated_tables_are_reduced_over_the_whole_cluster():
-    """The group lies on one host; what the cluster's all-reduce takes between its two hosts, beyond that in the group, counts."""
+    """The group lies on one host; the time of the cluster's all-reduce between its two hosts, beyond that in the group, counts."""
     shards = [Shard.whole(BAG, 0, 1), Shard.whole(HALF, 1)]
     task = task_of(ShardingGroups(2, 2, 2, inter_host_allreduce=True))
     gradient = 4 * 1000 * 64
@@ -112,7 +112,7 @@ def test_columns_and_shards_are_encoded_alike():
 
 
 def test_searches_balance_the_synchronisation_and_bounds_hold_with_it():
-    """Big cold tables cost nearly nothing but their synchronisation, so that is what a plan spreads."""
+    """Big cold tables cost nearly nothing but their synchronisation, so a plan spreads that."""
     tables = [Table(f"t{i}", 200_000 * (i + 1), 32, 1.0) for i in range(5)]
     task = task_of(ShardingGroups(2, 2, 4), tables=tables)
     found = plan(task, cost_model=MODEL, runs_on="torchrec")

@@ -1,4 +1,4 @@
-"""The command line of the experiments: what it lists, and what it says of odd arguments."""
+"""The command line of the experiments: its list, and its messages about odd arguments."""
 
 import json
 

@@ -62,7 +62,7 @@ def test_a_killed_run_goes_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go(Squares(stop_at=2), tmp_path)
     with (tmp_path / "squares.journal.jsonl").open("a") as file:
-        file.write('[{"number": 2, "squ')  # what a kill in the middle of a line leaves
+        file.write('[{"number": 2, "squ')  # as a kill in the middle of a line leaves it
     with pytest.raises(KeyboardInterrupt):
         go(Squares(stop_at=3), tmp_path)
     second = Squares()

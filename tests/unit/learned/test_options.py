@@ -45,7 +45,7 @@ def test_an_option_beside_the_preset_counts():
 
 
 def test_options_without_a_method_are_as_they_were_before_there_was_one():
-    """Checkpoints hold the options: those from before must be those of the same training."""
+    """Checkpoints hold the options, so older checkpoints must still match the same training."""
     assert "method" not in DreamShardOptions().plain()
     assert DreamShardOptions.published().plain()["method"] == "paper"
 

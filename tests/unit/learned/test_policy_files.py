@@ -92,7 +92,7 @@ def test_a_file_that_is_too_large_is_refused_unread(policy_file, monkeypatch):
 
 
 def test_a_ctrl_c_while_a_file_is_opened_is_not_lost(policy_file, tmp_path, monkeypatch):
-    """Safetensors drops what is raised while it asks a Path for its text."""
+    """Safetensors drops exceptions raised while it asks a Path for its text."""
     opened = []
     monkeypatch.setattr(
         "safetensors.safe_open", lambda file, **options: opened.append(file) or safe_open(file, **options)

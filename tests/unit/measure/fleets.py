@@ -43,10 +43,10 @@ class MadeUpCluster(Cluster):
     """Machines whose workers die now and then.
 
     Attributes:
-        machines: what there is.
+        machines: the machines.
         silent: hosts on which no worker starts.
         deaths: share of the jobs at which a worker dies.
-        local: whether it is said to be one machine.
+        local: whether it claims to be one machine.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ COPIES = [CopyTime(10**6, 0.01), CopyTime(2 * 10**6, 1.0)]
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What is asked of the kernels, in place of running them; each is right but those with an odd seed."""
+    """Records the checks of kernels instead of running them; checks with an odd seed fail."""
     asked: list[dict[str, Any]] = []
 
     def check_kernels(device: str, backend: str, *, seed: int) -> list[Check]:

@@ -1,4 +1,4 @@
-"""Where FBGEMM's tables lie on a GPU: built on torch's "meta" device, which takes the GPU's path and needs no GPU."""
+"""The layout of FBGEMM's tables on a GPU: built on torch's "meta" device, which takes the GPU's path and needs no GPU."""
 
 from __future__ import annotations
 

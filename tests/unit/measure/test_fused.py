@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 class Noting:
-    """PyTorch's own operators, and the gradients that each backward is given."""
+    """PyTorch's own operators, and the gradients that each backward gets."""
 
     name = "noting"
 
@@ -51,7 +51,7 @@ def work(lookups: float, *, pooled: bool) -> ShardWork:
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, works: Sequence[ShardWork], batches: int) -> Noting:
-    """What the calls of `works` are given over a pass that warms up and two that count."""
+    """The inputs of the calls of `works` over a warm-up pass and two counted passes."""
     monkeypatch.setattr(module, "fresh_batches", lambda works, cache: batches)
     backend = Noting()
     calls = DeviceCalls(works, range(len(works)), "sgd", backend, Arena(2**20, CPU))
@@ -116,7 +116,7 @@ def test_a_batch_is_well_formed_and_seeded(works: list[ShardWork], seed: int) ->
         for share, of_feature in zip(work.feature_shares, bags.reshape(-1, samples), strict=True):
             assert of_feature.sum() in (math.floor(work.lookups * share), math.ceil(work.lookups * share))
             assert not work.pooled or np.ptp(of_feature) <= 1
-        alone = draw_batch_on([work], [seeds[place]], CPU)  # whatever is drawn beside it
+        alone = draw_batch_on([work], [seeds[place]], CPU)  # independent of the tables beside it
         assert torch.equal(alone.indices, torch.from_numpy(own))
         assert torch.equal(alone.offsets.diff(), torch.from_numpy(bags))
 

@@ -187,7 +187,7 @@ def test_the_reference_agrees_with_autograd() -> None:
 
 
 class Views:
-    """A call of which only the views are of interest."""
+    """A call for tests of its views alone."""
 
     def __init__(self, weights: Sequence[torch.Tensor], state: Sequence[Sequence[torch.Tensor]]) -> None:
         self._weights, self._state = list(weights), [list(kind) for kind in state]

@@ -1,4 +1,4 @@
-"""Visits in rounds, with a process that answers as it is told."""
+"""Visits in rounds, with a scripted process."""
 
 from __future__ import annotations
 

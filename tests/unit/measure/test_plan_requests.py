@@ -61,7 +61,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
 
 @pytest.fixture
 def requests(small_task: Task) -> Requests:
-    """Two plans of four devices, of which one device holds the same in both."""
+    """Two plans of four devices; one device holds the same in both."""
     plans = [
         Plan(small_task, [Shard.whole(table, rank) for table, rank in zip(small_task.tables, ranks, strict=True)])
         for ranks in ((0, 0, 1, 3), (2, 2, 0, 0))

@@ -1,4 +1,4 @@
-"""The measured costs in data/costs can be read, say what they were measured on, and stay small."""
+"""The measured costs in data/costs can be read, name their hardware, and stay small."""
 
 import re
 from pathlib import Path

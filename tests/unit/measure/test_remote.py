@@ -1,4 +1,4 @@
-"""Which machines of a cluster measure together."""
+"""The machines of a cluster that measure together."""
 
 from __future__ import annotations
 

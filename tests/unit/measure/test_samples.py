@@ -123,7 +123,7 @@ def test_stores_and_files_make_one_file(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def read_or_refused(path: Path) -> int:
-    """How many rows are read; none where the file is refused, in words that name it."""
+    """Number of rows read; 0 if the file is refused, with a message that names it."""
     try:
         return read_samples(path).num_rows
     except InvalidInput as error:

@@ -209,7 +209,7 @@ def test_wide_sets_fit_a_gpu(sets: list[TableSet]) -> None:
     for drawn in sets:
         tables = sum(w.weight_bytes + optimizer_bytes(drawn.optimizer, w.rows, w.dim) for w in drawn.works)
         assert tables <= ROOM
-        assert sum(work.lookups for work in drawn.works) * 64 < WIDE.lookup_bytes  # ids and what backward sorts of them
+        assert sum(work.lookups for work in drawn.works) * 64 < WIDE.lookup_bytes  # ids, and sorting in backward
         outputs = sum((w.samples if w.pooled else w.lookups) * w.dim * 4 for w in drawn.works)
         assert outputs < 10e9
 

@@ -1,4 +1,4 @@
-"""The sample store: what is in it survives, whoever is killed, and what is no store is told."""
+"""The sample store: its content survives killed processes, and a file that is no store is reported."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_foreign_and_damaged_files_are_told(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"")
     with pytest.raises(InvalidInput, match="holds no samples; collect some"):
         read_samples(tmp_path)
-    filled(tmp_path)  # an empty file is what a kill may leave
+    filled(tmp_path)  # a kill may leave an empty file
     other = tmp_path / "other"
     other.mkdir()
     changed(other, "CREATE TABLE t(x)")

@@ -28,7 +28,7 @@ from shardwright.measure.timing import (
 
 @dataclass
 class ScriptedClock:
-    """Runs the parts, and says what the script says."""
+    """Runs the parts, and returns the times of a script."""
 
     times: Callable[[int], list[float]]
     calls: list[int] = field(default_factory=list)
@@ -182,7 +182,7 @@ def test_the_gpu_is_flushed_and_kept_busy_before_each_part(monkeypatch: pytest.M
     clock = CudaClock(torch.device("cpu"))
     assert clock._flushed.nbytes == 2048
     log.clear()
-    clock._flushed.fill_(1)  # so that the sum says that all of it was read
+    clock._flushed.fill_(1)  # so that the sum shows that all of it was read
     parts = [lambda run: log.append(f"forward {run}"), lambda run: log.append(f"backward {run}")]
     assert clock.time(parts, 3) == [8.0, 8.0]
     assert clock._sum == clock._flushed.numel()

@@ -19,7 +19,7 @@ def by_lookups(work: DeviceWork, before: int) -> Visit:
 
 
 class FakeWorker:
-    """Answers as `answer` says, and takes notes; controls are always quiet and noted apart."""
+    """Answers by `answer`, and takes notes; controls are always quiet and noted apart."""
 
     answer: ClassVar[Answer] = by_lookups
     asked: ClassVar[list[DeviceWork]] = []

@@ -74,7 +74,7 @@ def test_noise_and_disturbed_runs_move_them_little_and_are_told() -> None:
 
 
 def test_links_between_hosts_that_never_decide_are_still_numbers() -> None:
-    """Simulated hosts, whose links are one machine's: times inside decide, and the fit must not be slower than they show."""
+    """Simulated hosts of one machine: times inside hosts decide, and the fit must not be slower than these show."""
     found = measured_links(CLUSTER, times(CLUSTER, inter=LinkSpeed(0.0, 100e9))).links
     for collective in COLLECTIVES:
         intra, inter = found.of(collective)

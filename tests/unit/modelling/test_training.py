@@ -79,7 +79,7 @@ def test_a_set_is_the_sum_of_its_calls():
 
 
 def test_what_overflows_a_cache_is_learned_from_the_bytes_of_a_call(samples):
-    """Times that rise where the distinct rows of a call outgrow a cache: the model comes closer when it knows the size of the cache."""
+    """Times that rise once the distinct rows of a call outgrow a cache: the model comes closer when it knows the size of the cache."""
     model = train(samples, TrainingOptions(epochs=2), caches=(1 << 20, 8 << 20)).model
     assert model.weights["caches"].tolist() == [1 << 20, 8 << 20]
     seen = cached(samples.works, model.weights["caches"].astype(np.float64))

@@ -97,7 +97,7 @@ FOUR = [ShardingGroups(size, 1, 4) for size in (1, 2, 4)]
 
 
 def test_time_is_shared_out_evenly(monkeypatch):
-    """What a size leaves over, those after it get."""
+    """Later sizes get the time that a size leaves over."""
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     limits = []

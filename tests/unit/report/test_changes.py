@@ -182,7 +182,7 @@ def test_the_bottleneck_of_a_phase_and_the_tables_that_make_it():
 
 
 def test_the_slowest_device_is_the_plans_own():
-    """Where the plan was priced by another model, the device that it names is explained, not the one this model would name."""
+    """If another model priced the plan, the verdict is about the plan's slowest device, not about the one by this model."""
     plan = mixed_plan()
     reversed_cost = type(plan.cost)(
         tuple(

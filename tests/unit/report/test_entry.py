@@ -56,7 +56,7 @@ def test_names_are_made_distinct():
 
 
 def verified(plan):
-    """What `shardwright verify --json` prints, with kernels a tenth slower than predicted."""
+    """Output of `shardwright verify --json`, with kernels a tenth slower than predicted."""
     return {
         "plan": "plan.json",
         "tolerance": None,

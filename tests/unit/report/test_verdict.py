@@ -55,7 +55,7 @@ def test_what_a_step_waits_for(found, waits):
         (9.5, f" By the bound {SCOPE}, no other plan saves more than 5.0%."),
         (4.0, f" By the bound {SCOPE}, another plan may save up to 60%."),
         (None, " Plan with the default strategy for a bound on what another plan saves."),
-        (10.5, ""),  # cut in ways that the bound says nothing of
+        (10.5, ""),  # cut in ways that the bound does not cover
     ],
 )
 def test_what_the_bound_leaves(bound_ms, says):

@@ -1,4 +1,4 @@
-"""The sums that a page prices changes by: what is in them, how far they reach, and when they are left out."""
+"""The sums by which a page prices changes: their content, their extent, and when a page has none."""
 
 import base64
 import gzip

@@ -17,7 +17,7 @@ def states_of(optimizer, rows=ROWS, dim=DIM):
 
 
 def steps(optimizer, dtype=torch.float32):
-    """Weights and states after three steps on some rows, and what was looked up with which gradients."""
+    """Weights and states after three steps on some rows, and the looked-up rows with their gradients."""
     rng = np.random.default_rng(3)
     weights = torch.from_numpy(rng.standard_normal((ROWS, DIM)).astype(np.float32)).to(dtype)
     start, states, batches = weights.clone(), states_of(optimizer), []

@@ -1,4 +1,4 @@
-"""The default: the best of all strategies, at any time, and for what is to run the plan."""
+"""The default: the best of all strategies, at any time, and for the runtime of the plan."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def interrupting(*_, **__):
 
 @pytest.fixture
 def answered():
-    """Ctrl-C is answered as in a terminal; a process that a shell starts in the background inherits that it is not."""
+    """Handle Ctrl-C as in a terminal; a process that a shell starts in the background inherits that it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -106,7 +106,7 @@ def test_without_time_greedy_has_planned(limit):
 @pytest.mark.usefixtures("answered")
 @pytest.mark.parametrize("where", [(session, "prepare"), (certified.NeuroShard, "search")])
 def test_ctrl_c_ends_the_search_with_the_best_plan_so_far(monkeypatch, where):
-    """Also where a strategy answers it with its own plan, nothing further is asked."""
+    """No further strategy runs, even if a strategy answers Ctrl-C with its own plan."""
 
     def never(*_, **__):
         raise AssertionError("asked after Ctrl-C")

@@ -12,7 +12,7 @@ MODEL = SimpleCostModel()
 
 
 def lopsided(devices=2):
-    """Tables that are looked up alike, half of them large: what balances the step says nothing of memory."""
+    """Tables that are looked up alike, half of them large: a balanced step does not imply balanced memory."""
     tables = [sw.Table(f"t{index}", 200_000 if index < 4 else 1_000, 16, 10.0) for index in range(8)]
     limits = {table.name: sw.TableConstraint(sharding_types=("table_wise",)) for table in tables}
     return sw.Task(tables, sw.Topology(1, devices, "cpu", "1 GB"), 256, constraints=sw.Constraints(limits))

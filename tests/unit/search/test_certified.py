@@ -1,4 +1,4 @@
-"""What `certified` promises beyond the conformance suite: a proof, the same plan on any number of threads, and a plan at any time."""
+"""Guarantees of `certified` beyond the conformance suite: a proof, the same plan on any number of threads, and a plan at any time."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def test_the_bound_is_below_the_plan_and_no_lower_than_the_first():
 
 
 def test_a_bound_that_cannot_be_met_gets_tighter_with_the_plan():
-    """One table that may not be cut costs what it costs on one device, however many devices there are."""
+    """A table that may not be cut takes as long as on one device, however many devices there are."""
     table = sw.Table("heavy", rows=100_000, dim=64, pooling=50.0)
     light = [sw.Table(f"light{i}", rows=1000, dim=8, pooling=1.0) for i in range(6)]
     limits = {"heavy": sw.TableConstraint(sharding_types=("table_wise",))}
@@ -156,7 +156,7 @@ def test_what_others_find_in_tight_memory_is_taken(monkeypatch):
 
 
 def test_replicas_everywhere_are_found_where_latency_rules():
-    """Of any other plan, every step waits for the links twice more."""
+    """Under any other plan, a step waits for the links twice more."""
     topology = sw.Topology(devices_per_host=4, intra_latency_ms=50.0)
     tables = [sw.Table(f"t{i}", rows=20_000, dim=16, pooling=5.0) for i in range(10)]
     task = sw.Task(tables, topology, 1024)
@@ -276,7 +276,7 @@ def test_a_bound_that_proves_nothing_yet_is_none(monkeypatch):
 
 
 def test_a_tiny_table_is_not_replicated_when_it_alone_would_need_the_call():
-    """Whatever it saves, its replicas pay for a call on every device."""
+    """However much it saves, its replicas pay for a call on every device."""
     tiny = sw.Table("tiny", rows=2, dim=8, pooling=1.0)
     big = [sw.Table(f"t{i}", rows=1_000_000, dim=32, pooling=10.0) for i in range(8)]
     task = sw.Task([tiny, *big], sw.Topology(devices_per_host=4), 1024)

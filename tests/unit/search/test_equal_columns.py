@@ -1,4 +1,4 @@
-"""Column blocks of one width, several of them on a device where that pays."""
+"""Column blocks of one width, several of them on a device if that pays."""
 
 from dataclasses import replace
 

@@ -77,7 +77,7 @@ def test_the_objective_is_the_score_with_the_learned_model():
 
 @pytest.mark.parametrize("dims", [(16, 16, 16, 96), (16, 16, 96, 96), (96, 96, 96, 96)])
 def test_the_best_placement_is_found_where_a_wide_table_makes_others_dearer(dims):
-    """Every placement of whole tables is tried; what the program takes for its step is its score."""
+    """Every placement of whole tables is tried; the program's step is the plan's score."""
     tables = [Table(f"t{i}", 2000, dim, 2.0 + i) for i, dim in enumerate(dims)]
     limits = {table.name: only("table_wise") for table in tables}
     task, model = Task(tables, Topology(devices_per_host=2), BATCH, constraints=Constraints(limits)), GatedModel()
@@ -104,7 +104,7 @@ def test_cuts_may_keep_a_table_narrow_enough():
 
 
 def test_two_equal_tables_go_to_two_devices_and_a_third_is_cut():
-    """Symmetric enough to see the answer: what is left over after whole tables is shared out."""
+    """Symmetric enough to see the answer: the rest after whole tables is shared out."""
     two = exact(task_with(only("table_wise"), constraints=Constraints({f"t{i}": only("table_wise") for i in range(2)})))
     assert {shard.devices for shard in two.shards} == {(0,), (1,)}
     one = exact(task_with(count=1))
@@ -123,7 +123,7 @@ def test_a_table_on_one_device_may_still_have_to_be_cut():
 
 @pytest.mark.parametrize("kind", ["row_wise", "table_row_wise"])
 def test_row_blocks_lie_across_hosts_or_on_one(kind):
-    """The links between hosts are slow, or those inside: what is forbidden is what would be faster."""
+    """The links between hosts are slow, or those inside: the forbidden placement would be faster."""
     slow, fast = 1e5, 1e9
     links = (
         {"intra_bandwidth": fast, "inter_bandwidth": slow}
@@ -190,7 +190,7 @@ def test_a_table_far_too_large_for_a_tiny_device_does_not_upset_the_solver():
 
 
 def test_an_empty_device_costs_nothing():
-    """A head whose constant is large and which falls with every shard: what is counted is only the devices that hold one."""
+    """A head whose constant is large and which falls with every shard: only devices that hold a shard count."""
 
     class Falling(SimpleCostModel):
         pricing = Pricing(np.zeros((0, 3)), np.zeros(0), np.zeros((2, 0)), np.full((2, 3), -0.1), np.full(2, 5.0))

@@ -130,7 +130,7 @@ def test_all_memory_together_counts_buffers():
 
 
 def test_tables_confined_to_a_union_of_overlapping_sets():
-    """Two pairs of ranks have room for what is pinned to each, and their union has not."""
+    """Each of two pairs of ranks has room for the tables pinned to it, but their union has not."""
     limits = {
         "t0": only(devices=(0, 1)),
         "t1": only(devices=(1, 2)),

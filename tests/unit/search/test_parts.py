@@ -1,4 +1,4 @@
-"""Grids of any row blocks: busy tables in column blocks that are planned as tables."""
+"""Grids of any row blocks: the search plans the column blocks of busy tables as tables of their own."""
 
 from __future__ import annotations
 

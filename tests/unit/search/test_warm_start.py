@@ -1,4 +1,4 @@
-"""Planning from a plan, through the main call: what has to hold whatever the search does."""
+"""Planning from a plan, through the main call: rules that hold for any search."""
 
 import math
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_of_a_grown_task_only_the_new_tables_are_made_at_a_huge_price():
 
 @pytest.mark.slow
 def test_dearer_moves_are_fewer_and_steps_longer():
-    """Searches are no exact optimum, so the trade is held to a margin."""
+    """Searches are no exact optimum, so the trade-off has a margin."""
     prices = (0.0, 10.0, 1e3, 1e5, math.inf)
     plans = [replan(GROWN, OLD, price) for price in prices]
     moved = [OLD.diff(plan).moved_bytes for plan in plans]

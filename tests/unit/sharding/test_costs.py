@@ -24,7 +24,7 @@ def test_a_step_waits_for_the_slowest_device_of_each_phase():
 
 @pytest.mark.parametrize(("devices", "deviations"), [(1, 0.0), (2, 0.564), (4, 1.029), (8, 1.424), (128, 2.646)])
 def test_the_slowest_of_equal_devices_is_the_one_with_the_largest_error(devices, deviations):
-    """Deviations: the known mean of the largest of so many normal numbers."""
+    """`deviations` is the known mean of the largest of n standard normal numbers."""
     assert expected_slowest(np.full(devices, 10.0), 0.05) == pytest.approx(10 * (1 + 0.05 * deviations), rel=2e-3)
     cost = PlanCost((DeviceCost(0, 2.0, 9.0, 9.0, 3.0, 0),) * devices)
     error = 0.05 * np.sqrt(2 / np.pi)  # mean absolute

@@ -1,4 +1,4 @@
-"""The task of a sharding group, and what its devices hold."""
+"""The task of a sharding group, and the memory of its devices."""
 
 import pytest
 

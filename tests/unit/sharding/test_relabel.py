@@ -1,4 +1,4 @@
-"""A new plan keeps what devices hold, as far as they are interchangeable."""
+"""A renumbered plan moves few bytes between interchangeable devices."""
 
 from dataclasses import replace
 

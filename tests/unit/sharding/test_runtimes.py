@@ -1,4 +1,4 @@
-"""What can run a plan, and what a task may become where one runtime is to run it."""
+"""The runtimes of a plan, and the task with the limits of a runtime."""
 
 import json
 from dataclasses import replace

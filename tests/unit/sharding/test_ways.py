@@ -1,4 +1,4 @@
-"""The ways of tables: which devices dealt rows and grids go to."""
+"""The ways of tables: the devices of dealt rows and of grids."""
 
 from itertools import pairwise
 

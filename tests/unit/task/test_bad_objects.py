@@ -1,4 +1,4 @@
-"""What the objects of a task refuse: the message names the object, the field and the value."""
+"""Values that the objects of a task refuse: the message names the object, the field and the value."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def task(**fields: Any) -> Task:
     return Task(**(given | fields))
 
 
-# How it is made, the field with the bad value, and what the message must name.
+# How it is made, the field with the bad value, and the names in the message.
 CASES: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (table, {"rows": 0}, "table 't': rows is 0"),
     (table, {"rows": -3}, "rows is -3"),

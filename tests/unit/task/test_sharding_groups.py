@@ -1,4 +1,4 @@
-"""Sharding groups: which ranks they are made of, as `DMPCollection` makes them, and how those lie on hosts."""
+"""Sharding groups: their ranks, as `DMPCollection` makes them, and the places of these on hosts."""
 
 import pytest
 

@@ -4,7 +4,7 @@ A table with kernel `fused_uvm_caching` lies in host memory. A cache of c × its
 the link between the two. The cache keeps the rows that are looked up most often, so the expected miss rate is the share of accesses
 beyond the hottest c × rows rows: 1 − profile(c × rows). Over all tables, the expected time for missed rows
 
-    Σ lookups × (1 − profile(c × rows)) × bytes of a row / bandwidth    subject to    Σ c × bytes of the table <= what devices have
+    Σ lookups × (1 − profile(c × rows)) × bytes of a row / bandwidth    subject to    Σ c × bytes of the table <= device memory
 
 is minimal if the next row of every cache would save the same time per byte. Profiles are concave, so taking their segments in order of
 density is exact. A table whose segments are all taken needs no cache and stays in device memory. In every other table, each lookup takes

@@ -78,8 +78,9 @@ def statistics_of(
 ) -> tuple[list[float], AccessProfile]:
     """Lookups of a table per sample of the step's batch by each bag of a sample, and how all of them spread over its rows.
 
-    Pooling factors in constraints take precedence over those of profiles. A feature has number of poolings × its batch size / the step's
-    batch size bags a sample. If that is not a whole number, the bags of all features together are rounded up and get equal lookups.
+    Pooling factors in constraints take precedence over those of profiles. The bags of a feature in a sample are its number of poolings ×
+    its batch size / the step's batch size. If that is not a whole number, the bags of all features together are rounded up and get equal
+    lookups.
 
     Raises:
         InvalidInput: constraints do not have one number for each feature, or one that is no number.

@@ -52,7 +52,7 @@ rows."""
 
 @dataclass(frozen=True)
 class TorchRec:
-    """TorchRec's `EmbeddingShardingPlanner` with its default proposers; it is given pooling factors, memory and bandwidths.
+    """TorchRec's `EmbeddingShardingPlanner` with its default proposers; it gets pooling factors, memory and bandwidths.
 
     Attributes:
         statistics: whether the planner gets the pooling factors; without them it assumes 1 for each, as most users run it.

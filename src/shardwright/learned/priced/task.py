@@ -181,4 +181,4 @@ class PricedTask:
 _UNITS, _PHASES = 0.3, 0.3  # standard deviations of the logarithms of the factors on units and on the two kernel phases
 _LINKS = 0.03, 2.0  # least and most time of links, in even shares of kernels
 _IDS = 0.7  # standard deviation of the logarithm of the factor on the bytes of ids
-_GATED, _GATE_SHARES = 0.5, (0.02, 0.6)  # how often gates are added, and what they add to an even share
+_GATED, _GATE_SHARES = 0.5, (0.02, 0.6)  # how often gates are added, and how much they add to an even share

@@ -113,7 +113,7 @@ def measure_ladders(
     total, done = sum(map(len, todo)), 0
     for ladder in todo:
         if ladder[0].round and ladder[0] not in known and monotonic() - began > seconds:
-            return  # what is known gives links, without their noise
+            return  # the rungs so far give links, without their noise
         before, grew = 0.0, 0.0
         for place, rung in enumerate(ladder):
             left = total - done - place

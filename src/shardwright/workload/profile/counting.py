@@ -43,7 +43,7 @@ class ColumnProfile:
         name: name of the column.
         kind: integers or text, as one id a sample or as lists.
         sketch: number of lookups of each id.
-        pooled: whether the user said that the ids of a sample are summed; None: the longest list decides.
+        pooled: whether the user stated that the ids of a sample are summed; None: the longest list decides.
         longest: most ids of one sample.
         max_id: the largest id; None if ids are text or there are none.
         min_id: the smallest id; None like `max_id`.

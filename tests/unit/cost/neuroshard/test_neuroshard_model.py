@@ -151,7 +151,7 @@ def test_twice_the_batch_is_twice_the_dims():
 
 
 def test_the_plain_layers_say_the_same():
-    """What compiled code evaluates."""
+    """Layers for raw inputs give the networks' times."""
     networks = networks_for(4)
     layers = networks.layers(4, 512)
     dims, delays = np.array([64.0, 128, 32, 4]), np.array([0.0, 1.0, 2.0, 0.5])

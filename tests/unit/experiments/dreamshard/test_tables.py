@@ -18,7 +18,7 @@ def whole_row(piece, row):
 
 
 def results(settings=(20, 40), halves=("unseen", "seen"), tasks=2):
-    """Rows with costs of which everything can be computed by hand: the bound is 8, heuristics are at 12 and above."""
+    """Rows with costs from which all figures can be computed by hand: the bound is 8, heuristics are at 12 and above."""
     step = {"random": 24.0, "size": 16.0, "lookup": 12.0, "autoshard": 11.0, "dreamshard": 10.0, "certified": 9.0}
     return [
         {

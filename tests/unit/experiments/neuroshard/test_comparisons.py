@@ -25,7 +25,7 @@ NAMES = ("random", "size", "dim", "certified")
 
 @pytest.fixture
 def rows():
-    """Two settings: two tasks of 4 devices, the second of which size does not place, and one of 8."""
+    """Two settings: two tasks on 4 devices, the second not placed by `size`, and one on 8."""
     made = [
         outcome("random", 8.0, devices=4, task=0, oversize=1), outcome("size", 4.0, devices=4, task=0, cut=1, oversize=1),
         outcome("certified", 2.0, devices=4, task=0, bound=2.0, oversize=1), outcome("random", 6.0, devices=4, task=1),

@@ -170,7 +170,7 @@ def test_a_table_for_one_device_is_cached_though_all_devices_together_have_room(
 
 
 def test_a_chosen_load_factor_joins_the_users_cache_parameters_and_overrides_the_sharders():
-    """What TorchRec's runtime makes of a plan: parameters of the plan before those of the sharder, the others beside them."""
+    """TorchRec's runtime prefers parameters of the plan to those of the sharder, and keeps the sharder's others."""
     given = {"t0": ParameterConstraints(cache_params=CacheParams(algorithm=CacheAlgorithm.LFU, reserved_memory=1.5))}
     found = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES, constraints=given)
     table = tables_of(found.plan(bags(SHAPES), SHARDERS))["", "t0"]
@@ -205,7 +205,7 @@ def known(exponent, rows, lookups, load_factor=0.1, bins=2000):
 
 
 def test_caches_with_statistics_are_scaled_up_to_miss_less_than_torchrecs():
-    """The same memory: `EmbeddingOffloadScaleupProposer` shares it out by cacheability, we by what a byte saves."""
+    """The same memory: `EmbeddingOffloadScaleupProposer` shares it out by cacheability, we by the time that a byte saves."""
     given = {f"t{i}": known(EXPONENTS[i], rows, 20_000 * (i + 1)) for i, (rows, _) in enumerate(SHAPES)}
     where = topology(4, hbm=GB // 4, ddr_cap=4 * GB)
     fields = {"constraints": given, "storage_reservation": FixedPercentageStorageReservation(0.0), "batch_size": 64}

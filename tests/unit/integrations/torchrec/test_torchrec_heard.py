@@ -1,4 +1,4 @@
-"""What users say beside constraints: fused parameters, enumerators, multipliers of topologies, ranks without memory."""
+"""Requests of users other than constraints: fused parameters, enumerators, multipliers of topologies, ranks without memory."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""What FBGEMM's kernels ask of a plan: blocks that are narrow enough, and whole rows of quantised tables."""
+"""Requirements of FBGEMM's kernels on a plan: blocks that are narrow enough, and whole rows of quantised tables."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_a_callback_that_makes_a_block_too_wide_is_refused():
 
 @pytest.fixture
 def on_cpu():
-    """TorchRec shards inference modules on the device that it is told only if this is set."""
+    """TorchRec shards inference modules on the given device only if this is set."""
     before = get_propogate_device()
     set_propogate_device(True)
     yield

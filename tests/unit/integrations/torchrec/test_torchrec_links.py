@@ -1,4 +1,4 @@
-"""What TorchRec's topology says of links, and what users add to it."""
+"""Links of TorchRec's topology, and the figures that users add."""
 
 import pytest
 

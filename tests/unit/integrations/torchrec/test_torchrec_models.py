@@ -68,7 +68,7 @@ def test_the_sum_of_a_bag_is_the_sum_of_its_rows():
 
 
 def test_the_way_there_and_back_gives_the_same_tables():
-    """What a task is written as is read as the same task."""
+    """The modules, sharders, topology and constraints of a task are read back as the same task."""
     given = task("adagrad")
     module, sharders = modules_for(given), sharders_for(given)
     found = problem_of(

@@ -60,7 +60,7 @@ def torchrecs_options(model, where, constraints):
 
 
 def storage_by_rank(found, plan, where, constraints):
-    """What TorchRec's estimator says that each rank holds under a plan."""
+    """Storage of each rank under a plan, by TorchRec's estimator."""
     options = sharding_options(plan, found.last_problem, found._cost_model)
     data = build_sharder_data_map({sharder_name(one.module_type): one for one in SHARDERS})
     EmbeddingStorageEstimator(where, constraints).estimate(options, data)
@@ -89,7 +89,7 @@ def test_a_table_in_a_store_is_planned_as_torchrecs_enumerator_offers_it(kernel,
 
 
 def test_caches_in_full_devices_fit_by_torchrecs_estimate_too():
-    """With the 4 bytes a row and 16 a slot that FBGEMM notes."""
+    """FBGEMM's notes, 4 bytes a row and 16 a slot, are included."""
     where = topology(4, hbm=256 * MEGABYTE, ddr_cap=4 * GB)
     found = planner(where)
     plan = found.plan(bags(SHAPES), SHARDERS)
@@ -101,7 +101,7 @@ def test_caches_in_full_devices_fit_by_torchrecs_estimate_too():
 
 
 def test_our_storage_of_a_store_is_torchrecs():
-    """Caches and SSD up to the state of the cache, 4 bytes a row and 16 a slot, which TorchRec counts to the SSD."""
+    """Caches and SSD agree, except that TorchRec counts the state of the cache, 4 bytes a row and 16 a slot, as SSD."""
     where, given = topology(4, hbm=GB), stored("key_value", 64)
     found = planner(where, constraints=given)
     plan = found.plan(bags(SHAPES), SHARDERS)

@@ -111,7 +111,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 class Reporter:
-    """Of a user's own."""
+    """A reporter of a user's own."""
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ print(found.hash_planner_context_inputs_str())
 
 @pytest.mark.slow
 def test_a_plan_of_a_process_with_another_hash_seed_is_taken(tmp_path):
-    """TorchRec lists kernels as a set has them, so that its hash of the same inputs differs between processes."""
+    """TorchRec lists kernels in the order of a set, so its hash of the same inputs differs between processes."""
     given = {"t1": ParameterConstraints(sharding_types=["table_wise", "row_wise"])}
     own = planner(topology(4, 2), constraints=given, time_limit=0.1)
     plan = own.plan(Model(), SHARDERS)

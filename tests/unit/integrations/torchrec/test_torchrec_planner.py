@@ -1,4 +1,4 @@
-"""What judges a planner from outside: TorchRec's published planner tests by meaning, and bad input."""
+"""The planner from outside: the cases of TorchRec's published planner tests, and bad input."""
 
 import warnings
 

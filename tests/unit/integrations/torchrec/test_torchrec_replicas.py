@@ -1,4 +1,4 @@
-"""Replicas are trained by the model's dense optimizer: when they are planned, and what is said of them and of optimizers."""
+"""Replicas are trained by the model's dense optimizer: when they are planned, and the messages about them and about optimizers."""
 
 import logging
 import warnings
@@ -25,7 +25,7 @@ def small():
 
 
 def kinds(sharders, module=None, where=None, **fields):
-    """Sharding type by table, where replicas pay."""
+    """Sharding type by table, if replicas pay."""
     where = where or topology(4, 1, hbm=1 << 30, intra_host_bw=1e4, inter_host_bw=1e4)
     fields = {"batch_size": 4096} | fields
     plan = planner(where, **fields).plan(module or small(), sharders)

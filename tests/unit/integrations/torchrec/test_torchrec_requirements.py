@@ -1,4 +1,4 @@
-"""What is said when TorchRec or FBGEMM is missing, or their versions do not go together."""
+"""Messages if TorchRec or FBGEMM is missing, or if their versions do not match."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def releases(**found):
         {"torch": "2.13", "fbgemm_gpu": "1.8", "torchrec": "1.8"},
         {"torch": "2.13", "fbgemm_gpu_cpu": "1.8", "torchrec": "1.8"},
         {"torch": "2.11", "fbgemm_gpu": "1.6", "torchrec": "1.6"},
-        {"torch": "2.99", "fbgemm_gpu": "9.9", "torchrec": "9.9"},  # newer than what is known: only equality is asked
+        {"torch": "2.99", "fbgemm_gpu": "9.9", "torchrec": "9.9"},  # newer than known releases: only equality counts
         {"torch": "2.13"},  # built from source, without a version
     ],
 )

@@ -1,4 +1,4 @@
-"""Running plans: what can be told without starting processes."""
+"""Running plans: behaviour that needs no processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TorchRec's own planner as a strategy: in this process, and in the one of its own that the registry's strategy starts."""
+"""TorchRec's own planner as a strategy: in this process, and in the separate process that the registry's strategy starts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_process_gives_the_same_plan():
 
 
 def test_pooling_factors_change_what_torchrec_does():
-    """Two tables of equal size, one with a hundred times the lookups of all others: told so, TorchRec keeps it alone."""
+    """Two tables of equal size, one with a hundred times the lookups of all others: with these factors, TorchRec keeps it alone."""
     tables = [Table("hot", 10_000, 64, 200.0), *(Table(f"cold_{i}", 10_000, 64, 2.0) for i in range(3))]
     task = Task(tables, Topology(devices_per_host=2, memory="1 GB"), 256)
     told, untold = torchrec_plan(task), torchrec_plan(task, statistics=False)

@@ -1,4 +1,4 @@
-"""What others read off a planner: its plan as options, its numbers, statistics, events and annotations."""
+"""The planner as other code reads it: its plan as options, its numbers, statistics, events and annotations."""
 
 import copy
 import inspect
@@ -25,7 +25,7 @@ ONLY_WHOLE = {"t0": ParameterConstraints(sharding_types=["table_wise"], compute_
 
 
 class Kept(Stats):
-    """Keeps what it is told."""
+    """Keeps the fields of its calls."""
 
     def __init__(self):
         self.told = []
@@ -162,7 +162,7 @@ def test_sharders_that_offer_columns_on_one_host_alone_need_no_constraint(world)
 
 
 def test_grids_are_planned_unasked():
-    """TorchRec's planner makes them where constraints ask for them alone."""
+    """TorchRec's planner makes them only if constraints ask for them."""
     found = planner(topology(8, 4)).plan(bags([(10_000, 256), (500, 64)]), offering("grid_shard"))
     assert {table.sharding_type for table in tables_of(found).values()} == {"grid_shard"}
 

@@ -1,4 +1,4 @@
-"""Faults that TorchRec's own planner had in 2026, by the number of the change that mends each there, and that ours does not have."""
+"""Faults of TorchRec's planner that were fixed in 2026, by the number of the fix; ours does not have them."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def rows_by_columns(table):
 
 
 def of_a_group(where, size, **fields):
-    """What `DMPCollection` is told of a host's width, and the ranks of the row blocks on a host."""
+    """The width of a host that `DMPCollection` gets, and the ranks of the row blocks on a host."""
     one = planner(where, sharding_group_size=size, constraints=OF_A_HOST, **fields)
     tables = tables_of(one.plan(bags([(4096, 64), (2048, 256)]), SHARDERS))
     return dmp_arguments(one.last_groups)["node_group_size"], [

@@ -76,11 +76,11 @@ def learned(seed: int = 0, **options: int | float) -> SavedPolicy:
 
 @dataclass(eq=False)
 class FailsAt:
-    """The simulated world, which fails at one of its calls: with an error, or by saying that devices take NaN ms.
+    """The simulated world, which fails at one of its calls: with an error, or by NaN for the ms of devices.
 
     Attributes:
         call: which call fails, from 1.
-        nan: whether it says NaN in place of raising.
+        nan: whether it returns NaN instead of raising.
         calls: calls so far.
     """
 

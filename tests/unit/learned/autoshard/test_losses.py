@@ -1,4 +1,4 @@
-"""V-trace against a plain reference that follows the definition, and against torchrl's where that is installed."""
+"""V-trace against a plain reference that follows the definition, and against torchrl's if that is installed."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What actors play, and that the learner sees the same when it goes through it again."""
+"""Episodes of the actors, and the learner's pass over the same episodes."""
 
 import numpy as np
 import pytest

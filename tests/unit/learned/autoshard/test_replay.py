@@ -1,4 +1,4 @@
-"""The replay buffer keeps what devices held and cost, and forgets the oldest."""
+"""The replay buffer keeps the sets of blocks on devices with their costs, and forgets the oldest."""
 
 from dataclasses import replace
 

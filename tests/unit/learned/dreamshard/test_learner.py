@@ -1,4 +1,4 @@
-"""Training: it learns, it resumes to the same bits, and it stops with its state saved where costs are not numbers."""
+"""Training: it learns, it resumes to the same bits, and it stops with its state saved if costs are not numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def one_thread():
 
 
 class Figures(TrainingRecord):
-    """Keeps what it is told; after `last` steps the process is killed."""
+    """Keeps the figures of each step; after `last` steps the process is killed."""
 
     def __init__(self, last=None):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The networks have the published shape, and the estimated MDP prices what lies on devices."""
+"""The networks have the published shape, and the estimated MDP prices the units on devices."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_order_is_by_cost_alone_with_padding_last():
 
 @pytest.mark.slow
 def test_probabilities_judged_again_are_those_that_sampled():
-    """What REINFORCE differentiates, all steps at once, is what the rollout drew from, step by step."""
+    """The probabilities that REINFORCE differentiates, all steps at once, are those that the rollout drew from step by step."""
     net, batch = network(), batch_of(*[constrained_task(), task_of(6, 3), tight_task()] * 200)
     with torch.no_grad():
         encoded = encode(net, batch)

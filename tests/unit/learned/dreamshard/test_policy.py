@@ -1,4 +1,4 @@
-"""Inference without torch gives what the networks give, and keeps memory and constraints."""
+"""Inference without torch gives the results of the networks, and keeps memory and constraints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.learned.dreamshard.policies import random_policy
 
 
 def rounded(task):
-    """A task with features as float32 has them: what both sides start from."""
+    """A task with features rounded to float32, the input of both sides."""
     arrays = PlacementArrays.of(task)
     single = {
         name: getattr(arrays, name).astype(np.float32).astype(np.float64) for name in ("features", "fixed_features")
@@ -40,7 +40,7 @@ def double(batch):
 
 
 class Follow:
-    """Goes where compiled inference went, and notes by how much less torch's policy likes that than the best device."""
+    """Repeats the choices of inference without torch, and notes how far their logits in torch lie below the best device's."""
 
     def __init__(self, placed, order):
         self._devices = iter(placed[order])

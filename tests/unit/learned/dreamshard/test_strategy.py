@@ -1,4 +1,4 @@
-"""The strategies: conformance, tight memory, and what the local search adds."""
+"""The strategies: conformance, tight memory, and the gain of the local search."""
 
 from __future__ import annotations
 

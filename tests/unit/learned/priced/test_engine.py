@@ -11,7 +11,7 @@ WIDTH = 4 + 3 * GATES + 2
 
 
 def arrays(**changes):
-    """Arrays of a small task and of a policy, at random."""
+    """Random arrays of a small task and of a policy."""
     rng = np.random.default_rng(0)
     layers = {
         "device_weight": (HIDDEN, len(FEATURES)), "facts_weight": (HIDDEN, len(FACTS)), "facts_bias": (HIDDEN,),

@@ -25,7 +25,7 @@ def test_engine_and_torch_agree(name):
 
 
 def test_inputs_are_what_they_are_called():
-    """Worked out again from the placement, by the task's own prices."""
+    """The inputs are computed anew from the placement, at the task's own prices."""
     task = priced(mixed_task(colocate=(("t0", "t1", "t2"),)), models()["h100"])
     found = place(PricedPolicy(policy_of(random_network())), task, np.random.default_rng(0), 2, record=True)
     order, devices, over, parts = longest_first(task), task.arrays.devices, 1 / task.references(), found.parts

@@ -72,7 +72,7 @@ def test_a_made_up_device_keeps_the_rules_of_prices(name):
         np.testing.assert_allclose(
             placed.times[0, :, :2] * other.references()[:2], other.kernels(sums, held), rtol=1e-9
         )
-        assert placed.step[0] >= 1 - 0.5  # references are what no plan does much better than
+        assert placed.step[0] >= 1 - 0.5  # no plan does much better than the references
     assert gated == 8 if name == "h100" else 0 < gated < 8
 
 

@@ -1,4 +1,4 @@
-"""`rnn` keeps the rules of every strategy, and is refused where it cannot work."""
+"""`rnn` keeps the rules of every strategy, and is refused if it cannot work."""
 
 import subprocess
 import sys

@@ -80,7 +80,7 @@ def test_a_world_without_finite_times_is_refused(answer):
 
 
 def test_failed_episodes_cost_more_than_any_plan():
-    """Two devices hold three of five tables each: plans exist, but tables by chance on two devices are none of five."""
+    """Two devices with room for three and for one of five equal tables: every episode fails, and costs more than any whole plan."""
     roomy = PlacementArrays.of(equal_tables(5, 2))
     need = int(roomy.bytes[0])
     arrays = PlacementArrays.of(equal_tables(5, 2, memory=[3 * need, 2 * need - 1]))
@@ -136,7 +136,7 @@ def test_episodes_do_not_touch_each_other(network, features):
     one, other = torch.tensor([[DEVICES, 0, 1, 2, 0]]), torch.tensor([[DEVICES, 2, 2, 1, 1]])
     both, _ = network.decode(encoded, 0, torch.cat([one, other]))
     torch.testing.assert_close(both[1:], network.decode(encoded, 0, other)[0])
-    assert not torch.allclose(both[0, 1:], both[1, 1:])  # what was chosen before matters
+    assert not torch.allclose(both[0, 1:], both[1, 1:])  # earlier choices matter
 
 
 def test_a_unit_is_the_sum_of_its_blocks_in_any_order(network, features):

@@ -35,7 +35,7 @@ def collection(folder: Path, samples: int, **changes: Any) -> CollectiveCollecti
 
 
 class Script:
-    """Answers requests for samples, or raises what the script says."""
+    """Answers requests for samples, or raises the errors of a script."""
 
     def __init__(self, events: dict[int, BaseException] | None = None) -> None:
         self.events, self.seen = events or {}, list[int]()

@@ -1,4 +1,4 @@
-"""Groups of real processes that only pretend to measure: what matters is how they are watched and ended."""
+"""Groups of real processes that only pretend to measure, to test how they are watched and ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan to start from, as the engine holds it: the state it becomes, and the price of what moves against the diff of the plans."""
+"""A plan to start from, as the engine holds it: its state, and the price of its moves against the diff of the plans."""
 
 from dataclasses import replace
 
@@ -131,7 +131,7 @@ def test_grids_and_tiers_have_no_home_and_move(what):
 
 
 def test_a_share_of_the_columns_is_that_share_of_any_rows():
-    """Three quarters on one device, then whole in rows over all: a quarter of its quarter comes, all of the others'."""
+    """A device with three quarters of the columns receives a quarter of its row block; the other devices receive more."""
     prepared, carried, _ = warm(Plan(WHOLE, BLOCKS["columns"][0]))
     spread = int(np.flatnonzero(~prepared.assembly.spread_copies)[0])
     expected = PRICE * moved_bytes(
@@ -169,7 +169,7 @@ def test_new_and_changed_tables_cost_nothing_wherever_they_lie():
 
 
 def test_where_memory_has_shrunk_large_pieces_stay():
-    """Two large and four small tables on two devices, which cannot hold one of each size any more; there is a third."""
+    """Two large and four small tables on two devices, which have no room for one of each size any more; a third device is new."""
     large = [sw.Table(f"large{i}", 10_000, 64) for i in range(2)]
     small = [sw.Table(f"small{i}", 1000, 64) for i in range(4)]
     whole = {t.name: sw.TableConstraint(sharding_types=("table_wise",)) for t in (*large, *small)}

@@ -1,4 +1,4 @@
-"""Where a call's widest table sets the price of its lookups: the optimum against every placement."""
+"""The optimum against every placement, if a call's widest table sets the price of its lookups."""
 
 from collections.abc import Iterable, Sequence
 from itertools import product
@@ -33,7 +33,7 @@ def anywhere(task: Task, table: Table, columns: tuple[int, int]) -> list[Shard]:
 @pytest.mark.parametrize("pooled", [True, False])
 @pytest.mark.parametrize("dims", [(16, 48, 48, 96), (16, 48, 96, 160), (48, 96, 96, 160)])
 def test_each_gate_of_a_learned_model_is_priced_in_each_call(dims, pooled):
-    """On two devices, tables of three or four widths cannot avoid all gates. Sequence tables are a call of their own."""
+    """On two devices, tables of three or four widths cannot avoid all gates. Sequence tables have a separate call."""
     tables = [Table(f"t{i}", 2000, dim, 30.0 - 4 * i, pooled=pooled or i > 1) for i, dim in enumerate(dims)]
     limits = Constraints({table.name: WHOLE for table in tables})
     task = Task(tables, Topology(devices_per_host=2), BATCH, constraints=limits)

@@ -28,7 +28,7 @@ def task_of(
     fast: float = 8.0,
     batch: int = 8192,
 ) -> Task:
-    """Sequence tables on links of which those inside hosts are `fast` times as fast."""
+    """Sequence tables; links inside hosts are `fast` times as fast as those between hosts."""
     topology = Topology(hosts, near, "cpu", memory, fast * 1e9, 1e9, 0.0, 0.0)  # type: ignore[arg-type]
     return Task(sequences(*skews, rows=rows), topology, batch, exchange=exchange or Exchange())
 

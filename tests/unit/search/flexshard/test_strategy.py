@@ -1,4 +1,4 @@
-"""The strategies as such: what they plan, with what, and what they leave to others."""
+"""The strategies: the tasks that they plan, their tiers, and the tables that they leave to others."""
 
 import itertools
 from dataclasses import replace
@@ -49,7 +49,7 @@ def test_a_mixed_model_gets_one_plan():
 
 
 def test_pooled_tables_leave_room_for_tiers_where_they_can():
-    """The pooled tables fill a third of the memory; what is left on the fullest device still holds replicas."""
+    """The pooled tables fill a third of the memory; the rest of the fullest device still holds replicas."""
     pooled = [Table(f"p{i}", 40_000, 16, 2.0) for i in range(12)]
     sequences = with_room(task_of(1.1), 1.3)
     memory = sequences.topology.memory_bytes[0] + 12 * 40_000 * 16 * 4 // 8 * 2
@@ -246,7 +246,7 @@ def test_with_one_device_a_host_a_copy_on_every_host_is_hot():
 
 
 def test_slow_links_between_hosts_want_more_rows_on_every_host():
-    """And links as fast as inside a host more on every device."""
+    """If these links are as fast as those inside a host, more rows lie on every device instead."""
     slow, same = (tier_plan(with_room(task_of(1.1, fast=fast), 1.3)) for fast in (20.0, 1.0))
     assert slow.boundaries["s0"][1] > same.boundaries["s0"][1]
     assert slow.boundaries["s0"][0] < same.boundaries["s0"][0]
@@ -303,7 +303,7 @@ def test_a_third_tier_is_never_worse_than_two_in_tight_memory(spare):
 
 
 def test_traffic_of_others_is_taken_into_account():
-    """Where others fill the links inside hosts, the same memory goes to rows that spare those."""
+    """If other tables fill the links inside hosts, the same memory goes to rows that spare these links."""
     from shardwright.sharding import Shard
 
     task = with_room(task_of(1.1), 1.3)

@@ -22,7 +22,7 @@ def random_task(seed: int, count: int, devices: int, *, hosts: int = 1, room: fl
         count: tables.
         devices: on every host.
         hosts: hosts.
-        room: memory of a device, in shares of what an even spread would take; None for plenty.
+        room: memory of a device, as a multiple of an even spread's bytes; None for plenty.
     """
     rng = np.random.default_rng(seed)
     pool = tables(40, seed)

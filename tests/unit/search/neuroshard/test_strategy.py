@@ -155,7 +155,7 @@ def test_a_task_that_no_bound_of_the_grid_places_is_tried_without_one():
 
 
 def test_nothing_to_place():
-    """Where the constraints settle every block there is nothing to search."""
+    """If the constraints settle every block, there is nothing to search."""
     limits = {f"t{i}": TableConstraint(sharding_types=("row_wise",)) for i in range(3)}
     task = replace(equal_tables(3, 4), constraints=Constraints(limits))
     assert len(NeuroShard().search(task, SimpleCostModel(), seed=0, deadline=None).shards) == 12

@@ -59,7 +59,7 @@ def logs(tmp_path) -> list[Path]:
 
 
 def plain(found: ProfileResult) -> dict[str, object]:
-    """All that a profile says, as values that compare."""
+    """All figures of a profile, as comparable values."""
     columns = {
         name: {
             **{field.name: getattr(column, field.name) for field in fields(column) if field.name != "sketch"},
@@ -260,7 +260,7 @@ def merged_in(order: list[int], parts: list[list[int]], limit: int) -> ColumnPro
 @settings(max_examples=200)
 @given(parted, st.integers(2, 40), st.randoms(use_true_random=False))
 def test_what_the_order_of_parts_may_change(parts, limit, random):
-    """All but the heavy hitters is the same in any order; where all ids are counted exactly, everything is."""
+    """All but the heavy hitters is the same in any order; if all ids are counted exactly, everything is."""
     order = list(range(len(parts)))
     shuffled = order.copy()
     random.shuffle(shuffled)

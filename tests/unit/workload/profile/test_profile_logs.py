@@ -1,4 +1,4 @@
-"""Which files and columns are taken, and the messages where they are not."""
+"""The files and columns that profiling takes, and the messages about those that it refuses."""
 
 import pickle
 

@@ -73,7 +73,7 @@ TEXT = [f"u-{number:x}" for number in RNG.integers(0, 2**60, SAMPLES)]
 
 
 def doubts_of(parquet, name="x", kind=None, **options):
-    """What is doubted of a column, as text; "" where it is not."""
+    """The reason to doubt a column, as text; "" for a column without doubt."""
     result = profile_logs(parquet("log.parquet", {name: kind}, **{name: options.pop("values")}))
     found = result.doubts(result.tables(**options))
     assert [one.column for one in found] in ([], [name])

@@ -156,7 +156,7 @@ def ranks(
 ) -> Iterator[Measure]:
     """Ranks that measure plans as often as they are asked: processes of this machine, or the ranks that torchrun started.
 
-    Under torchrun, every rank calls this, and measures as often as rank 0 does: the plans of rank 0, and all get the result.
+    Under torchrun, every rank calls this and measures the plans of rank 0, as often as rank 0 does; all ranks get the result.
 
     Args:
         plans: the plans that will be measured, which are checked before any process starts; those of other ranks than 0 do not count.
