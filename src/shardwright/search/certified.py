@@ -205,9 +205,9 @@ class Certified:
         seen.attempt(NeuroShard(score="step"), part=_OTHERS)
         if seen.task.topology.hosts > 1 and not session.late:
             seen.attempt(_Restated(self, _for_torchrec), part=_OTHERS)
-        for grids in InParts.of_busy_tables(seen.task, session.prepared.busy_devices):
-            if not session.late:
-                seen.attempt(_Restated(self, grids.cut, grids.joined), part=_OTHERS)
+        if not session.late:
+            grids = InParts.of_busy_tables(seen.task, session.prepared.busy_devices)
+            seen.attempt(_Restated(self, grids.cut, grids.joined), part=_OTHERS)
         if seen.interrupted:
             session.stop()
         if not session.late:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from shardwright.arrays import Floats
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -18,10 +16,7 @@ from shardwright.task.constraints import ANY, TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 
-_DEVICES = 2  # to which each column block of a grid may have its rows dealt, at least
-_CUTS = ((2.0, None), (1.0, 4))
-"""Devices that a column block keeps busy, and the most column blocks, of each cut: few tables in many blocks, or many in few."""
-
+_DEVICES = 2.0  # that a column block of a grid keeps busy; busier tables have more column blocks
 _KINDS = ("table_wise", "column_wise", "row_wise", "table_row_wise")
 
 
@@ -38,15 +33,23 @@ class InParts:
     parts: Mapping[str, int]
 
     @classmethod
-    def of_busy_tables(cls, task: Task, devices: Floats) -> list[InParts]:
-        """Cut the tables whose column blocks keep devices busy; several cuts, each another one, that a search can try.
+    def of_busy_tables(cls, task: Task, devices: Floats) -> InParts:
+        """Cut the tables whose column blocks keep at least two devices busy.
 
         Args:
             task: the task.
             devices: `(tables,)` devices that each table keeps busy.
         """
-        cuts = [cls(task, _blocks(task, devices, busy, most)) for busy, most in _CUTS]
-        return [cut for place, cut in enumerate(cuts) if cut.parts and cut not in cuts[:place]]
+        tied = {name for group in (*task.constraints.colocate, *task.constraints.apart) for name in group}
+        parts = {}
+        for table, busy in zip(task.tables, devices.tolist(), strict=True):
+            limits = task.constraints.of(table.name)
+            if table.name not in tied and all(map(limits.allows, _KINDS)):
+                most = min(busy, limits.max_shards or busy) / _DEVICES
+                counts = [count for count in free_grid_counts(table, limits) if count <= most]
+                if counts and _name(table.name, 0) not in task.table_by_name:
+                    parts[table.name] = counts[-1]
+        return cls(task, parts)
 
     def cut(self, task: Task) -> Task:
         """The task with column blocks as tables; the same task if none is cut."""
@@ -81,20 +84,6 @@ class InParts:
 
 def _name(table: str, block: int) -> str:
     return f"{table}, columns {block}"
-
-
-def _blocks(task: Task, devices: Floats, busy: float, most: int | None) -> dict[str, int]:
-    """Column blocks by table: as many as keep `busy` devices busy each, and at most `most`."""
-    tied = {name for group in (*task.constraints.colocate, *task.constraints.apart) for name in group}
-    blocks = {}
-    for table, of_table in zip(task.tables, devices.tolist(), strict=True):
-        limits = task.constraints.of(table.name)
-        if table.name in tied or not all(map(limits.allows, _KINDS)) or _name(table.name, 0) in task.table_by_name:
-            continue
-        fits = min(of_table / busy, most or np.inf, (limits.max_shards or np.inf) / _DEVICES)
-        if counts := [count for count in free_grid_counts(table, limits) if count <= fits]:
-            blocks[table.name] = counts[-1]
-    return blocks
 
 
 def _limits(limits: TableConstraint, count: int) -> TableConstraint:
