@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,6 +76,7 @@ _PATIENT = 1_600  # tables × such rounds: a round takes longer with more tables
 SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
 _CASES, _SHARE = 8, 0.5  # selections of sharding types that are tried, and `limit` of their starts
 _OTHERS = 0.25  # share of the time left for the searches of other strategies
+_PROOF = 0.1  # share of the time for the proof: the last kicks gain less than a tighter bound
 _ALONE = 0.4  # share of the time left for a search without the dense layers that hide traffic
 
 
@@ -143,15 +145,17 @@ class Certified:
             return self._of_others(seen, str(error), None)
         if warm:
             warm.settle(prepared)
+        began, stopped = monotonic(), False
+        improving = None if deadline is None else deadline - _PROOF * max(0.0, deadline - began)
         with ThreadPoolExecutor(self.threads) as pool:
-            session = SearchSession(prepared, pool, deadline)
+            session = SearchSession(prepared, pool, improving)
             try:
                 stuck = self._improved(session, seen, warm)
             except (KeyboardInterrupt, SystemError) as error:  # anytime: the best so far is a plan
                 session.stop()
                 if session.best is None or not is_interrupt(error):
                     raise
-                stuck = -1
+                stuck, stopped = -1, True
             finally:
                 count_changes(session.changes)
         if stuck >= 0:
@@ -163,7 +167,11 @@ class Certified:
         elif seen.plan is not None and seen.step_ms < step_ms * (1 - ROUNDING):
             shards, step_ms = seen.plan.shards, seen.step_ms
         with timed("proof"):
-            bound_ms = self._proven(session, step_ms)
+            bound_ms = self._proven(
+                prepared,
+                step_ms,
+                lambda: stopped or seen.interrupted or (deadline is not None and monotonic() >= deadline),
+            )
         end = search_end(step_ms, bound_ms, self.tolerance, interrupted=seen.interrupted, late=session.late)
         return Plan(seen.task, shards, self.name, seen.seed, bound_ms=bound_ms, search_end=end)
 
@@ -274,12 +282,11 @@ class Certified:
             if failed == usual < patience:  # the whole proof may end a search that has time left
                 session.prepared.refined(session.best_ms, lambda: session.late)
 
-    def _proven(self, session: SearchSession, step_ms: float) -> float | None:
+    def _proven(self, prepared: Prepared, step_ms: float, late: Callable[[], bool]) -> float | None:
         """The bound, tightened by a plan of this step time; None if there is no bound."""
-        prepared = session.prepared
-        bound_ms = prepared.tighten(step_ms, late=session.late)
+        bound_ms = prepared.tighten(step_ms, late=late())
         if bound_ms is not None and step_ms > (1 + self.tolerance) * bound_ms:
-            bound_ms = prepared.refined(step_ms, lambda: session.late)
+            bound_ms = prepared.refined(step_ms, late)
         # There is no bound after too little time, or for another strategy's plan in ways that the bound does not cover.
         valid = bound_ms is not None and bound_ms >= 0 and step_ms >= bound_ms * (1 - ROUNDING)
         return bound_ms if valid else None
