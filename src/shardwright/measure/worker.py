@@ -80,7 +80,11 @@ class Worker(Child):
         Raises:
             MeasurementFailed: the kernel cannot run, or the process ended or did not answer in time.
         """
-        request = {"works": [encode_work(one) for one in work.works], "seeds": work.seeds, "optimizer": work.optimizer}
+        request = {
+            "works": [encode_work(shard) for shard in work.works],
+            "seeds": work.seeds,
+            "optimizer": work.optimizer,
+        }
         try:
             self.send(request)
         except BrokenPipeError:
