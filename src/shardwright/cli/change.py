@@ -110,24 +110,27 @@ def change_to_dict(change: PlanChange) -> dict[str, Any]:
         **vars(diff),
         "moved_bytes": diff.moved_bytes,
         "kept_bytes": diff.kept_bytes,
-        "tables": [asdict(one) for one in diff.tables if one.moved_bytes],
+        "tables": [asdict(of_table) for of_table in diff.tables if of_table.moved_bytes],
         "moves": [{"table": move.table, "device": move.device, "bytes": move.bytes} for move in diff.moves],
     }
 
 
 def change_views(change: PlanChange) -> list[RenderableType]:
     """The change for people: a row for each table that moves, and lines of totals."""
-    moving = sorted((one for one in change.diff.tables if one.moved_bytes), key=lambda one: -one.moved_bytes)
+    moving = sorted(
+        (of_table for of_table in change.diff.tables if of_table.moved_bytes),
+        key=lambda of_table: -of_table.moved_bytes,
+    )
     shown = moving[:_MOST_TABLES]
     rows = [
         [
-            one.table,
-            one.before,
-            one.after,
-            format_bytes(one.moved_bytes),
-            f"{format_bytes(one.kept_bytes)} ({percent(one.kept_bytes / (one.kept_bytes + one.moved_bytes))})",
+            of_table.table,
+            of_table.before,
+            of_table.after,
+            format_bytes(of_table.moved_bytes),
+            f"{format_bytes(of_table.kept_bytes)} ({percent(of_table.kept_bytes / (of_table.kept_bytes + of_table.moved_bytes))})",
         ]
-        for one in shown
+        for of_table in shown
     ]
     caption = None if len(shown) == len(moving) else f"the largest {len(shown)} of {len(moving)} tables that move"
     lines = "\n".join([_moved(change.diff), *_made(change.diff), *_crossed(change), _gained(change)])
@@ -154,9 +157,9 @@ def _made(diff: PlanDiff) -> list[str]:
         (diff.new_devices, "new", "device"),
         (diff.gone_devices, "gone", "device"),
     ]
-    found = [f"{count} {what}{'s are' if count > 1 else ' is'} {how}" for count, how, what in counts if count]
+    parts = [f"{count} {what}{'s are' if count > 1 else ' is'} {how}" for count, how, what in counts if count]
     made = [f"{format_bytes(diff.made_bytes)} of tables are made anew"] if diff.made_bytes else []
-    return ["; ".join([*found, *made])] if found else []
+    return ["; ".join([*parts, *made])] if parts else []
 
 
 def _crossed(change: PlanChange) -> list[str]:
