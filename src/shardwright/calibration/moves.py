@@ -151,7 +151,7 @@ class Moves:
         for place, shard in enumerate(shards):
             ledger.add(np.array(shard.devices), np.full(len(shard.devices), place))
         devices, lost, got = (
-            np.array([getattr(change, name) for change in changes]) for name in ("devices", "lost", "got")
+            np.array([getattr(move, name) for move in changes]) for name in ("devices", "lost", "got")
         )
         after = ledger.sums[devices] + alone.sums[got] - alone.sums[lost]
         present = ledger.counts[devices] + alone.counts[got] - alone.counts[lost] > 0

@@ -431,14 +431,14 @@ class Tuner(Interruptible):
                 raise KeyboardInterrupt
             model = with_cut_price(self.base, self.task, price) if price else self.base
             try:
-                plan_found = self._plan(name, model, self.seed + seed)
+                searched = self._plan(name, model, self.seed + seed)
             except InfeasibleTask as error:
                 why = error
                 continue
             if self.runs_on == "auto":
-                self.runs_on = "torchrec" if "torchrec" in plan_found.runs_on else "shardwright"
+                self.runs_on = "torchrec" if "torchrec" in searched.runs_on else "shardwright"
             told = f"{name}, a cut at {price:.0%} of a table" if price else f"{name}, seed {seed}" if seed else name
-            candidates += self._new(told, scored(plan_found, self.base), None)
+            candidates += self._new(told, scored(searched, self.base), None)
         if not candidates:
             assert why is not None
             raise why
@@ -555,11 +555,9 @@ class Tuner(Interruptible):
             promised_ms = score(self.task, plan.shards, self.base).step_ms
         return [Candidate.of(name, plan, promised_ms)]
 
-    def _note(self, number: int, candidate: Candidate, *, accepted: bool) -> None:
-        self._tried.append(candidate)
-        self.history.append(
-            Trial(number, candidate.name, candidate.promised_ms, self.measured.step_ms(candidate), accepted)
-        )
+    def _note(self, number: int, tried: Candidate, *, accepted: bool) -> None:
+        self._tried.append(tried)
+        self.history.append(Trial(number, tried.name, tried.promised_ms, self.measured.step_ms(tried), accepted))
 
     def _plan(self, strategy: str, model: CostModel, seed: int, start: Plan | None = None) -> Plan:
         start = replace(start, tuning=None) if start is not None else None

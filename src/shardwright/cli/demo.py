@@ -137,18 +137,14 @@ def affordable(attempts: Sequence[Attempt], seconds: float) -> list[Attempt]:
     A device that holds the same shards in two plans is measured once.
     """
     placed = [attempt for attempt in attempts if attempt.plan is not None]
-    order = sorted(
-        placed, key=lambda attempt: _FIRST.index(attempt.strategy) if attempt.strategy in _FIRST else len(_FIRST)
-    )
+    order = sorted(placed, key=lambda tried: _FIRST.index(tried.strategy) if tried.strategy in _FIRST else len(_FIRST))
     chosen: list[str] = []
     seen: set[tuple[float, float, int]] = set()
     left = seconds
     for attempt in order:
         assert attempt.plan is not None
         assert attempt.plan.cost is not None
-        devices = {
-            (device.forward_ms, device.backward_ms, device.memory_bytes) for device in attempt.plan.cost.devices
-        } - seen
+        devices = {(cost.forward_ms, cost.backward_ms, cost.memory_bytes) for cost in attempt.plan.cost.devices} - seen
         left -= sum(_VISIT_S + _RUNS * (forward + backward) / 1e3 for forward, backward, _ in devices)
         if left < 0 and len(chosen) >= 2:
             break

@@ -85,8 +85,8 @@ def run(
     reading: dict[str, Any] = {"sequence": sequence or [], "hashed": hashed or [], "list_separator": list_separator}
     tables = _tables(logs, reading | {"header": not (no_header or names), "names": names})
     if not {profiled.name for profiled in tables} & older.task.table_by_name.keys():
-        found_names = some_of([profiled.name for profiled in tables])
-        raise InvalidInput(f"{logs[0]}: none of its tables ({found_names}) is in {plan}; name logs of the same model")
+        listed = some_of([profiled.name for profiled in tables])
+        raise InvalidInput(f"{logs[0]}: none of its tables ({listed}) is in {plan}; name logs of the same model")
     cost_model = cost_model_for(model, older.task, plan)
     print_model_notes(cost_model, older.task, plan)
     with progress("searching"):
@@ -120,8 +120,8 @@ def _tables(logs: list[Path], reading: dict[str, Any]) -> list[Table]:
         return profile_logs(logs, progress=report, **reading).tables()
 
 
-def _views(plan: Path, result: Drift) -> list[RenderableType]:
-    shown = result.tables[:_MOST_TABLES]
+def _views(plan: Path, drift: Drift) -> list[RenderableType]:
+    shown = drift.tables[:_MOST_TABLES]
     rows = [
         [
             of_table.before.name,
@@ -133,46 +133,44 @@ def _views(plan: Path, result: Drift) -> list[RenderableType]:
         for of_table in shown
     ]
     caption = (
-        None
-        if len(shown) == len(result.tables)
-        else f"the {len(shown)} of {len(result.tables)} tables that changed most"
+        None if len(shown) == len(drift.tables) else f"the {len(shown)} of {len(drift.tables)} tables that changed most"
     )
     views: list[RenderableType] = [table("lookups of a sample", _COLUMNS, rows, caption)]
-    if result.absent:
-        views.append(f"not in the logs, so counted with their old lookups: {some_of(result.absent)}")
-    if result.unknown:
-        views.append(f"in the logs alone, so left out: {some_of(result.unknown)}")
-    return [*views, _sentence(plan, result)]
+    if drift.absent:
+        views.append(f"not in the logs, so counted with their old lookups: {some_of(drift.absent)}")
+    if drift.unknown:
+        views.append(f"in the logs alone, so left out: {some_of(drift.unknown)}")
+    return [*views, _sentence(plan, drift)]
 
 
-def _sentence(plan: Path, result: Drift) -> str:
+def _sentence(plan: Path, drift: Drift) -> str:
     from shardwright.questions.drift import moves
 
-    if result.now_ms is None:
-        return f"{plan} cannot run any more: {result.why_not}; a new plan takes {ms(result.better_ms)} ms"
-    if result.better is result.plan:
-        return f"{plan} took {ms(result.before_ms)} ms, takes {ms(result.now_ms)} now, and no better plan was found: nothing to do"
-    diff = moves(result)
+    if drift.now_ms is None:
+        return f"{plan} cannot run any more: {drift.why_not}; a new plan takes {ms(drift.better_ms)} ms"
+    if drift.better is drift.plan:
+        return f"{plan} took {ms(drift.before_ms)} ms, takes {ms(drift.now_ms)} now, and no better plan was found: nothing to do"
+    diff = moves(drift)
     return (
-        f"{plan} took {ms(result.before_ms)} ms, takes {ms(result.now_ms)} now; a new plan takes {ms(result.better_ms)} "
-        f"({percent(result.gain)} less) and moves {format_bytes(diff.moved_bytes)}: {'worth it' if result.is_worth_it else 'nothing to do'}"
+        f"{plan} took {ms(drift.before_ms)} ms, takes {ms(drift.now_ms)} now; a new plan takes {ms(drift.better_ms)} "
+        f"({percent(drift.gain)} less) and moves {format_bytes(diff.moved_bytes)}: {'worth it' if drift.is_worth_it else 'nothing to do'}"
     )
 
 
-def _document(plan: Path, result: Drift) -> dict[str, Any]:
+def _document(plan: Path, drift: Drift) -> dict[str, Any]:
     from shardwright.questions.drift import moves
 
     return {
         "plan": str(plan),
-        "before_ms": result.before_ms,
-        "now_ms": result.now_ms,
-        "why_not": result.why_not or None,
-        "better_ms": result.better_ms,
-        "gain": result.gain,
-        "worth_it": result.is_worth_it,
-        "moved_bytes": moves(result).moved_bytes if result.plan is not None else None,
-        "absent": list(result.absent),
-        "unknown": list(result.unknown),
+        "before_ms": drift.before_ms,
+        "now_ms": drift.now_ms,
+        "why_not": drift.why_not or None,
+        "better_ms": drift.better_ms,
+        "gain": drift.gain,
+        "worth_it": drift.is_worth_it,
+        "moved_bytes": moves(drift).moved_bytes if drift.plan is not None else None,
+        "absent": list(drift.absent),
+        "unknown": list(drift.unknown),
         "tables": [
             {
                 "table": of_table.before.name,
@@ -180,6 +178,6 @@ def _document(plan: Path, result: Drift) -> dict[str, Any]:
                 "pooling_now": of_table.now.pooling,
                 "skew": of_table.skew,
             }
-            for of_table in result.tables
+            for of_table in drift.tables
         ],
     }

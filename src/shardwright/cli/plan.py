@@ -191,13 +191,7 @@ def run(
     from shardwright.sharding.files import plan_to_dict
 
     if check:
-        if {str(parameter.name) for parameter in given_parameters(context)} - {
-            "task",
-            "check",
-            "model",
-            "export",
-            "as_json",
-        }:
+        if {str(given.name) for given in given_parameters(context)} - {"task", "check", "model", "export", "as_json"}:
             raise InvalidInput("--check searches nothing; leave all options but --model, --export and --json out")
         _check(task, model, as_json, export is not None)
         return

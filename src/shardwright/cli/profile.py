@@ -240,15 +240,13 @@ def _save_rank_maps(result: ProfileResult, path: Path, limit: int | None) -> tup
             f"{path}: no column has row numbers, which rank maps need; leave --rank-maps away, or log ids as whole numbers"
         )
     save_rank_maps(maps, path)
-    notes = [
-        f"{name!r}: rank map of {rank_map.hottest.size:,} of {rank_map.rows:,} rows" for name, rank_map in maps.items()
-    ]
+    notes = [f"{name!r}: rank map of {ranks.hottest.size:,} of {ranks.rows:,} rows" for name, ranks in maps.items()]
     notes += [
         f"{name!r} has no rank map: {'its ids are text or hashes' if column.max_id is None else 'its ids are too large'}, not row numbers"
         for name, column in result.columns.items()
         if name not in maps
     ]
-    sizes = {name: {"rows": rank_map.rows, "ids": rank_map.hottest.size} for name, rank_map in maps.items()}
+    sizes = {name: {"rows": ranks.rows, "ids": ranks.hottest.size} for name, ranks in maps.items()}
     return sizes, [*notes, saved(path)]
 
 
@@ -323,10 +321,7 @@ class FirstTask:
             InvalidInput: there is no such preset.
         """
         host = Topology.preset(preset)
-        needed = sum(
-            profiled.weight_bytes + optimizer_bytes("rowwise_adagrad", profiled.rows, profiled.dim)
-            for profiled in tables
-        )
+        needed = sum(table.weight_bytes + optimizer_bytes("rowwise_adagrad", table.rows, table.dim) for table in tables)
         hosts = max(1, math.ceil(_ROOM * needed / sum(host.memory_bytes)))
         return cls(preset, hosts, _SAMPLES * host.devices * hosts, file)
 

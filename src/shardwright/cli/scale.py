@@ -131,12 +131,10 @@ def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
         if not re.fullmatch("[1-9][0-9]{0,5}", text.strip()):
             raise InvalidInput(f"--hosts: {text!r} must be a number of hosts from 1 to 999999; write 1,2,4")
         counts.append(int(text))
-    clusters = clusters_of(task.topology, sorted(set(counts)), devices)
-    if len(clusters) > _MOST_SIZES:
-        raise InvalidInput(
-            f"--hosts and --devices name {len(clusters)} clusters, {_MOST_SIZES} are allowed; name fewer"
-        )
-    return clusters
+    named = clusters_of(task.topology, sorted(set(counts)), devices)
+    if len(named) > _MOST_SIZES:
+        raise InvalidInput(f"--hosts and --devices name {len(named)} clusters, {_MOST_SIZES} are allowed; name fewer")
+    return named
 
 
 def _note_measured(topologies: list[Topology]) -> None:

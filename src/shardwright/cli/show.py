@@ -228,14 +228,7 @@ def _tier_views(entry: Entry) -> list[RenderableType]:
     views: list[RenderableType] = []
     for name in tiered_tables(entry.plan)[:_MOST_TABLES]:
         rows = [
-            [
-                tier.name,
-                f"{tier.rows[0]:,}",
-                f"{tier.rows[1]:,}",
-                percent(tier.share),
-                f"{tier.copies:g}",
-                str(tier.blocks),
-            ]
+            [tier.name, *(f"{row:,}" for row in tier.rows), percent(tier.share), f"{tier.copies:g}", str(tier.blocks)]
             for tier in tiers_of(entry.plan, name)
         ]
         views.append(table(f"tiers of {name}, rows hottest first", _TIERS, rows))

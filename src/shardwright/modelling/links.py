@@ -93,10 +93,8 @@ def _line(sent: Floats, ms: Floats) -> LinkSpeed:
 def _robust(columns: Floats, ms: Floats, weight: Floats) -> Floats:
     rates = rates_of(columns, ms, weight)
     for _ in range(_ROUNDS):
-        predicted = columns @ rates
-        rates = rates_of(
-            columns, ms, ms / np.maximum(predicted, ms) * (1 + (_missed(predicted, ms) / _SOFT) ** 2) ** -0.25
-        )
+        times = columns @ rates
+        rates = rates_of(columns, ms, ms / np.maximum(times, ms) * (1 + (_missed(times, ms) / _SOFT) ** 2) ** -0.25)
     return rates
 
 

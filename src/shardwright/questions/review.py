@@ -185,19 +185,17 @@ def elsewhere_line(plan: Plan, elsewhere: Plan | None) -> str:
     return f"--runs-on {runtime}: {elsewhere.cost.step_ms:.3f} ms, {beside}"
 
 
-def compared(given: Plan, candidate: Plan, model: CostModel) -> Review:
+def compared(given: Plan, other: Plan, model: CostModel) -> Review:
     """Compare a plan with one that a search found; the search's cost model prices both.
 
     The found plan's devices are renumbered, so that few bytes move.
     """
-    ours, candidate = scored(given, model), with_stated_bound(scored(relabelled(candidate, given), model), given)
+    ours, other = scored(given, model), with_stated_bound(scored(relabelled(other, given), model), given)
     assert ours.cost is not None
-    better = shorter(ours, candidate)
-    bound_ms = (
-        candidate.bound_ms if candidate.bound_ms is not None and candidate.bound_ms <= ours.cost.step_ms else None
-    )
+    better = shorter(ours, other)
+    bound_ms = other.bound_ms if other.bound_ms is not None and other.bound_ms <= ours.cost.step_ms else None
     if better is ours and bound_ms is not None:
-        ours = better = replace(ours, bound_ms=bound_ms, bound_scope=candidate.bound_scope)
+        ours = better = replace(ours, bound_ms=bound_ms, bound_scope=other.bound_scope)
     return Review(ours, better, bound_ms)
 
 

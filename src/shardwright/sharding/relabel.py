@@ -35,16 +35,12 @@ def relabelled(plan: Plan, older: Plan) -> Plan:
     rank_of = _best_ranks(_kept(plan, carried), task.topology.devices_per_host)
     if (rank_of == np.arange(rank_of.size)).all():
         return plan
-    renumbered = replace(plan, shards=tuple(_renumbered(task, plan.shards, rank_of)), cost=None)
+    newer = replace(plan, shards=tuple(_renumbered(task, plan.shards, rank_of)), cost=None)
     try:
-        renumbered.check()
+        newer.check()
     except InvalidPlan:
         return plan
-    return (
-        renumbered
-        if moved_bytes(task, carried, renumbered.by_table) < moved_bytes(task, carried, plan.by_table)
-        else plan
-    )
+    return newer if moved_bytes(task, carried, newer.by_table) < moved_bytes(task, carried, plan.by_table) else plan
 
 
 def _kept(plan: Plan, carried: Carried) -> Floats:

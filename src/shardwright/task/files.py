@@ -194,9 +194,7 @@ def _topology_to_dict(topology: Topology) -> dict[str, Any]:
 def _limits() -> Iterable[tuple[str, Any, Any]]:
     """Name, type and default of each limit of a table, as a constraint in a file states it."""
     for name, kind in get_type_hints(TableConstraint).items():
-        stated = (
-            [member for member in get_args(kind) if member is not type(None)] if isinstance(kind, UnionType) else [kind]
-        )
+        stated = [part for part in get_args(kind) if part is not type(None)] if isinstance(kind, UnionType) else [kind]
         yield name, stated[0] | UnsetType, UNSET
 
 

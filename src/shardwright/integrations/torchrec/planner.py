@@ -334,10 +334,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             planner = planners[groups.size] = self._for_group(groups, limit)
             return planner.plan(module, sharders), planner.last_plan
 
-        begin, limits = (
-            perf_counter(),
-            [limit for limit in (self._time_limit, self._timeout_seconds) if limit is not None],
-        )
+        begin = perf_counter()
+        limits = [limit for limit in (self._time_limit, self._timeout_seconds) if limit is not None]
         self.last_group_sizes, self.last_groups, result = best_size(self._sizes, search, min(limits, default=None))
         best = self._of_group = planners[self.last_groups.size]
         if best.last_problem is not None:

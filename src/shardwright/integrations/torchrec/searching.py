@@ -160,8 +160,7 @@ def with_host_sync(plan: Plan, problem: TorchRecProblem, choices: Mapping[str, K
         for shard in plan.by_table[name]:
             added[shard.devices[0]] += missing * shard.row_count * shard.dim / (table.rows * table.dim) * each
     devices = (
-        replace(device, backward_ms=device.backward_ms + more)
-        for device, more in zip(plan.cost.devices, added, strict=True)
+        replace(cost, backward_ms=cost.backward_ms + more) for cost, more in zip(plan.cost.devices, added, strict=True)
     )
     return replace(plan, cost=PlanCost(tuple(devices)))
 

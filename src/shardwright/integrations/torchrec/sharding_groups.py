@@ -77,9 +77,7 @@ def group_topology(whole: TorchRecTopology, groups: ShardingGroups) -> TorchRecT
     for rank, device in enumerate(result.devices):
         held = [whole.devices[replica].storage for replica in groups.replicas(rank)]
         device.storage = Storage(
-            min(storage.hbm for storage in held),
-            min(storage.ddr for storage in held),
-            min(storage.ssd for storage in held),
+            min(room.hbm for room in held), min(room.ddr for room in held), min(room.ssd for room in held)
         )
     return result
 
