@@ -73,8 +73,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
-    return found
+    attribute = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return attribute
 
 
 def __dir__() -> list[str]:

@@ -65,8 +65,8 @@ def is_stream(path: str | Path) -> bool:
     Raises:
         OSError: no file can have this path, as in `status`.
     """
-    found = status(path)
-    kind = stat.S_IFMT(found.st_mode) if found else None
+    info = status(path)
+    kind = stat.S_IFMT(info.st_mode) if info else None
     return _descriptor(path) is not None or kind not in (None, stat.S_IFREG, stat.S_IFDIR)
 
 
@@ -141,20 +141,20 @@ def input_size(
         InvalidInput: the file is missing, unreadable, not a regular file, or too large.
     """
     try:
-        found = status(path)
+        info = status(path)
     except OSError as error:
         raise InvalidInput(f"{path}: the {what} cannot be read ({error.strerror}); {remedy}") from None
-    if found is None:
+    if info is None:
         raise InvalidInput(f"{path}: there is no such {what}; {remedy}")
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(info.st_mode):
         raise InvalidInput(f"{path}: is a folder, expected a {what}; name a file in it")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(info.st_mode):
         raise InvalidInput(f"{path}: is a pipe or device, expected a {what}; save its output to a file and name that")
-    if max_bytes is not None and found.st_size > max_bytes:
+    if max_bytes is not None and info.st_size > max_bytes:
         raise InvalidInput(
             f"{path}: the {what} is larger than {max_bytes} bytes, the most that is read; check that it is the right one"
         )
-    return found.st_size
+    return info.st_size
 
 
 def read_bytes(path: str | Path, what: str = "file", max_bytes: int | None = MAX_BYTES) -> bytes:

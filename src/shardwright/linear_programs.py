@@ -71,9 +71,9 @@ class Program:
     def row(self, columns: npt.ArrayLike, values: npt.ArrayLike, low: float = -np.inf, high: float = np.inf) -> None:
         """Add a row: low ≤ values · x[columns] ≤ high. Columns may repeat."""
         self.check_time()
-        found = np.asarray(columns, dtype=np.int64).ravel()
-        weights = np.broadcast_to(np.asarray(values, dtype=np.float64), found.shape)
-        unique, place = np.unique(found, return_inverse=True)
+        flat = np.asarray(columns, dtype=np.int64).ravel()
+        weights = np.broadcast_to(np.asarray(values, dtype=np.float64), flat.shape)
+        unique, place = np.unique(flat, return_inverse=True)
         self._columns.append(unique)
         self._values.append(np.bincount(place, weights, unique.size).astype(np.float64))
         self._limits.append((low, high))
@@ -101,8 +101,8 @@ class Program:
         if status != _STATUS.kOptimal:
             raise _failed(solver)
         objective = solver.getInfo().objective_function_value
-        found = solver.getSolution()
-        return Solution(np.array(found.col_value), objective, objective, np.array(found.row_dual))
+        solution = solver.getSolution()
+        return Solution(np.array(solution.col_value), objective, objective, np.array(solution.row_dual))
 
     def solve(self, *, seconds: float | None, nodes: int | None, tolerance: float) -> Solution:
         """Solve with HiGHS.

@@ -15,13 +15,13 @@ def plugins(kind: Literal["strategies", "cost_models", "backends"]) -> dict[str,
     """Other packages' entry points of group `shardwright.KIND` by name. If two have the same name, the first on the path counts."""
     from importlib.metadata import distributions
 
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for distribution in distributions():
         with suppress(Exception):  # a damaged package must not hide the others
             for point in distribution.entry_points.select(group=f"shardwright.{kind}"):
                 if not point.value.startswith("shardwright."):
-                    found.setdefault(point.name, point)
-    return found
+                    points.setdefault(point.name, point)
+    return points
 
 
 def own_plugins(kind: Literal["strategies", "cost_models", "backends"]) -> dict[str, EntryPoint]:
@@ -47,12 +47,12 @@ def load_plugin(point: EntryPoint, members: tuple[str, ...]) -> Any:
     """
     about = f"{point.group}: plug-in {point.name!r} ({point.value})"
     try:
-        found = point.load()()
+        plugin = point.load()()
     except (Exception, SystemExit) as error:
         raise InvalidInput(f"{about} cannot be loaded ({said(error)}); fix or uninstall its package") from error
-    missing = [member for member in members if not hasattr(found, member)]
+    missing = [member for member in members if not hasattr(plugin, member)]
     if missing:
         raise InvalidInput(f"{about} has no {' and no '.join(missing)}, which its class must define")
-    if getattr(found, "name", None) != point.name:
-        raise InvalidInput(f"{about} has the name {getattr(found, 'name', None)!r}; both names must be the same")
-    return found
+    if getattr(plugin, "name", None) != point.name:
+        raise InvalidInput(f"{about} has the name {getattr(plugin, 'name', None)!r}; both names must be the same")
+    return plugin

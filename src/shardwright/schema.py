@@ -109,10 +109,10 @@ def check_format(document: object, place: Place, what: str, version: int) -> Non
     Raises:
         InvalidInput: the document has another version; the message names both.
     """
-    found = document.get("format", version) if isinstance(document, dict) else version
-    if isinstance(found, bool) or found != version:
+    stated = document.get("format", version) if isinstance(document, dict) else version
+    if isinstance(stated, bool) or stated != version:
         raise InvalidInput(
-            f"{place}: format is {reprlib.repr(found)}, this version of shardwright reads {what}s of format {version}; "
+            f"{place}: format is {reprlib.repr(stated)}, this version of shardwright reads {what}s of format {version}; "
             "write the file anew or use the version that wrote it"
         )
 
@@ -127,16 +127,18 @@ def _kinds_at(kind: type, path: str) -> tuple[Any, ...]:
     """The types that msgspec allows at a path of a document."""
     kinds: tuple[Any, ...] = (msgspec.inspect.type_info(kind),)
     for key, index in _STEP.findall(path.removesuffix("`")):
-        inner = [field.type for one in kinds for field in getattr(one, "fields", ()) if field.encode_name == key]
-        for one in kinds if index else ():
-            inner += [one.item_type] if hasattr(one, "item_type") else getattr(one, "item_types", ())[int(index) :][:1]
-        kinds = tuple(option for one in inner for option in getattr(one, "types", (one,)))
+        inner = [field.type for outer in kinds for field in getattr(outer, "fields", ()) if field.encode_name == key]
+        for outer in kinds if index else ():
+            inner += (
+                [outer.item_type] if hasattr(outer, "item_type") else getattr(outer, "item_types", ())[int(index) :][:1]
+            )
+        kinds = tuple(option for entry in inner for option in getattr(entry, "types", (entry,)))
     return kinds
 
 
 def _explain(rule: str, kinds: tuple[Any, ...], value: object) -> str:
     if match := _UNKNOWN.fullmatch(rule):
-        return _unknown(match["field"], [field.encode_name for one in kinds for field in getattr(one, "fields", ())])
+        return _unknown(match["field"], [field.encode_name for kind in kinds for field in getattr(kind, "fields", ())])
     if match := _MISSING.fullmatch(rule):
         return f"the field '{match['field']}' is missing; add it"
     shown = reprlib.repr(value)
@@ -148,7 +150,7 @@ def _explain(rule: str, kinds: tuple[Any, ...], value: object) -> str:
 
 
 def _choices(kinds: tuple[Any, ...]) -> list[object]:
-    return [choice for one in kinds for choice in getattr(one, "values", ())]
+    return [choice for kind in kinds for choice in getattr(kind, "values", ())]
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -32,11 +32,11 @@ def check_weights(
         InvalidInput: an array fails the check; the message begins with `what` and ends with the remedy.
     """
     for name, shape in shapes.items():
-        found = weights.get(name)
-        if found is None or found.shape != shape:
-            held = "is missing" if found is None else f"has shape {found.shape}"
+        weight = weights.get(name)
+        if weight is None or weight.shape != shape:
+            held = "is missing" if weight is None else f"has shape {weight.shape}"
             raise InvalidInput(f"{what}: {name} {held}, must be an array of shape {shape}; {remedy}")
-        if not np.isfinite(found).all():
+        if not np.isfinite(weight).all():
             raise InvalidInput(f"{what}: {name} holds NaN or infinite values; {remedy}")
 
 

@@ -106,10 +106,10 @@ def test_every_plan_is_complete_allowed_and_executable(problem):
         ranks = [shard.placement.rank() for shard in shards]
         assert ranks == table.ranks
         assert all(0 <= rank < topology.world_size for rank in ranks)
-        assert sum(shard.shard_sizes[0] * shard.shard_sizes[1] for shard in shards) == place.found.tensor.numel()
+        assert sum(shard.shard_sizes[0] * shard.shard_sizes[1] for shard in shards) == place.table.tensor.numel()
         if table.sharding_type in ("row_wise", "table_row_wise"):
             expected = calculate_shard_sizes_and_offsets(
-                place.found.tensor, topology.world_size, near, table.sharding_type
+                place.table.tensor, topology.world_size, near, table.sharding_type
             )
             assert ([shard.shard_sizes for shard in shards], [shard.shard_offsets for shard in shards]) == expected
         if table.sharding_type == "row_wise":
@@ -122,7 +122,7 @@ def test_every_plan_is_complete_allowed_and_executable(problem):
         if table.sharding_type in ("table_row_wise", "table_column_wise"):
             assert len({rank // near for rank in ranks}) == 1
         if table.sharding_type in ("column_wise", "table_column_wise"):
-            least = min(asked[place.name].min_partition or 4, place.found.tensor.shape[1]) if place.name in asked else 1
+            least = min(asked[place.name].min_partition or 4, place.table.tensor.shape[1]) if place.name in asked else 1
             widths = [shard.shard_sizes[1] for shard in shards]
             assert all(width % 4 == 0 or len(shards) == 1 for width in widths)
             assert min(widths) >= least
@@ -137,7 +137,7 @@ def test_what_each_rank_holds_of_a_table_loads_as_torchrec_loads_it(problem):
         spec = plan.plan[place.path][place.name].sharding_spec
         shards = [] if spec is None else spec.shards
         assert len({shard.shard_sizes[1] for shard in shards}) <= 1
-        numbers = torch.arange(place.found.tensor.numel()).view(place.found.tensor.shape)
+        numbers = torch.arange(place.table.tensor.numel()).view(place.table.tensor.shape)
         for rank in {shard.placement.rank() for shard in shards}:
             mine = [shard for shard in shards if shard.placement.rank() == rank]
             blocks = [numbers[_slices(shard)] for shard in mine]

@@ -207,11 +207,11 @@ def _calibrated(
 def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], path: Path) -> Calibration:
     """Train a model on all sets, save it if it beats the one saved before, and return the completed result."""
     samples = run.observed.samples()
-    found, model = run.finished()
+    best, model = run.finished()
     controls = run.observed.of_controls()
-    metadata = covered | accuracy_metadata(found.accuracy) | {
+    metadata = covered | accuracy_metadata(best.accuracy) | {
         "samples": str(len(samples)),
-        "recipe": found.name,
+        "recipe": best.name,
         "controls": controls.text(),
         "date": datetime.now(UTC).date().isoformat(),
         "calibrated_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -220,31 +220,31 @@ def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], 
     model = replace(model, metadata=metadata | {"name": telling_name(model)})
     older = _model_at(path)
     before = error_of(run.start, samples) if run.start is not None else None
-    if found.name == "scaled" and before is not None and found.accuracy.mean_error >= before:
+    if best.name == "scaled" and before is not None and best.accuracy.mean_error >= before:
         kept = f"scaling makes the default model no better on {counted(len(samples), 'set')}: it stays as it is"
         return replace(result, before=before, notes=(*result.notes, kept))
     result = replace(
         result,
         model=model,
-        accuracy=found.accuracy,
-        recipe=found.name,
+        accuracy=best.accuracy,
+        recipe=best.name,
         before=before,
         slower=controls.slower_than(older.metadata) if older is not None else None,
     )
-    if older is not None and not _better(found, older, samples, result.new_sets):
+    if older is not None and not _better(best, older, samples, result.new_sets):
         kept = f"the earlier model predicts the new sets better and is kept: {older.name}"
         return replace(result, path=path, notes=(*result.notes, kept))
     keep_model(model, path)
     return replace(result, path=path)
 
 
-def _better(found: Validated, older: ComputeModel, samples: Samples, new: int) -> bool:
+def _better(best: Validated, older: ComputeModel, samples: Samples, new: int) -> bool:
     """Whether the recipe predicts the new sets at least as well as the older model; neither has seen the sets that it predicts."""
     if new < _FEWEST_NEW:
-        return found.accuracy.mean_error <= float(older.metadata.get("mean_error", "inf"))
+        return best.accuracy.mean_error <= float(older.metadata.get("mean_error", "inf"))
     recent = np.arange(len(samples)) >= len(samples) - new
     total = samples.times[recent].sum(axis=1)
-    error = float((np.abs(found.predicted[recent].sum(axis=1) - total) / total).mean())
+    error = float((np.abs(best.predicted[recent].sum(axis=1) - total) / total).mean())
     return error <= error_of(older, samples.select(recent))
 
 
@@ -271,10 +271,10 @@ def _published(device: str, optimizer: Optimizer, curriculum: Curriculum, caches
 def _model_at(path: Path | None) -> ComputeModel | None:
     """The learned model in a file; None if the file holds none or cannot be read."""
     try:
-        found = load_model(path) if path is not None else None
+        model = load_model(path) if path is not None else None
     except InvalidInput:
         return None
-    return found if isinstance(found, ComputeModel) else None
+    return model if isinstance(model, ComputeModel) else None
 
 
 @dataclass
@@ -378,13 +378,13 @@ class Calibrating(Interruptible):
 
     def _seconds_of(self, queue: Sequence[Group]) -> Floats:
         """`(n,)` foreseen seconds of the groups that may be measured in the time left, in order; never empty."""
-        seconds = np.array([self.observed.expected_s(one.work for one in group).sum() for group in queue])
+        seconds = np.array([self.observed.expected_s(job.work for job in group).sum() for group in queue])
         most = max(_OF_LEFT * self._left, _OF_USUAL * float(np.median(seconds)))
         return seconds[seconds <= most]
 
     def _fits(self, group: Group) -> bool:
         """Whether a group leaves time for others, and ends in time; a heavy table may take as long as all the rest."""
-        seconds = float(self.observed.expected_s(one.work for one in group).sum())
+        seconds = float(self.observed.expected_s(job.work for job in group).sum())
         usual = self._usual_s * len(group)
         return seconds <= min(self._left, max(_OF_LEFT * self._left, _OF_USUAL * usual))
 
@@ -430,12 +430,12 @@ class Calibrating(Interruptible):
         """Train one model on each half of the sets; return them and the number of sets that the next training waits for."""
         self.tell("training")
         began, count = monotonic(), len(self.observed)
-        found = self.validated(_HALVES, _EFFORT)
-        self._error = found.accuracy.mean_error
+        best = self.validated(_HALVES, _EFFORT)
+        self._error = best.accuracy.mean_error
         self._halves_s = monotonic() - began
         self._reserve = _LAST_TRAINING * self._halves_s
         self.tell("trained")
-        return found.models, int(_GROWTH * count)
+        return best.models, int(_GROWTH * count)
 
     def validated(self, folds: int, effort: float) -> Validated:
         """Cross-validate all recipes on the sets so far; return the best."""

@@ -60,7 +60,7 @@ class Curriculum:
         self._rng = np.random.default_rng([self.seed, self.first])
         self._drawn, self._named = self.first, 0
         # A generator, so that each of these sets is used once. Quick sets hold none of the heaviest tables, which decide the step time.
-        self._heavy = ((one,) for one in (heavy_sets(self.task) if self.task else ()))
+        self._heavy = ((job,) for job in (heavy_sets(self.task) if self.task else ()))
         kinds = {(table.pooled, table.dtype) for table in self.task.tables} if self.task else set()
         self.kinds = {kind_of_table(pooled, dtype) for pooled, dtype in kinds} | {kind_of_table(True, "fp32")}
         self._space = SampleSpace(
@@ -80,12 +80,12 @@ class Curriculum:
         """The task's heaviest tables, then quick sets with few to many shards; `model` predicts which sets are quick."""
         sets = self._new_sets(_CHOICE * count, count)
         chosen = self._quick(sets, model, count) if model else sets[:count]
-        return [*self._heavy, *((one,) for one in chosen)]
+        return [*self._heavy, *((job,) for job in chosen)]
 
     def told_by(self, model: CostModel, count: int) -> Samples:
         """Random sets, and some of the task's tables, with the times that a model predicts, so that another model can learn from them."""
         sets = (*random_sets(self._space, 0, count), *self._of_task(count, np.random.default_rng(self.seed)))
-        works = [one.work.works for one in sets]
+        works = [job.work.works for job in sets]
         return samples_of_works(works, np.array([device_ms(model, some) for some in works]))
 
     def next_sets(self, count: int, models: Sequence[ComputeModel]) -> list[Group]:
@@ -93,17 +93,17 @@ class Curriculum:
         groups: list[Group] = []
         plans, pairs = (max(1, round(share * count)) for share in (_PLANS, _PAIRS))
         while _size(groups) < plans:
-            found = self._plans(models[-1])
-            groups += found
-            if not found:
+            drawn = self._plans(models[-1])
+            groups += drawn
+            if not drawn:
                 break
         limit = _size(groups) + pairs
         while _size(groups) < limit:
             groups.append(cut_pair(self.task or self._any_task(), self._name("cut"), self._rng))
         left = max(1, count - _size(groups))
         sets = self._new_sets(_CHOICE * left, _CHOICE * left)
-        groups += [(one,) for one in self._disputed(sets, models, left)]
-        fitting = [group for group in groups if all(one.work.table_bytes <= self.room_bytes for one in group)]
+        groups += [(job,) for job in self._disputed(sets, models, left)]
+        fitting = [group for group in groups if all(job.work.table_bytes <= self.room_bytes for job in group)]
         return [*self._heavy, *(fitting[place] for place in self._rng.permutation(len(fitting)))]
 
     def _quick(self, sets: Sequence[Job], model: ComputeModel, count: int) -> list[Job]:
@@ -118,12 +118,12 @@ class Curriculum:
         return _best_of_each_size(sets, spread / np.sqrt(self._seconds_of(sets, predicted.mean(axis=0))), count)
 
     def _seconds_of(self, sets: Sequence[Job], ms: Floats) -> Floats:
-        return self.seconds.expected([one.work for one in sets], ms)
+        return self.seconds.expected([job.work for job in sets], ms)
 
     def _plans(self, model: CostModel) -> list[Group]:
         name = self._name("plan")
-        found, moved = plan_sets(self.task or self._any_task(), model, name, seed=self._named)
-        return [found, *((one,) for one in moved)] if found else []
+        of_plans, moved = plan_sets(self.task or self._any_task(), model, name, seed=self._named)
+        return [of_plans, *((job,) for job in moved)] if of_plans else []
 
     def _any_task(self) -> Task:
         """A random task as in the papers, small enough for `room_bytes`."""
@@ -162,7 +162,7 @@ def _size(groups: Sequence[Group]) -> int:
 
 def _step_ms(models: Sequence[ComputeModel], sets: Sequence[Job]) -> Floats:
     """`(models, n)` predicted step ms of each set: forward plus backward."""
-    samples = samples_of_works([one.work.works for one in sets], np.ones((len(sets), 2)))
+    samples = samples_of_works([job.work.works for job in sets], np.ones((len(sets), 2)))
     return np.stack([np.maximum(predict(model, samples).sum(axis=1), 1e-3) for model in models])
 
 

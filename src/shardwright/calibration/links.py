@@ -52,7 +52,7 @@ class Probe(Protocol):
     def answer(self, member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
         """Serve a request on a rank; return the reply of rank 0."""
 
-    def with_modules(self, ask: Ask, found: MeasuredLinks) -> MeasuredLinks:
+    def with_modules(self, ask: Ask, links: MeasuredLinks) -> MeasuredLinks:
         """The links with the times of the probe added."""
 
 
@@ -137,16 +137,16 @@ def _measured(
         seconds -= probe.seconds
     for rung, ms in measure_ladders(ask, cluster, seconds, dict(times), progress):
         times[rung] = ms
-        rows = [[*astuple(one), taken] for one, taken in times.items()]
+        rows = [[*astuple(rung), taken] for rung, taken in times.items()]
         write_atomically(notes, json.dumps({"format": FORMAT, "cluster": asdict(cluster), "rungs": rows}))
-    found = measured_links(cluster, times)
+    links = measured_links(cluster, times)
     if probe is not None:
-        found = probe.with_modules(ask, found)
+        links = probe.with_modules(ask, links)
     for target in (path, output):
         if target is not None:
-            found.save(target)
+            links.save(target)
     notes.unlink(missing_ok=True)
-    return found, path
+    return links, path
 
 
 def _earlier(notes: Path, cluster: Cluster) -> dict[Rung, float]:

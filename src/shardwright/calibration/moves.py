@@ -69,10 +69,10 @@ class Moves:
         """The shards after up to `count` moves, each the best at that point; stops when no move helps; None if the first does not."""
         shards = self._start
         for _ in range(count):
-            found = self._moved(shards)
-            if found is None:
+            moved = self._moved(shards)
+            if moved is None:
                 break
-            shards = found
+            shards = moved
         return None if shards is self._start else shards
 
     def _times(self, shards: Sequence[Shard]) -> Floats:
@@ -93,9 +93,9 @@ class Moves:
         values = _soft(self._priced(changes, shards, pieces, times))
         less = (float(_soft(times[None])[0]) + self._links_ms(shards)) * (1 - 1e-6)
         for place in np.argsort(values)[:_CHECKED]:
-            found = _applied(changes[place], shards, pieces)
-            if values[place] + self._links_ms(found) < less and self._valid(found):
-                return found
+            moved = _applied(changes[place], shards, pieces)
+            if values[place] + self._links_ms(moved) < less and self._valid(moved):
+                return moved
         return None
 
     def _valid(self, shards: Sequence[Shard]) -> bool:
@@ -150,7 +150,9 @@ class Moves:
         alone.add(np.arange(len(works)), np.arange(len(works)))  # the last row stands for no shard
         for place, shard in enumerate(shards):
             ledger.add(np.array(shard.devices), np.full(len(shard.devices), place))
-        devices, lost, got = (np.array([getattr(one, name) for one in changes]) for name in ("devices", "lost", "got"))
+        devices, lost, got = (
+            np.array([getattr(move, name) for move in changes]) for name in ("devices", "lost", "got")
+        )
         after = ledger.sums[devices] + alone.sums[got] - alone.sums[lost]
         present = ledger.counts[devices] + alone.counts[got] - alone.counts[lost] > 0
         priced = self._model.pricing.devices(after, present) + self._error[devices]
@@ -163,8 +165,8 @@ def _soft(times: Floats) -> Floats:
     """`(n,)` step ms of `(n, devices, 2)` times, with power means over the devices instead of maxima."""
     top = times.max(axis=1, keepdims=True)
     shares: Floats = (times / np.maximum(top, 1e-12)) ** _POWER
-    found: Floats = (top[:, 0] * shares.mean(axis=1) ** (1 / _POWER)).sum(axis=1)
-    return found
+    ms: Floats = (top[:, 0] * shares.mean(axis=1) ** (1 / _POWER)).sum(axis=1)
+    return ms
 
 
 def _applied(change: _Change, shards: Sequence[Shard], pieces: Sequence[Shard]) -> list[Shard]:
@@ -186,11 +188,11 @@ def _halved(shard: Shard) -> tuple[Shard, Shard] | None:
     return replace(shard, columns=(start, middle)), replace(shard, columns=(middle, stop))
 
 
-def _joined(one: Shard, other: Shard) -> Shard | None:
-    """Both blocks merged, on the device of `other`; None if their columns are not adjacent or they differ otherwise."""
-    if one.rows != other.rows or one.row_order != other.row_order or one.tier != other.tier:
+def _joined(shard: Shard, target: Shard) -> Shard | None:
+    """Both blocks merged, on the device of `target`; None if their columns are not adjacent or they differ otherwise."""
+    if shard.rows != target.rows or shard.row_order != target.row_order or shard.tier != target.tier:
         return None
-    first, second = sorted((one, other), key=lambda shard: shard.columns)
+    first, second = sorted((shard, target), key=lambda shard: shard.columns)
     if first.columns[1] != second.columns[0]:
         return None
-    return replace(other, columns=(first.columns[0], second.columns[1]))
+    return replace(target, columns=(first.columns[0], second.columns[1]))

@@ -90,10 +90,10 @@ def plan_sets(task: Task, model: CostModel, name: str, seed: int) -> tuple[Group
     variants, rng = [], np.random.default_rng([seed, 1])
     for strategy in STRATEGIES:
         try:
-            found = plan(task, strategy=strategy, cost_model=model, seed=seed, time_limit=_SEARCH_S, runs_on=None)
+            made = plan(task, strategy=strategy, cost_model=model, seed=seed, time_limit=_SEARCH_S, runs_on=None)
         except ShardwrightError:
             continue
-        variants.append([work for work in device_works(found, seed) if work.works])
+        variants.append([work for work in device_works(made, seed) if work.works])
     if not variants:
         return (), ()
     moved = tuple(Job(work, "neighbour") for work in _moved(variants[-1], rng))

@@ -235,28 +235,28 @@ def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:
     return kind, machine
 
 
-def _for_task(found: Plan, task: Task, base: CostModel, first: Plan | None) -> Plan:
+def _for_task(measured_plan: Plan, task: Task, base: CostModel, first: Plan | None) -> Plan:
     """Convert a plan of the measured task to the real task: row blocks are stretched if tables were measured with fewer rows.
 
     Args:
-        found: the plan of the measured task.
+        measured_plan: the plan of the measured task.
         task: the real task.
         base: predicts the cost of the plan.
         first: a plan whose bound, proven for the same model, holds for this plan too.
     """
-    rows = {table.name: table.rows for table in found.task.tables}
+    rows = {table.name: table.rows for table in measured_plan.task.tables}
     shards = []
-    for shard in found.shards:
+    for shard in measured_plan.shards:
         full = task.table_by_name[shard.table].rows
         start, stop = (round(end * full / rows[shard.table]) for end in shard.rows)
         shards.append(
             shard if full == rows[shard.table] else Shard(shard.table, (start, stop), shard.columns, shard.devices)
         )
-    result = scored(Plan(task, shards, found.strategy if first is None else "tuned", found.seed), base)
+    result = scored(Plan(task, shards, measured_plan.strategy if first is None else "tuned", measured_plan.seed), base)
     result.check()
-    proof = found if first is None else first
+    proof = measured_plan if first is None else first
     assert result.cost is not None
-    if found.task is task and proof.bound_ms is not None and proof.bound_ms <= result.cost.step_ms:
+    if measured_plan.task is task and proof.bound_ms is not None and proof.bound_ms <= result.cost.step_ms:
         result = replace(result, bound_ms=proof.bound_ms, bound_scope=proof.bound_scope)
     return result
 
@@ -281,10 +281,10 @@ def _kept_plan(task: Task, machine: Fingerprint) -> Path:
 def _earlier(path: Path, task: Task) -> Plan | None:
     """The best plan of an earlier run; None if there is none for this task, or it cannot be read."""
     try:
-        found = Plan.load(path)
+        earlier = Plan.load(path)
     except InvalidInput:
         return None
-    return replace(found, task=task) if task_to_dict(found.task) == task_to_dict(task) else None
+    return replace(earlier, task=task) if task_to_dict(earlier.task) == task_to_dict(task) else None
 
 
 @dataclass
@@ -377,15 +377,15 @@ class Tuner(Interruptible):
     @property
     def floor_ms(self) -> float:
         """The smallest mean device time of any measured plan: its step if it were perfectly balanced."""
-        return min(one.total_ms(self.measured.times(one)) for one in self._tried)
+        return min(candidate.total_ms(self.measured.times(candidate)) for candidate in self._tried)
 
     def _at_first(self) -> None:
         """Measure the plans that searches find; the plan with the shortest predicted step becomes the first plan."""
-        found = list(self._searched())
+        candidates = list(self._searched())
         self.doing = "measuring the first plan"
-        self.first = self.best = min(found, key=lambda one: one.promised_ms)
-        others = [one for one in found if one is not self.first]
-        self.measured.make_room((work for one in found for work in one.works), self.room_bytes)
+        self.first = self.best = min(candidates, key=lambda candidate: candidate.promised_ms)
+        others = [candidate for candidate in candidates if candidate is not self.first]
+        self.measured.make_room((work for candidate in candidates for work in candidate.works), self.room_bytes)
         self.measured.visit_controls()
         self._foresee()
         self.measured.visit(self.first.works, 1)
@@ -397,7 +397,7 @@ class Tuner(Interruptible):
             return
         self._note(0, self.first, accepted=True)
         self.doing = "measuring the plans of searches"
-        works = [work for one in found for work in one.works]
+        works = [work for candidate in candidates for work in candidate.works]
         for quiet in (1, 2):
             self.measured.visit(works, quiet, until=self._until(_AT_FIRST))
         self._judge(0, others)
@@ -422,29 +422,29 @@ class Tuner(Interruptible):
         Raises:
             InfeasibleTask: no search finds a plan.
         """
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         why: InfeasibleTask | None = None
         for name, seed, price in _SEARCHES:
-            if found and monotonic() >= self._until(_AT_FIRST / 2):
+            if candidates and monotonic() >= self._until(_AT_FIRST / 2):
                 break
             if self.interrupted:
                 raise KeyboardInterrupt
             model = with_cut_price(self.base, self.task, price) if price else self.base
             try:
-                plan_found = self._plan(name, model, self.seed + seed)
+                searched = self._plan(name, model, self.seed + seed)
             except InfeasibleTask as error:
                 why = error
                 continue
             if self.runs_on == "auto":
-                self.runs_on = "torchrec" if "torchrec" in plan_found.runs_on else "shardwright"
+                self.runs_on = "torchrec" if "torchrec" in searched.runs_on else "shardwright"
             told = f"{name}, a cut at {price:.0%} of a table" if price else f"{name}, seed {seed}" if seed else name
-            found += self._new(told, scored(plan_found, self.base), None)
-        if not found:
+            candidates += self._new(told, scored(searched, self.base), None)
+        if not candidates:
             assert why is not None
             raise why
         if self.earlier is not None:
-            found += self._new("best of an earlier run", self.earlier, None)
-        return found
+            candidates += self._new("best of an earlier run", self.earlier, None)
+        return candidates
 
     def _rounds(self) -> None:
         """Repeat rounds: correct the model, propose plans, measure them, judge them."""
@@ -465,9 +465,9 @@ class Tuner(Interruptible):
             self.doing = f"round {number}: measuring"
             before = self.measured.step_ms(self.best)
             until = self._until(1 - _RESERVE)
-            self.measured.make_room((work for one in proposals for work in one.works), self.room_bytes)
+            self.measured.make_room((work for proposal in proposals for work in proposal.works), self.room_bytes)
             self.measured.visit(self.best.works, min(2 + number // 2, _MOST_QUIET), until)
-            self.measured.visit([work for one in proposals for work in one.works], 1, until)
+            self.measured.visit([work for proposal in proposals for work in proposal.works], 1, until)
             idle = 0 if self._judge(number, proposals) else idle + 1
             self._trust(before, proposals)
         self.stopped = "no gain"
@@ -483,7 +483,7 @@ class Tuner(Interruptible):
         assert self.model is not None
         kernels = self.measured.times(self.best) + self.best.added
         mean = Moves(self._limited(), self.model, self.best.plan.shards, kernels)
-        found: list[Candidate] = []
+        proposals: list[Candidate] = []
         present = self.measured.step_ms(self.best)
         for attempt in range(_DRAWS):
             model = self.model.drawn(self._rng) if attempt else self.model
@@ -492,42 +492,46 @@ class Tuner(Interruptible):
             promised = math.inf if shards is None else mean.promised_ms(shards)
             if shards is not None and promised < (1 - _WORTH) * present:
                 name = "1 move" if count == 1 else f"{count} moves"
-                found += self._new(name, Plan(self.task, shards, "tuned", self.seed), promised)
-            if len(found) == _PROPOSALS or monotonic() >= self._until(1 - _RESERVE):
+                proposals += self._new(name, Plan(self.task, shards, "tuned", self.seed), promised)
+            if len(proposals) == _PROPOSALS or monotonic() >= self._until(1 - _RESERVE):
                 break
         if number % 2 and not self.interrupted and monotonic() + self._limit < self._until(1 - _RESERVE):
             start = self.best.plan if number % 4 == 1 else None
             again = self._plan("certified", self.model, self.seed + number, start)
             if again.bound_ms is not None:
                 self.bound_ms = again.bound_ms
-            found += self._new("planned again", again, again.cost.step_ms if again.cost else None)
-        return found
+            proposals += self._new("planned again", again, again.cost.step_ms if again.cost else None)
+        return proposals
 
     def _judge(self, number: int, proposals: Sequence[Candidate]) -> bool:
         """Accept each proposal that beats the best plan by more than the noise; return whether any did."""
-        seen = [one for one in proposals if self.measured.can_measure(one) and self.measured.complete(one)]
+        seen = [
+            proposal
+            for proposal in proposals
+            if self.measured.can_measure(proposal) and self.measured.complete(proposal)
+        ]
         gained = False
-        for one in sorted(seen, key=self.measured.step_ms):
+        for proposal in sorted(seen, key=self.measured.step_ms):
             quiet = 2
-            while _OPEN < self.measured.chance(one, self.best) < _SURE and quiet <= _MOST_QUIET:
-                different = set(one.works) ^ set(self.best.works)
-                works = [work for work in (*one.works, *self.best.works) if work in different]
+            while _OPEN < self.measured.chance(proposal, self.best) < _SURE and quiet <= _MOST_QUIET:
+                different = set(proposal.works) ^ set(self.best.works)
+                works = [work for work in (*proposal.works, *self.best.works) if work in different]
                 self.measured.visit(works, quiet, self._until(1 - _RESERVE))
                 quiet += 1
-            shorter = self.measured.step_ms(one) < self.measured.step_ms(self.best)
-            better = shorter and self.measured.chance(one, self.best) >= _SURE
-            self._note(number, one, accepted=better)
+            shorter = self.measured.step_ms(proposal) < self.measured.step_ms(self.best)
+            better = shorter and self.measured.chance(proposal, self.best) >= _SURE
+            self._note(number, proposal, accepted=better)
             if better:
-                gained, self.best = True, one
-                self.keep(one.plan)
+                gained, self.best = True, proposal
+                self.keep(proposal.plan)
         return gained
 
     def _trust(self, before: float, proposals: Sequence[Candidate]) -> None:
         """Make more moves at once if gains came as promised, and fewer if they did not."""
         shares = [
-            (before - self.measured.step_ms(one)) / max(before - one.promised_ms, 1e-9 * before)
-            for one in proposals
-            if "move" in one.name and one in self._tried
+            (before - self.measured.step_ms(proposal)) / max(before - proposal.promised_ms, 1e-9 * before)
+            for proposal in proposals
+            if "move" in proposal.name and proposal in self._tried
         ]
         if shares and max(shares) >= _RETURN:
             self._moves = min(2 * self._moves, 4 * self.task.topology.devices)
@@ -541,19 +545,19 @@ class Tuner(Interruptible):
         if self.measured.fits(self.measured.controls):
             self.measured.visit_controls()
 
-    def _new(self, name: str, found: Plan, promised_ms: float | None) -> list[Candidate]:
+    def _new(self, name: str, plan: Plan, promised_ms: float | None) -> list[Candidate]:
         """A candidate for the plan, in a list; empty if the same plan was seen before."""
-        key: frozenset[object] = frozenset(found.shards)
+        key: frozenset[object] = frozenset(plan.shards)
         if key in self._seen:
             return []
         self._seen.add(key)
         if promised_ms is None:
-            promised_ms = score(self.task, found.shards, self.base).step_ms
-        return [Candidate.of(name, found, promised_ms)]
+            promised_ms = score(self.task, plan.shards, self.base).step_ms
+        return [Candidate.of(name, plan, promised_ms)]
 
-    def _note(self, number: int, one: Candidate, *, accepted: bool) -> None:
-        self._tried.append(one)
-        self.history.append(Trial(number, one.name, one.promised_ms, self.measured.step_ms(one), accepted))
+    def _note(self, number: int, tried: Candidate, *, accepted: bool) -> None:
+        self._tried.append(tried)
+        self.history.append(Trial(number, tried.name, tried.promised_ms, self.measured.step_ms(tried), accepted))
 
     def _plan(self, strategy: str, model: CostModel, seed: int, start: Plan | None = None) -> Plan:
         start = replace(start, tuning=None) if start is not None else None

@@ -67,8 +67,8 @@ class Observed(Campaign):
 
     def disturbed(self) -> list[Job]:
         """Sets that need another visit, the most disturbed first."""
-        found = {job.work: job for job in self.sets if not settled(self.visits[job.work])}
-        return sorted(found.values(), key=lambda job: -min(visit.sentinel for visit in self.visits[job.work]))
+        unsettled = {job.work: job for job in self.sets if not settled(self.visits[job.work])}
+        return sorted(unsettled.values(), key=lambda job: -min(visit.sentinel for visit in self.visits[job.work]))
 
     def samples(self) -> Samples:
         """All sets with their times, those of earlier calibrations first."""

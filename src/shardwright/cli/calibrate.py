@@ -90,31 +90,31 @@ def run(
     on_gpu = device == "cuda" if device or wanted is None else wanted.topology.device != "cpu"
     total = 60 * (MINUTES["cuda" if on_gpu else "cpu"] if minutes is None else minutes)
     with progress("calibrating", detail="starting") as report:
-        found = calibrate(
+        result = calibrate(
             wanted, minutes=minutes, device=device, aim=aim, seed=seed, progress=progress_of(report, total)
         )
-    for text in found.notes:
+    for text in result.notes:
         note(f"note: {text}")
-    if found.failed:
+    if result.failed:
         note(
-            f"note: left out, since they could not be measured: {counted(len(found.failed), 'set')}, the first: {found.failed[0]}"
+            f"note: left out, since they could not be measured: {counted(len(result.failed), 'set')}, the first: {result.failed[0]}"
         )
-    emit(_document(found), *_views(found), as_json=as_json)
-    if found.stopped == "interrupted":
+    emit(_document(result), *_views(result), as_json=as_json)
+    if result.stopped == "interrupted":
         raise Interrupted("stopped early; all measurements are kept: run the same command again to go on")
-    if found.model is None:
+    if result.model is None:
         raise typer.Exit(1)
 
 
 def _check_together(context: typer.Context, links: bool) -> None:
     """Check that all given options belong to the chosen measurement, kernels or links."""
     others = ("task", "aim", "seed") if links else ("devices", "output")
-    for one in given_parameters(context):
-        if one.name in others:
+    for parameter in given_parameters(context):
+        if parameter.name in others:
             rule = (
                 "does not apply to --links; leave it out" if links else "needs --links; add that flag, or leave it out"
             )
-            raise InvalidInput(f"{one.opts[0]} {rule}")
+            raise InvalidInput(f"{parameter.opts[0]} {rule}")
 
 
 def progress_of(report: Report, total: float) -> Callable[[float, int, float | None, str], None]:
@@ -127,29 +127,29 @@ def progress_of(report: Report, total: float) -> Callable[[float, int, float | N
     return told
 
 
-def _document(found: Calibration) -> dict[str, Any]:
+def _document(result: Calibration) -> dict[str, Any]:
     return {
-        "model": str(found.path) if found.path else None,
-        "metadata": found.model.metadata if found.model else {},
-        "accuracy": asdict(found.accuracy) if found.accuracy else None,
-        "error_before": found.before,
-        "recipe": found.recipe,
-        "sets": found.sets,
-        "new_sets": found.new_sets,
-        "failed": list(found.failed),
-        "notes": list(found.notes),
-        "stopped": found.stopped,
-        "seconds": found.seconds,
-        "controls_slower": found.slower,
+        "model": str(result.path) if result.path else None,
+        "metadata": result.model.metadata if result.model else {},
+        "accuracy": asdict(result.accuracy) if result.accuracy else None,
+        "error_before": result.before,
+        "recipe": result.recipe,
+        "sets": result.sets,
+        "new_sets": result.new_sets,
+        "failed": list(result.failed),
+        "notes": list(result.notes),
+        "stopped": result.stopped,
+        "seconds": result.seconds,
+        "controls_slower": result.slower,
     }
 
 
-def _views(found: Calibration) -> list[rich.table.Table | str]:
+def _views(result: Calibration) -> list[rich.table.Table | str]:
     """The model's errors, its coverage, and its file."""
-    if found.model is None or found.accuracy is None:
-        off = f"the default model is {percent(found.before)} off on them (mean)" if found.before is not None else ""
+    if result.model is None or result.accuracy is None:
+        off = f"the default model is {percent(result.before)} off on them (mean)" if result.before is not None else ""
         return [off] if off else []
-    errors, metadata = found.accuracy, found.model.metadata
+    errors, metadata = result.accuracy, result.model.metadata
     rows = [
         ["mean error", percent(errors.mean_error)],
         ["median error", percent(errors.median_error)],
@@ -157,18 +157,18 @@ def _views(found: Calibration) -> list[rich.table.Table | str]:
             [f"mean error of {count} shard{'' if count == '1' else 's'}", percent(error)]
             for count, error in errors.by_tables.items()
         ],
-        ["mean error of the default model", percent(found.before)],
+        ["mean error of the default model", percent(result.before)],
         ["rank correlation", f"{errors.spearman:.4f}"],
     ]
-    title = f"on {counted(found.sets, 'set')}, each predicted by models that have not seen it"
+    title = f"on {counted(result.sets, 'set')}, each predicted by models that have not seen it"
     lines = [
         f"covers batches of {metadata['batch_sizes']}, {metadata['optimizer']}, {metadata['tables']} tables"
         + (", and was made for this task" if "task" in metadata else ""),
-        f"{counted(found.new_sets, 'set')} measured in {found.seconds:.0f} s; model {metadata['name']} made {_MADE[found.recipe]}",
+        f"{counted(result.new_sets, 'set')} measured in {result.seconds:.0f} s; model {metadata['name']} made {_MADE[result.recipe]}",
     ]
-    if found.slower is not None:
-        lines.append(f"controls {signed(found.slower - 1)} against their time when the last model was calibrated")
-    return [table(title, ("relative error", "value"), rows), *lines, f"saved {found.path}"]
+    if result.slower is not None:
+        lines.append(f"controls {signed(result.slower - 1)} against their time when the last model was calibrated")
+    return [table(title, ("relative error", "value"), rows), *lines, f"saved {result.path}"]
 
 
 _WHERE = dict(zip(LINK_CLASSES, ("inside a host", "between hosts"), strict=True))
@@ -197,19 +197,19 @@ def _run_links(*, devices: int | None, device: str, minutes: float | None, outpu
     probe = modules.ModuleProbe() if modules.available() else None
     try:
         with progress("measuring links", detail="starting the ranks") as report:
-            found = calibrate_links(
+            measured = calibrate_links(
                 devices=devices, device=device, seconds=seconds, output=output, progress=report, probe=probe
             )
     except KeyboardInterrupt:
         raise Interrupted("stopped; all measurements are kept: run the same command again to go on") from None
-    if found is None:
+    if measured is None:
         return
-    links, path = found
+    links, path = measured
     document: dict[str, Any] = {
         "file": str(path),
         "cluster": asdict(links.cluster),
         "links": links_to_dict(links.links),
-        "errors": {name: {link: asdict(one) for link, one in of.items()} for name, of in links.errors.items()},
+        "errors": {name: {link: asdict(error) for link, error in of.items()} for name, of in links.errors.items()},
     }
     lines = [saved(file) for file in (path, output) if file is not None]
     lines.append(_of_modules(links.links.modules))
@@ -242,12 +242,10 @@ def with_known_links(topology: Topology) -> tuple[Topology, str | None]:
     from shardwright.cost.files import age
     from shardwright.modelling.links import cached_links
 
-    found = cached_links(topology) if topology.links is None else None
-    if found is None:
+    measured = cached_links(topology) if topology.links is None else None
+    if measured is None:
         return topology, None
-    errors = [one.held_out for classes in found.errors.values() for one in classes.values()]
+    errors = [error.held_out for classes in measured.errors.values() for error in classes.values()]
     true = f", mean error {percent(sum(errors) / len(errors))} on sizes held out" if errors else ""
-    note = (
-        f"links of {found.cluster}: measured {age(found.date)}{true}; to price by the topology's own, state links: {{}}"
-    )
-    return replace(topology, links=found.links), note
+    note = f"links of {measured.cluster}: measured {age(measured.date)}{true}; to price by the topology's own, state links: {{}}"
+    return replace(topology, links=measured.links), note

@@ -110,24 +110,24 @@ def change_to_dict(change: PlanChange) -> dict[str, Any]:
         **vars(diff),
         "moved_bytes": diff.moved_bytes,
         "kept_bytes": diff.kept_bytes,
-        "tables": [asdict(one) for one in diff.tables if one.moved_bytes],
+        "tables": [asdict(moved) for moved in diff.tables if moved.moved_bytes],
         "moves": [{"table": move.table, "device": move.device, "bytes": move.bytes} for move in diff.moves],
     }
 
 
 def change_views(change: PlanChange) -> list[RenderableType]:
     """The change for people: a row for each table that moves, and lines of totals."""
-    moving = sorted((one for one in change.diff.tables if one.moved_bytes), key=lambda one: -one.moved_bytes)
+    moving = sorted((moved for moved in change.diff.tables if moved.moved_bytes), key=lambda moved: -moved.moved_bytes)
     shown = moving[:_MOST_TABLES]
     rows = [
         [
-            one.table,
-            one.before,
-            one.after,
-            format_bytes(one.moved_bytes),
-            f"{format_bytes(one.kept_bytes)} ({percent(one.kept_bytes / (one.kept_bytes + one.moved_bytes))})",
+            moved.table,
+            moved.before,
+            moved.after,
+            format_bytes(moved.moved_bytes),
+            f"{format_bytes(moved.kept_bytes)} ({percent(moved.kept_bytes / (moved.kept_bytes + moved.moved_bytes))})",
         ]
-        for one in shown
+        for moved in shown
     ]
     caption = None if len(shown) == len(moving) else f"the largest {len(shown)} of {len(moving)} tables that move"
     lines = "\n".join([_moved(change.diff), *_made(change.diff), *_crossed(change), _gained(change)])
@@ -154,9 +154,9 @@ def _made(diff: PlanDiff) -> list[str]:
         (diff.new_devices, "new", "device"),
         (diff.gone_devices, "gone", "device"),
     ]
-    found = [f"{count} {what}{'s are' if count > 1 else ' is'} {how}" for count, how, what in counts if count]
+    parts = [f"{count} {what}{'s are' if count > 1 else ' is'} {how}" for count, how, what in counts if count]
     made = [f"{format_bytes(diff.made_bytes)} of tables are made anew"] if diff.made_bytes else []
-    return ["; ".join([*found, *made])] if found else []
+    return ["; ".join([*parts, *made])] if parts else []
 
 
 def _crossed(change: PlanChange) -> list[str]:
@@ -166,13 +166,13 @@ def _crossed(change: PlanChange) -> list[str]:
 
 
 def _gained(change: PlanChange) -> str:
-    base, this = ms(change.base_ms), f"this plan: {ms(change.step_ms)} ms"
+    base, planned = ms(change.base_ms), f"this plan: {ms(change.step_ms)} ms"
     more = (change.diff.moved_bytes - change.base_bytes) / 1e9
     each = f", {change.gain_ms / more:.3g} ms for each GB that moves for it" if more > 0 and change.gain_ms > 0 else ""
     gain = f"gain {ms(change.gain_ms)} ms ({percent(change.gain)}){each}"
     if change.why_not is None:
-        return f"step of {change.source}: {base} ms, of {this}; {gain}"
+        return f"step of {change.source}: {base} ms, of {planned}; {gain}"
     return (
         f"{change.source} does not apply: {change.why_not}\n"
-        f"step if only what must moves ({format_bytes(change.base_bytes)}): {base} ms, of {this}; {gain}"
+        f"step if only what must moves ({format_bytes(change.base_bytes)}): {base} ms, of {planned}; {gain}"
     )

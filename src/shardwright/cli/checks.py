@@ -47,17 +47,17 @@ def check_same_task(plan: Plan, plan_file: object, task: Task, task_file: object
     Raises:
         InvalidInput: the tasks differ; the message lists the differences.
     """
-    if found := list(differences(plan.task, task)):
-        listed = some_of(found, separator="; ")
+    if texts := list(differences(plan.task, task)):
+        listed = some_of(texts, separator="; ")
         raise InvalidInput(f"{plan_file}: a plan for another task than {task_file} ({listed}); plan this task anew")
 
 
 def differences(planned: Task, task: Task) -> Iterator[str]:
     """The differences between a plan's task and a given one, in words; the order of tables does not matter."""
-    for field in (one.name for one in fields(task) if one.name not in _COMPARED_APART):
+    for field in (attribute.name for attribute in fields(task) if attribute.name not in _COMPARED_APART):
         if getattr(planned, field) != getattr(task, field):
             yield f"{field} is {getattr(planned, field)} in the plan, {getattr(task, field)} in the task"
-    for field in (one.name for one in fields(task.topology)):
+    for field in (attribute.name for attribute in fields(task.topology)):
         if field == "links" and task.topology.links is None:
             continue  # such a task is planned with the links that were measured on its cluster, if any
         if getattr(planned.topology, field) != getattr(task.topology, field):
@@ -73,7 +73,7 @@ def differences(planned: Task, task: Task) -> Iterator[str]:
 
 
 def _table_differences(planned: Table, table: Table) -> Iterator[str]:
-    for field in (one.name for one in fields(table)):
+    for field in (attribute.name for attribute in fields(table)):
         before, after = getattr(planned, field), getattr(table, field)
         if before != after:
             how = "differs" if field == "access" else f"is {before}, not {after}"
@@ -159,8 +159,8 @@ def make_folder(path: Path, names: Iterable[str] = (), inputs: Iterable[Path | N
 
 def given_parameters(context: typer.Context) -> list[Any]:
     """The parameters that the command line names, with any values, in the order of their declaration."""
-    sources = [(one, context.get_parameter_source(str(one.name))) for one in context.command.params]
-    return [one for one, source in sources if source is not None and source.name == "COMMANDLINE"]
+    sources = [(parameter, context.get_parameter_source(str(parameter.name))) for parameter in context.command.params]
+    return [parameter for parameter, source in sources if source is not None and source.name == "COMMANDLINE"]
 
 
 def _is_folder(path: Path, otherwise: str) -> bool:
@@ -170,10 +170,10 @@ def _is_folder(path: Path, otherwise: str) -> bool:
         InvalidInput: nothing can exist there: a name is too long, or a link leads to itself.
     """
     try:
-        found = status(path)
+        info = status(path)
     except OSError as error:
         raise InvalidInput(f"{path}: {otherwise} ({error.strerror}); name another with -o") from None
-    return found is not None and stat.S_ISDIR(found.st_mode)
+    return info is not None and stat.S_ISDIR(info.st_mode)
 
 
 def _is_there(path: Path) -> bool:
@@ -183,22 +183,22 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _same_file(one: Path, other: Path) -> bool:
+def _same_file(first: Path, second: Path) -> bool:
     """Whether two paths lead to one regular file, also through links. Pipes and devices, such as a terminal, can be shared safely."""
-    if _is_there(one) and _is_there(other):
-        return one.is_file() and one.samefile(other)
-    return os.path.realpath(one) == os.path.realpath(other)
+    if _is_there(first) and _is_there(second):
+        return first.is_file() and first.samefile(second)
+    return os.path.realpath(first) == os.path.realpath(second)
 
 
 def _files_named_in(path: Path) -> list[Path]:
     """The files that a document names with `{file: …}`, relative to its folder, and the files that those name in turn."""
-    found, waiting = dict[Path, None](), [path]
-    while waiting and len(found) < _MOST_NAMED:
+    named, waiting = dict[Path, None](), [path]
+    while waiting and len(named) < _MOST_NAMED:
         document = waiting.pop()
         new = [document.parent / name for name in _names(_content(document))]
-        waiting += [file for file in new if file not in found]
-        found |= dict.fromkeys(new)
-    return list(found)
+        waiting += [file for file in new if file not in named]
+        named |= dict.fromkeys(new)
+    return list(named)
 
 
 def _content(path: Path) -> object:

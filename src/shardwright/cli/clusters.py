@@ -54,10 +54,10 @@ class Cluster:
             topology = clusters_of(topology, [hosts], None)[0]
         topology = with_reserve(topology, self.reserve, of_preset=preset is not None)
         topology, text = with_known_links(topology)
-        for one in warned:
-            known = text is not None and ASSUMED in str(one.message)  # then no value is assumed
-            if issubclass(one.category, UserWarning) and not known:
-                warnings.warn(str(one.message), stacklevel=1)
+        for warning in warned:
+            known = text is not None and ASSUMED in str(warning.message)  # then no value is assumed
+            if issubclass(warning.category, UserWarning) and not known:
+                warnings.warn(str(warning.message), stacklevel=1)
         if text is not None:
             note(text)
         return task if topology == task.topology else replace(task, topology=topology)

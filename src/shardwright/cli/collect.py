@@ -213,7 +213,7 @@ def _check_together(context: typer.Context, collectives: bool) -> None:
     Raises:
         InvalidInput: an option belongs to the other kind.
     """
-    given = {str(one.name): one.opts[0] for one in given_parameters(context)}
+    given = {str(parameter.name): parameter.opts[0] for parameter in given_parameters(context)}
     for name in _OF_KERNELS if collectives else _OF_COLLECTIVES:
         if name not in given:
             continue

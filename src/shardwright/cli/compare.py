@@ -82,8 +82,8 @@ def run(
         attempts = plan_with_each(
             placed, names, cost_model, report, runs_on=cast("RunsOn", runs_on), seed=seed, time_limit=time_limit
         )
-        found = [attempt.plan for attempt in attempts if attempt.plan is not None and attempt.plan.cost is not None]
-        best = min(found, key=lambda one: one.cost.step_ms if one.cost else math.inf, default=None)
+        planned = [attempt.plan for attempt in attempts if attempt.plan is not None and attempt.plan.cost is not None]
+        best = min(planned, key=lambda candidate: candidate.cost.step_ms if candidate.cost else math.inf, default=None)
         elsewhere = plan_elsewhere(best, cost_model=cost_model, seed=seed, time_limit=time_limit) if best else None
     files = save_each(attempts, output) if output is not None else []
     unlike = None
@@ -170,10 +170,10 @@ def _plan_with_each(
     for done, strategy in enumerate(chosen):
         report(done, len(chosen), strategy.name)
         try:
-            found = plan(
+            made = plan(
                 task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runs_on
             )
-            attempts.append(Attempt(strategy.name, found))
+            attempts.append(Attempt(strategy.name, made))
         except MissingDependency as error:
             attempts.append(Attempt(strategy.name, None, str(error), available=False))
         except (InfeasibleTask, InvalidPlan) as error:
@@ -187,11 +187,11 @@ def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
 
     A plan below that bound uses blocks that the bound does not cover, so it gets none.
     """
-    proven = [one.plan for one in attempts if one.plan is not None and one.plan.bound_ms is not None]
+    proven = [attempt.plan for attempt in attempts if attempt.plan is not None and attempt.plan.bound_ms is not None]
     if not proven:
         return list(attempts)
     highest = max(proven, key=lambda plan: plan.bound_ms or 0.0)
-    return [replace(one, plan=_bounded_by(highest, one.plan) if one.plan else None) for one in attempts]
+    return [replace(attempt, plan=_bounded_by(highest, attempt.plan) if attempt.plan else None) for attempt in attempts]
 
 
 def _bounded_by(proven: Plan, plan: Plan) -> Plan:
@@ -241,13 +241,13 @@ def attempts_table(title: str, attempts: Sequence[Attempt], caption: str = CAPTI
 def failures(attempts: Sequence[Attempt]) -> list[str]:
     """A line for each reason why strategies are not available, and one for each strategy that found no plan."""
     lacking: dict[str, list[str]] = {}
-    for one in attempts:
-        if not one.available:
-            reason = one.reason.replace(f"learn {one.strategy.rstrip('+')}'", "learn NAME'")
-            lacking.setdefault(reason, []).append(one.strategy)
+    for attempt in attempts:
+        if not attempt.available:
+            reason = attempt.reason.replace(f"learn {attempt.strategy.rstrip('+')}'", "learn NAME'")
+            lacking.setdefault(reason, []).append(attempt.strategy)
     lines = [f"not available: {', '.join(names)}: {reason}" for reason, names in lacking.items()]
-    failed = [one for one in attempts if one.available and one.plan is None]
-    return [*lines, *(f"{one.strategy} failed: {one.reason}" for one in failed)]
+    failed = [attempt for attempt in attempts if attempt.available and attempt.plan is None]
+    return [*lines, *(f"{attempt.strategy} failed: {attempt.reason}" for attempt in failed)]
 
 
 def agreement(
@@ -274,7 +274,7 @@ def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[st
         measured: plans measured together; at least one has a predicted cost.
         metadata: metadata of the cost model.
     """
-    pairs = [(one.compute_ms, one.plan.cost) for one in measured if one.plan.cost]
+    pairs = [(of_plan.compute_ms, of_plan.plan.cost) for of_plan in measured if of_plan.plan.cost]
     off, state = (
         float(np.median([took / cost.compute_ms for took, cost in pairs])),
         measured[0].controls.slower_than(metadata),
@@ -293,8 +293,8 @@ def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[st
 
 def attempt_dict(attempt: Attempt) -> dict[str, Any]:
     """An attempt as plain data."""
-    found = attempt.plan
-    cost = found.cost if found else None
+    made = attempt.plan
+    cost = made.cost if made else None
     return {
         "strategy": attempt.strategy,
         "available": attempt.available,
@@ -303,25 +303,25 @@ def attempt_dict(attempt: Attempt) -> dict[str, Any]:
         "measured_compute_ms": attempt.measured.compute_ms if attempt.measured else None,
         "step_ms": cost.step_ms if cost else None,
         "embedding_cost_ms": cost.embedding_cost_ms if cost else None,
-        "bound_ms": found.bound_ms if found else None,
-        "bound_scope": found.bound_scope if found and found.bound_ms is not None else None,
-        "gap": found.gap if found else None,
-        "runs_on": list(found.runs_on) if found else None,
-        "search_s": found.search_s if found else None,
+        "bound_ms": made.bound_ms if made else None,
+        "bound_scope": made.bound_scope if made and made.bound_ms is not None else None,
+        "gap": made.gap if made else None,
+        "runs_on": list(made.runs_on) if made else None,
+        "search_s": made.search_s if made else None,
     }
 
 
-def elsewhere_document(elsewhere: Plan | None, found: Plan | None) -> dict[str, Any] | None:
-    """The plan for the other runtime than that of `found` as plain data; None if there is none."""
-    if elsewhere is None or found is None or elsewhere.cost is None:
+def elsewhere_document(elsewhere: Plan | None, best: Plan | None) -> dict[str, Any] | None:
+    """The plan for the other runtime than that of `best` as plain data; None if there is none."""
+    if elsewhere is None or best is None or elsewhere.cost is None:
         return None
-    return {"runs_on": other_runtime(found), "step_ms": elsewhere.cost.step_ms, "bound_ms": elsewhere.bound_ms}
+    return {"runs_on": other_runtime(best), "step_ms": elsewhere.cost.step_ms, "bound_ms": elsewhere.bound_ms}
 
 
 def _row(attempt: Attempt) -> list[str]:
     if attempt.plan is None:
         return [attempt.strategy, "failed" if attempt.available else "not available", *[MISSING] * (len(_COLUMNS) - 2)]
-    found, cost = attempt.plan, attempt.plan.cost
+    made, cost = attempt.plan, attempt.plan.cost
     assert cost is not None
     return [
         attempt.strategy,
@@ -329,6 +329,6 @@ def _row(attempt: Attempt) -> list[str]:
         ms(attempt.measured.compute_ms if attempt.measured else None),
         ms(cost.step_ms),
         ms(cost.embedding_cost_ms),
-        percent(found.gap),
-        seconds(found.search_s),
+        percent(made.gap),
+        seconds(made.search_s),
     ]

@@ -92,7 +92,7 @@ def run(
         "folder": str(output),
         "cost_model": cost_model.name,
         "task": title(task, quick),
-        "strategies": [attempt_dict(one) for one in attempts],
+        "strategies": [attempt_dict(attempt) for attempt in attempts],
     }
     for file in [*output.glob("*.json"), *([page] if page else ())]:
         saved(file)
@@ -108,8 +108,8 @@ def demo_task(quick: bool) -> Task:
     from shardwright.workload import public_task
 
     topology = Topology.preset("cpu", devices_per_host=_DEVICES, memory="4 GB")
-    found = public_task("mlperf-dlrm-dcnv2", topology, scale=_scale(quick), batch_size=_BATCH)
-    return replace(found, optimizer="rowwise_adagrad")  # the bundled CPU model was trained with it
+    task = public_task("mlperf-dlrm-dcnv2", topology, scale=_scale(quick), batch_size=_BATCH)
+    return replace(task, optimizer="rowwise_adagrad")  # the bundled CPU model was trained with it
 
 
 def title(task: Task, quick: bool) -> str:
@@ -137,14 +137,14 @@ def affordable(attempts: Sequence[Attempt], seconds: float) -> list[Attempt]:
     A device that holds the same shards in two plans is measured once.
     """
     placed = [attempt for attempt in attempts if attempt.plan is not None]
-    order = sorted(placed, key=lambda one: _FIRST.index(one.strategy) if one.strategy in _FIRST else len(_FIRST))
+    order = sorted(placed, key=lambda tried: _FIRST.index(tried.strategy) if tried.strategy in _FIRST else len(_FIRST))
     chosen: list[str] = []
     seen: set[tuple[float, float, int]] = set()
     left = seconds
     for attempt in order:
         assert attempt.plan is not None
         assert attempt.plan.cost is not None
-        devices = {(one.forward_ms, one.backward_ms, one.memory_bytes) for one in attempt.plan.cost.devices} - seen
+        devices = {(cost.forward_ms, cost.backward_ms, cost.memory_bytes) for cost in attempt.plan.cost.devices} - seen
         left -= sum(_VISIT_S + _RUNS * (forward + backward) / 1e3 for forward, backward, _ in devices)
         if left < 0 and len(chosen) >= 2:
             break
@@ -165,13 +165,13 @@ def _scale(quick: bool) -> float:
     return 1 / 2500 if quick else 1 / 50
 
 
-def _said_of(found: Calibration) -> str:
+def _said_of(result: Calibration) -> str:
     """A line about the calibration's accuracy."""
-    if found.accuracy is None:
-        return f"note: {counted(found.sets, 'set')} measured in the time, too few for a model of this machine: the bundled one is used"
+    if result.accuracy is None:
+        return f"note: {counted(result.sets, 'set')} measured in the time, too few for a model of this machine: the bundled one is used"
     return (
-        f"calibrated in {found.seconds:.0f} s on {counted(found.sets, 'set')}: the mean error on sets not seen is "
-        f"{percent(found.accuracy.mean_error)}, that of the bundled model {percent(found.before)}"
+        f"calibrated in {result.seconds:.0f} s on {counted(result.sets, 'set')}: the mean error on sets not seen is "
+        f"{percent(result.accuracy.mean_error)}, that of the bundled model {percent(result.before)}"
     )
 
 
@@ -180,10 +180,10 @@ def _report(attempts: Sequence[Attempt], folder: Path, cost_model: CostModel) ->
     from shardwright.report import Entry, MeasuredTimes, entry_of, write_report
 
     entries: list[Entry] = []
-    for attempt in sorted(attempts, key=lambda one: one.strategy, reverse=True):
+    for attempt in sorted(attempts, key=lambda attempt: attempt.strategy, reverse=True):
         if attempt.strategy in ("greedy", "certified") and attempt.plan is not None:
-            found = attempt.measured
-            times = MeasuredTimes(tuple(found.forward_ms), tuple(found.backward_ms), "cpu") if found else None
+            measured = attempt.measured
+            times = MeasuredTimes(tuple(measured.forward_ms), tuple(measured.backward_ms), "cpu") if measured else None
             entries.append(entry_of(attempt.plan, attempt.strategy, cost_model=cost_model, measured=times))
     if not entries:
         return None

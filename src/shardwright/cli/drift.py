@@ -84,13 +84,13 @@ def run(
     names = column_names(columns)
     reading: dict[str, Any] = {"sequence": sequence or [], "hashed": hashed or [], "list_separator": list_separator}
     tables = _tables(logs, reading | {"header": not (no_header or names), "names": names})
-    if not {one.name for one in tables} & older.task.table_by_name.keys():
-        found_names = some_of([one.name for one in tables])
-        raise InvalidInput(f"{logs[0]}: none of its tables ({found_names}) is in {plan}; name logs of the same model")
+    if not {profiled.name for profiled in tables} & older.task.table_by_name.keys():
+        listed = some_of([profiled.name for profiled in tables])
+        raise InvalidInput(f"{logs[0]}: none of its tables ({listed}) is in {plan}; name logs of the same model")
     cost_model = cost_model_for(model, older.task, plan)
     print_model_notes(cost_model, older.task, plan)
     with progress("searching"):
-        found = drift(
+        result = drift(
             older,
             tables,
             cost_model=cost_model,
@@ -101,9 +101,9 @@ def run(
             worth_it=worth_it,
         )
     if output is not None:
-        found.better.save(output)
-    emit(_document(plan, found), *_views(plan, found), saved(output), as_json=as_json)
-    if found.is_worth_it:
+        result.better.save(output)
+    emit(_document(plan, result), *_views(plan, result), saved(output), as_json=as_json)
+    if result.is_worth_it:
         raise typer.Exit(EXIT_WORTH_IT)
 
 
@@ -120,58 +120,64 @@ def _tables(logs: list[Path], reading: dict[str, Any]) -> list[Table]:
         return profile_logs(logs, progress=report, **reading).tables()
 
 
-def _views(plan: Path, found: Drift) -> list[RenderableType]:
-    shown = found.tables[:_MOST_TABLES]
+def _views(plan: Path, drift: Drift) -> list[RenderableType]:
+    shown = drift.tables[:_MOST_TABLES]
     rows = [
-        [one.before.name, f"{one.before.pooling:.3g}", f"{one.now.pooling:.3g}", signed(one.lookups), percent(one.skew)]
-        for one in shown
+        [
+            of_table.before.name,
+            f"{of_table.before.pooling:.3g}",
+            f"{of_table.now.pooling:.3g}",
+            signed(of_table.lookups),
+            percent(of_table.skew),
+        ]
+        for of_table in shown
     ]
     caption = (
-        None if len(shown) == len(found.tables) else f"the {len(shown)} of {len(found.tables)} tables that changed most"
+        None if len(shown) == len(drift.tables) else f"the {len(shown)} of {len(drift.tables)} tables that changed most"
     )
     views: list[RenderableType] = [table("lookups of a sample", _COLUMNS, rows, caption)]
-    if found.absent:
-        views.append(f"not in the logs, so counted with their old lookups: {some_of(found.absent)}")
-    if found.unknown:
-        views.append(f"in the logs alone, so left out: {some_of(found.unknown)}")
-    return [*views, _sentence(plan, found)]
+    if drift.absent:
+        views.append(f"not in the logs, so counted with their old lookups: {some_of(drift.absent)}")
+    if drift.unknown:
+        views.append(f"in the logs alone, so left out: {some_of(drift.unknown)}")
+    return [*views, _sentence(plan, drift)]
 
 
-def _sentence(plan: Path, found: Drift) -> str:
+def _sentence(plan: Path, drift: Drift) -> str:
     from shardwright.questions.drift import moves
 
-    if found.now_ms is None:
-        return f"{plan} cannot run any more: {found.why_not}; a new plan takes {ms(found.better_ms)} ms"
-    if found.better is found.plan:
-        return f"{plan} took {ms(found.before_ms)} ms, takes {ms(found.now_ms)} now, and no better plan was found: nothing to do"
-    diff = moves(found)
+    if drift.now_ms is None:
+        return f"{plan} cannot run any more: {drift.why_not}; a new plan takes {ms(drift.better_ms)} ms"
+    if drift.better is drift.plan:
+        return f"{plan} took {ms(drift.before_ms)} ms, takes {ms(drift.now_ms)} now, and no better plan was found: nothing to do"
+    diff = moves(drift)
     return (
-        f"{plan} took {ms(found.before_ms)} ms, takes {ms(found.now_ms)} now; a new plan takes {ms(found.better_ms)} "
-        f"({percent(found.gain)} less) and moves {format_bytes(diff.moved_bytes)}: {'worth it' if found.is_worth_it else 'nothing to do'}"
+        f"{plan} took {ms(drift.before_ms)} ms, takes {ms(drift.now_ms)} now; a new plan takes {ms(drift.better_ms)} "
+        f"({percent(drift.gain)} less) and moves {format_bytes(diff.moved_bytes)}: {'worth it' if drift.is_worth_it else 'nothing to do'}"
     )
 
 
-def _document(plan: Path, found: Drift) -> dict[str, Any]:
+def _document(plan: Path, drift: Drift) -> dict[str, Any]:
     from shardwright.questions.drift import moves
 
     return {
         "plan": str(plan),
-        "before_ms": found.before_ms,
-        "now_ms": found.now_ms,
-        "why_not": found.why_not or None,
-        "better_ms": found.better_ms,
-        "gain": found.gain,
-        "worth_it": found.is_worth_it,
-        "moved_bytes": moves(found).moved_bytes if found.plan is not None else None,
-        "absent": list(found.absent),
-        "unknown": list(found.unknown),
+        "before_ms": drift.before_ms,
+        "now_ms": drift.now_ms,
+        "why_not": drift.why_not or None,
+        "better_ms": drift.better_ms,
+        "gain": drift.gain,
+        "worth_it": drift.is_worth_it,
+        "moved_bytes": moves(drift).moved_bytes if drift.plan is not None else None,
+        "absent": list(drift.absent),
+        "unknown": list(drift.unknown),
         "tables": [
             {
-                "table": one.before.name,
-                "pooling_before": one.before.pooling,
-                "pooling_now": one.now.pooling,
-                "skew": one.skew,
+                "table": of_table.before.name,
+                "pooling_before": of_table.before.pooling,
+                "pooling_now": of_table.now.pooling,
+                "skew": of_table.skew,
             }
-            for one in found.tables
+            for of_table in drift.tables
         ],
     }

@@ -105,16 +105,16 @@ class FittedTable(Table):
         """Widths of the columns and the gap between them: heads break first, then texts, then the gap narrows."""
         narrow = min(room, _NARROW)
         for gap in (2, 1):
-            for widths in ([one.most for one in self._limits], [one.headed for one in self._limits]):
+            for widths in ([column.most for column in self._limits], [column.headed for column in self._limits]):
                 if _total(widths, gap) <= narrow:
                     return widths, gap
-        widths = [one.most for one in self._limits]
+        widths = [column.most for column in self._limits]
         for gap in (2, 1):
             if _total(widths, gap) <= room:
                 return widths, gap
-            widths = [one.headed for one in self._limits]
+            widths = [column.headed for column in self._limits]
             while _total(widths, gap) > room:
-                spare = [index for index, one in enumerate(self._limits) if widths[index] > one.least]
+                spare = [index for index, column in enumerate(self._limits) if widths[index] > column.least]
                 if not spare:
                     break
                 widths[max(spare, key=lambda index: widths[index])] -= 1

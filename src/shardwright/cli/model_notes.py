@@ -59,8 +59,8 @@ def print_origin_notes(plans: Sequence[Plan], kind: str) -> None:
         plans: the plans.
         kind: "cpu" or "cuda", the device to measure on.
     """
-    found = [model for plan in plans if (model := model_of(plan)) is not None]
-    for model in {model.name: model for model in found}.values():
+    models = [model for plan in plans if (model := model_of(plan)) is not None]
+    for model in {model.name: model for model in models}.values():
         print_hardware_note(model, kind)
 
 

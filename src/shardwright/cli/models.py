@@ -31,23 +31,25 @@ def run(
     """
     if action not in ("list", "show", "remove"):
         raise InvalidInput(f"action is {action!r}, must be list, show or remove")
-    found = _models()
+    models = _models()
     if action == "list":
         if name is not None:
             raise InvalidInput(f"list takes no name, and {name!r} was given: use show, or leave it out")
-        emit({"models": found}, _view(found), as_json=as_json)
+        emit({"models": models}, _view(models), as_json=as_json)
         return
     if name is None:
         raise InvalidInput(f"{action} needs the name of a model; 'shardwright models' lists them")
-    chosen = [one for one in found if name in (one["name"], one["file"], (one["file"] or "").rpartition("/")[2])]
+    chosen = [
+        model for model in models if name in (model["name"], model["file"], (model["file"] or "").rpartition("/")[2])
+    ]
     if not chosen:
-        close = did_you_mean(name, [one["name"] for one in found])
+        close = did_you_mean(name, [model["name"] for model in models])
         raise InvalidInput(f"there is no model {name!r}; 'shardwright models' lists those there are{close}")
     if action == "show":
-        emit({"models": chosen}, *[_details(one) for one in chosen], as_json=as_json)
+        emit({"models": chosen}, *[_details(model) for model in chosen], as_json=as_json)
         return
     _remove(chosen)
-    emit({"removed": chosen}, *[f"removed {one['file']}" for one in chosen], as_json=as_json)
+    emit({"removed": chosen}, *[f"removed {model['file']}" for model in chosen], as_json=as_json)
 
 
 def _models() -> list[dict[str, Any]]:
@@ -75,16 +77,16 @@ def _models() -> list[dict[str, Any]]:
     ]
 
 
-def _view(found: list[dict[str, Any]]) -> Any:
+def _view(models: list[dict[str, Any]]) -> Any:
     rows = [
         [
-            one["name"] + (" (bundled)" if one["bundled"] else ""),
-            one["origin"].partition(", mean error")[0].partition("; leave-one-source-out")[0],
-            "; ".join(one["metadata"][key] for key in _COVERAGE if one["metadata"].get(key)),
-            _error(one["metadata"]),
-            f"{one['bytes'] / 1e3:.0f} kB" if one["bytes"] else MISSING,
+            model["name"] + (" (bundled)" if model["bundled"] else ""),
+            model["origin"].partition(", mean error")[0].partition("; leave-one-source-out")[0],
+            "; ".join(model["metadata"][key] for key in _COVERAGE if model["metadata"].get(key)),
+            _error(model["metadata"]),
+            f"{model['bytes'] / 1e3:.0f} kB" if model["bytes"] else MISSING,
         ]
-        for one in found
+        for model in models
     ]
     return table("cost models", ("model", "origin", "covers", "error", "size"), rows, texts=(0, 1, 2))
 
@@ -96,11 +98,11 @@ def _error(metadata: dict[str, str]) -> str:
     return percent(float(metadata["mean_error"])) if "mean_error" in metadata else MISSING
 
 
-def _details(one: dict[str, Any]) -> Any:
-    rows = [[key, value] for key, value in one["metadata"].items() if key not in ("features", "half_within")]
-    if "half_within" in one["metadata"]:
-        rows.append(["error", f"{_error(one['metadata'])}, leave-one-source-out"])
-    return table(one["name"], ("field", "value"), [["file", one["file"] or MISSING], *rows], texts=(0, 1))
+def _details(model: dict[str, Any]) -> Any:
+    rows = [[key, value] for key, value in model["metadata"].items() if key not in ("features", "half_within")]
+    if "half_within" in model["metadata"]:
+        rows.append(["error", f"{_error(model['metadata'])}, leave-one-source-out"])
+    return table(model["name"], ("field", "value"), [["file", model["file"] or MISSING], *rows], texts=(0, 1))
 
 
 def _remove(chosen: list[dict[str, Any]]) -> None:

@@ -163,17 +163,17 @@ def column_names(columns: str | None) -> list[str]:
     Raises:
         InvalidInput: a range has two different words, or runs backwards.
     """
-    found: list[str] = []
+    names: list[str] = []
     for text in columns.split(",") if columns is not None else ():
         name = text.strip()
         match = _RANGE.fullmatch(name)
         if match is None:
-            found.append(name)
+            names.append(name)
         elif match[1] == match[3] and int(match[2]) <= int(match[4]):
-            found += [f"{match[1]}{number}" for number in range(int(match[2]), int(match[4]) + 1)]
+            names += [f"{match[1]}{number}" for number in range(int(match[2]), int(match[4]) + 1)]
         else:
             raise InvalidInput(f"--columns: {name!r} is no range of names; write one as C1..C26")
-    return found
+    return names
 
 
 def cost_model_for(given: Path | None, task: Task, task_file: Path) -> CostModel:

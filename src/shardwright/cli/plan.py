@@ -191,7 +191,7 @@ def run(
     from shardwright.sharding.files import plan_to_dict
 
     if check:
-        if {str(one.name) for one in given_parameters(context)} - {"task", "check", "model", "export", "as_json"}:
+        if {str(given.name) for given in given_parameters(context)} - {"task", "check", "model", "export", "as_json"}:
             raise InvalidInput("--check searches nothing; leave all options but --model, --export and --json out")
         _check(task, model, as_json, export is not None)
         return
@@ -244,7 +244,7 @@ def run(
     sizes: GroupSizes | None = None
     even = _balanced(task, placed, balance_memory, {**options, **from_older, "move_cost": move_cost})
     if sharding_group_size is None:
-        found = _kept_bound(even.plan if even else search(move_cost), older).with_rank_maps(maps)
+        best = _kept_bound(even.plan if even else search(move_cost), older).with_rank_maps(maps)
     else:
         with progress("searching"), about(task), Place(str(task)).naming():
             sizes = plan_groups(
@@ -255,33 +255,33 @@ def run(
                 fully_sharded=fully_sharded,
                 **options,
             )
-            found = sizes.best_plan
+            best = sizes.best_plan
     if output is not None:
-        found.save(output)
-    document = {**(plan_to_dict(found, output) if as_json else {}), **({"balance": even.to_dict()} if even else {})}
+        best.save(output)
+    document = {**(plan_to_dict(best, output) if as_json else {}), **({"balance": even.to_dict()} if even else {})}
     views: list[RenderableType] = [
-        device_table(found),
-        headline(found),
-        *_idle_line(found, cost_model),
-        *_runtime_note(found, runs_on),
-        *_rank_map_notes(found, rank_maps, older),
+        device_table(best),
+        headline(best),
+        *_idle_line(best, cost_model),
+        *_runtime_note(best, runs_on),
+        *_rank_map_notes(best, rank_maps, older),
         *([even.sentence()] if even else []),
     ]
     if older is not None and start is not None:
-        change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf), runs_on)
+        change = change_from(older, start, best, cost_model, move_cost, lambda: search(math.inf), runs_on)
         document["change"] = change_to_dict(change)
         views += change_views(change)
     if sizes is not None:
-        document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
+        document["sharding_group_sizes"] = [of_size.to_dict() for of_size in sizes]
         views = [*_sizes_views(sizes), *views]
-    emit(document, *views, saved(output), *(_exported(found, output) if export else ()), as_json=as_json)
+    emit(document, *views, saved(output), *(_exported(best, output) if export else ()), as_json=as_json)
 
 
-def _kept_bound(found: Plan, older: Plan | None) -> Plan:
+def _kept_bound(plan: Plan, older: Plan | None) -> Plan:
     """The plan with the bound of the older one, if that is higher and holds for it too."""
     from shardwright.questions.review import with_stated_bound
 
-    return with_stated_bound(found, older)
+    return with_stated_bound(plan, older)
 
 
 def _balanced(file: Path, task: Task, tolerance: str | None, options: dict[str, Any]) -> Balanced | None:
@@ -301,10 +301,10 @@ def _tolerance(text: str | None) -> float | None:
     return None if text is None else tolerance_of(text)
 
 
-def _exported(found: Plan, output: Path | None) -> list[str]:
+def _exported(plan: Plan, output: Path | None) -> list[str]:
     """Save the plan for TorchRec; return lines about the files."""
     assert output is not None
-    file, script = export_to_torchrec(found, output)
+    file, script = export_to_torchrec(plan, output)
     return [saved(file), f"{saved(script)}: it has the lines that load the plan into TorchRec"]
 
 
@@ -349,8 +349,8 @@ def _check(file: Path, model: Path | None, as_json: bool, export: bool) -> None:
         cost_model = model_behind(plan) if model is None else given_cost_model(model, plan.task.optimizer)
     stated = plan.cost
     cost = score(plan.task, plan.shards, cost_model)
-    found, priced = cost.step_ms, replace(plan, cost=cost, cost_model=cost_model.name)
-    same = stated is not None and math.isclose(stated.step_ms, found, rel_tol=_SAME)
+    step_ms, priced = cost.step_ms, replace(plan, cost=cost, cost_model=cost_model.name)
+    same = stated is not None and math.isclose(stated.step_ms, step_ms, rel_tol=_SAME)
     if not same:
         priced = replace(priced, bound_ms=None)  # the bound belongs to the stated cost
     says = "no cost" if stated is None else "the same" if same else f"{ms(stated.step_ms)} ms"
@@ -358,13 +358,13 @@ def _check(file: Path, model: Path | None, as_json: bool, export: bool) -> None:
     document = {
         "plan": str(file),
         "cost_model": cost_model.name,
-        "step_ms": found,
+        "step_ms": step_ms,
         "embedding_cost_ms": cost.embedding_cost_ms,
         "stated_step_ms": stated and stated.step_ms,
         "same_cost": same,
         "devices": [asdict(device) for device in cost.devices],
     }
-    line = f"every rule is kept; the step takes {ms(found)} ms by {cost_model.name}, the file says {says}{by}"
+    line = f"every rule is kept; the step takes {ms(step_ms)} ms by {cost_model.name}, the file says {says}{by}"
     lines = _exported(plan, file) if export else ()
     emit(document, device_table(priced), headline(priced), line, *lines, as_json=as_json)
 
@@ -382,32 +382,32 @@ def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
     return maps
 
 
-def _idle_line(found: Plan, cost_model: CostModel) -> list[str]:
+def _idle_line(plan: Plan, cost_model: CostModel) -> list[str]:
     """Why devices hold no table; no line if all hold one."""
     from shardwright.report import idle_sentence
 
-    text = idle_sentence(found, cost_model)
+    text = idle_sentence(plan, cost_model)
     return [text] if text else []
 
 
-def _runtime_note(found: Plan, runs_on: str) -> list[str]:
+def _runtime_note(plan: Plan, runs_on: str) -> list[str]:
     """A line if TorchRec was chosen for sequence tables, which the other runtime can tier."""
     from shardwright.search.flexshard.strategy import tiered_tables
 
-    if runs_on != "auto" or "torchrec" not in found.runs_on or not tiered_tables(found.task):
+    if runs_on != "auto" or "torchrec" not in plan.runs_on or not tiered_tables(plan.task):
         return []
     return ["shardwright.runtime trains sequence tables in tiers: shardwright compare prints the step with them"]
 
 
-def _rank_map_notes(found: Plan, given: Path | None, older: Plan | None) -> list[str]:
+def _rank_map_notes(plan: Plan, given: Path | None, older: Plan | None) -> list[str]:
     """Lines about the tables that have rank maps, and those that lack one."""
     if given is None:
         lost = older is not None and older.rank_maps
         text = "the older plan's rank maps cover only its own rows and are not reused; name full maps with --rank-maps"
         return [text] if lost else []
-    by_hotness = [name for name, shards in found.by_table.items() if shards[0].row_order == "hotness"]
-    missing = [name for name in by_hotness if name not in found.rank_maps]
-    notes = [f"rank maps: {len(found.rank_maps)} of {len(by_hotness)} tables in order of hotness have one of {given}"]
+    by_hotness = [name for name, shards in plan.by_table.items() if shards[0].row_order == "hotness"]
+    missing = [name for name in by_hotness if name not in plan.rank_maps]
+    notes = [f"rank maps: {len(plan.rank_maps)} of {len(by_hotness)} tables in order of hotness have one of {given}"]
     if missing:
         notes.append(f"no rank map for {some_of(missing)}: their ids are taken for ranks, hottest 0")
     return notes
@@ -446,13 +446,13 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
 def _sizes_views(sizes: GroupSizes) -> list[RenderableType]:
     """A table with a row for each size and a star at the best; below it, the reasons of sizes without a plan."""
     rows, best = [], sizes.best
-    for one in sizes:
-        plan, memory = one.plan, one.memory
-        star = " *" if one is best and len(sizes) > 1 else ""
+    for size in sizes:
+        plan, memory = size.plan, size.memory
+        star = " *" if size is best and len(sizes) > 1 else ""
         figures = [MISSING] * 6
         if plan is not None and memory is not None:
             held = [format_bytes(int(bytes_.max())) for bytes_ in (memory.peak, memory.between)]
-            figures = [ms(one.step_ms), ms(one.synchronisation_ms), ms(plan.bound_ms), percent(plan.gap), *held]
-        rows.append([f"{one.groups.size}{star}", str(one.groups.count), *figures])
-    failed = [f"groups of {one.groups.size}: {one.why_not}" for one in sizes if one.why_not]
+            figures = [ms(size.step_ms), ms(size.synchronisation_ms), ms(plan.bound_ms), percent(plan.gap), *held]
+        rows.append([f"{size.groups.size}{star}", str(size.groups.count), *figures])
+    failed = [f"groups of {size.groups.size}: {size.why_not}" for size in sizes if size.why_not]
     return [table("sharding groups by size, ms and the fullest device", _SIZES, rows), *failed]

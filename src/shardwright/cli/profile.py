@@ -133,7 +133,7 @@ def run(
         raise InvalidInput(f"--task {task}: a task names the file of its tables; save them with -o tables.yaml")
     given_names = column_names(columns)
     with _workers(ray) as pool, progress("counting lookups") as report:
-        found = profile_logs(
+        result = profile_logs(
             logs,
             columns=column,
             exclude=exclude or (),
@@ -146,16 +146,16 @@ def run(
             progress=report,
             pool=pool,
         )
-    _check_numbered(found, rows, rank_maps)
-    tables = found.tables(dim=dim, rows=rule)
-    document, notes = _document(found, tables), found.notes()
+    _check_numbered(result, rows, rank_maps)
+    tables = result.tables(dim=dim, rows=rule)
+    document, notes = _document(result, tables), result.notes()
     if rank_maps is not None:
-        document["rank_maps"], more = _save_rank_maps(found, rank_maps, rank_map_rows)
+        document["rank_maps"], more = _save_rank_maps(result, rank_maps, rank_map_rows)
         notes += more
     if output is not None:
-        save_tables(found, output, dim=dim, rows=rule)
-    doubted = found.doubts(tables)
-    certain = [one for one in tables if one.name not in {doubt.column for doubt in doubted}]
+        save_tables(result, output, dim=dim, rows=rule)
+    doubted = result.doubts(tables)
+    certain = [profiled for profiled in tables if profiled.name not in {doubt.column for doubt in doubted}]
     first = FirstTask.of(certain or tables, output, topology) if output is not None and output.is_file() else None
     if first is not None and task is not None:
         notes.append(saved(task) if first.save(task) else f"{task} exists already, and stays as it is")
@@ -163,22 +163,22 @@ def run(
         {"column": doubt.column, "reason": doubt.reason, "bytes": doubt.table.weight_bytes} for doubt in doubted
     ]
     document["next"] = _next(context, first, [doubt.column for doubt in doubted] if certain else [])
-    emit(document, _view(found, tables), *notes, saved(output), as_json=as_json)
+    emit(document, _view(result, tables), *notes, saved(output), as_json=as_json)
     for line, names in doubts_by_line(doubted).items():
         them = "it" if len(names) == 1 else "them"
         excludes = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
         note(f"warning: {line}; leave {them} out with {excludes} unless a model is to look {them} up")
-    for crowded in found.uneven(tables):
+    for crowded in result.uneven(tables):
         note(f"warning: {crowded}")
     if not as_json:
         show(f"next:{chr(10) if chr(10) in document['next'] else ' '}{document['next']}")
 
 
-def _check_numbered(found: ProfileResult, rows: str | None, rank_maps: Path | None) -> None:
+def _check_numbered(result: ProfileResult, rows: str | None, rank_maps: Path | None) -> None:
     """Check that ids are row numbers if `--rows max_id` is given."""
     from shardwright.workload.profile.result import LARGEST_ROW
 
-    wrong = [name for name, one in found.columns.items() if one.max_id is None or one.max_id > LARGEST_ROW]
+    wrong = [name for name, column in result.columns.items() if column.max_id is None or column.max_id > LARGEST_ROW]
     if rows == "max_id" and wrong:
         remedy = "leave --rows away" if rank_maps else "use --rows distinct"
         excludes = " ".join(f"--exclude {shlex.quote(name)}" for name in wrong)
@@ -199,7 +199,7 @@ def _next(context: typer.Context, first: FirstTask | None, doubted: list[str]) -
     if task is not None:
         return f"shardwright plan {shlex.quote(str(task))}{maps} -o plan.json"
     paths = [first.tables.with_name(name) for name in ("task.yaml", f"{first.tables.stem}-task.yaml")]
-    path = next((one for one in paths if not one.exists()), paths[-1])
+    path = next((file for file in paths if not file.exists()), paths[-1])
     quoted = shlex.quote(str(path))
     return f"cat > {quoted} <<'END'\n{first.text(path)}END\nshardwright plan {quoted}{maps} -o plan.json"
 
@@ -230,71 +230,71 @@ def _rows_rule(rows: Literal["distinct", "max_id"] | None, rank_maps: Path | Non
     return rows or "numbered"
 
 
-def _save_rank_maps(found: ProfileResult, path: Path, limit: int | None) -> tuple[dict[str, Any], list[str]]:
+def _save_rank_maps(result: ProfileResult, path: Path, limit: int | None) -> tuple[dict[str, Any], list[str]]:
     """Save the rank maps; return their part of the document, and notes."""
     from shardwright.sharding.rank_map_files import save_rank_maps
 
-    maps = found.rank_maps(limit)
+    maps = result.rank_maps(limit)
     if not maps:
         raise InvalidInput(
             f"{path}: no column has row numbers, which rank maps need; leave --rank-maps away, or log ids as whole numbers"
         )
     save_rank_maps(maps, path)
-    notes = [f"{name!r}: rank map of {one.hottest.size:,} of {one.rows:,} rows" for name, one in maps.items()]
+    notes = [f"{name!r}: rank map of {ranks.hottest.size:,} of {ranks.rows:,} rows" for name, ranks in maps.items()]
     notes += [
         f"{name!r} has no rank map: {'its ids are text or hashes' if column.max_id is None else 'its ids are too large'}, not row numbers"
-        for name, column in found.columns.items()
+        for name, column in result.columns.items()
         if name not in maps
     ]
-    sizes = {name: {"rows": one.rows, "ids": one.hottest.size} for name, one in maps.items()}
+    sizes = {name: {"rows": ranks.rows, "ids": ranks.hottest.size} for name, ranks in maps.items()}
     return sizes, [*notes, saved(path)]
 
 
-def _document(found: ProfileResult, tables: list[Table]) -> dict[str, Any]:
+def _document(result: ProfileResult, tables: list[Table]) -> dict[str, Any]:
     columns = [
         {
-            "name": one.name,
-            "rows": one.rows,
-            "dim": one.dim,
-            "pooling": one.pooling,
-            "pooled": one.pooled,
+            "name": profiled.name,
+            "rows": profiled.rows,
+            "dim": profiled.dim,
+            "pooling": profiled.pooling,
+            "pooled": profiled.pooled,
             "lookups": column.sketch.events,
             "distinct": column.sketch.distinct,
             "distinct_error": column.sketch.distinct_error,
             "max_id": column.max_id,
-            "hottest_percent_share": _hottest(one),
-            "id_shares": list(one.id_shares),
+            "hottest_percent_share": _hottest(profiled),
+            "id_shares": list(profiled.id_shares),
         }
-        for one, column in zip(tables, found.columns.values(), strict=True)
+        for profiled, column in zip(tables, result.columns.values(), strict=True)
     ]
     return {
-        "files": found.files,
-        "log_rows": found.log_rows,
-        "samples": found.samples,
-        "lookups": found.lookups,
+        "files": result.files,
+        "log_rows": result.log_rows,
+        "samples": result.samples,
+        "lookups": result.lookups,
         "tables": columns,
-        "left_out": dict(found.left_out),
+        "left_out": dict(result.left_out),
     }
 
 
-def _view(found: ProfileResult, tables: list[Table]) -> rich.table.Table:
+def _view(result: ProfileResult, tables: list[Table]) -> rich.table.Table:
     rows = [
         [
-            one.name,
-            f"{one.rows:,}",
+            profiled.name,
+            f"{profiled.rows:,}",
             f"{column.sketch.events:,}",
-            f"{one.pooling:.4g}",
-            "pooled" if one.pooled else "sequence",
-            percent(_hottest(one)),
+            f"{profiled.pooling:.4g}",
+            "pooled" if profiled.pooled else "sequence",
+            percent(_hottest(profiled)),
         ]
-        for one, column in zip(tables, found.columns.values(), strict=True)
+        for profiled, column in zip(tables, result.columns.values(), strict=True)
     ]
     return table("tables", _COLUMNS, rows)
 
 
-def _hottest(one: Table) -> float:
+def _hottest(profiled: Table) -> float:
     """Share of the lookups that the hottest 1% of the rows take."""
-    return one.access.share_of(0, one.rows / 100)
+    return profiled.access.share_of(0, profiled.rows / 100)
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ class FirstTask:
             InvalidInput: there is no such preset.
         """
         host = Topology.preset(preset)
-        needed = sum(one.weight_bytes + optimizer_bytes("rowwise_adagrad", one.rows, one.dim) for one in tables)
+        needed = sum(table.weight_bytes + optimizer_bytes("rowwise_adagrad", table.rows, table.dim) for table in tables)
         hosts = max(1, math.ceil(_ROOM * needed / sum(host.memory_bytes)))
         return cls(preset, hosts, _SAMPLES * host.devices * hosts, file)
 

@@ -67,8 +67,8 @@ def run(
     cost_model = given_cost_model(model, loaded[0].task.optimizer) if model is not None else None
     times = _measure(loaded, device, rounds) if measure else _read(measured or [], plans, loaded)
     entries = [
-        entry_of(plan, _name(path), cost_model=cost_model, measured=found)
-        for plan, path, found in zip(loaded, plans, times, strict=True)
+        entry_of(plan, _name(path), cost_model=cost_model, measured=of_plan)
+        for plan, path, of_plan in zip(loaded, plans, times, strict=True)
     ]
     size = write_report(entries, output)
     for entry in entries:
@@ -90,9 +90,9 @@ def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -
     """Read measured times from files, each for the first plan that it fits; None for plans without a file."""
     from shardwright.report import read_measured
 
-    found: list[MeasuredTimes | None] = [None] * len(plans)
+    measured: list[MeasuredTimes | None] = [None] * len(plans)
     for file in files:
-        open_places = [index for index, times in enumerate(found) if times is None]
+        open_places = [index for index, times in enumerate(measured) if times is None]
         if not open_places:
             raise InvalidInput(
                 f"{file}: --measured is given more often than there are plans; give one file for each plan"
@@ -100,7 +100,7 @@ def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -
         reasons = []
         for index in open_places:
             try:
-                found[index] = read_measured(file, plans[index])
+                measured[index] = read_measured(file, plans[index])
                 break
             except InvalidInput as error:
                 reasons.append(error)
@@ -108,7 +108,7 @@ def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -
             others = ", ".join(str(paths[index]) for index in open_places[1:])
             more = f" (it does not fit {others} either)" if others else ""
             raise InvalidInput(f"{reasons[0]}{more}")
-    return found
+    return measured
 
 
 def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTimes | None]:
@@ -120,7 +120,9 @@ def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTi
     with progress("measuring") as report:
         results = measure_plans(plans, rounds=rounds, device=device, progress=report)
     here = measured_device(device)
-    return [MeasuredTimes(tuple(one.forward_ms.tolist()), tuple(one.backward_ms.tolist()), here) for one in results]
+    return [
+        MeasuredTimes(tuple(result.forward_ms.tolist()), tuple(result.backward_ms.tolist()), here) for result in results
+    ]
 
 
 def _summary(path: Path, entry: Entry) -> dict[str, object]:

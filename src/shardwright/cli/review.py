@@ -143,7 +143,7 @@ def run(
     priced = scored(given, for_task(cost_model, given.task))
     savings = marginals(priced, cost_model, busiest_tables(priced))
     with progress("searching"):
-        found = review(
+        reviewed = review(
             given,
             cost_model=cost_model,
             seed=seed,
@@ -153,18 +153,18 @@ def run(
             most_moved=most_bytes,
         )
     if output is not None:
-        _save(found.better, output, document, plan)
-    measured = _measured(found, rounds, device) if measure else []
+        _save(reviewed.better, output, document, plan)
+    measured = _measured(reviewed, rounds, device) if measure else []
     if measure:
         print_hardware_note(cost_model, device)
-    rows = _tables(found, savings)
+    rows = _tables(reviewed, savings)
     unlike = other_device(given.task.topology.device, device) if measure else None
     assumed = log.assumed if log else ()
     emit(
-        _document(plan, found, rows, measured) | {"assumed": list(assumed)},
-        f"{plan}: {found.sentence()}",
+        _document(plan, reviewed, rows, measured) | {"assumed": list(assumed)},
+        f"{plan}: {reviewed.sentence()}",
         *([f"assumed, since the log lacks it: {'; '.join(assumed)}{'' if task else f' ({_SETTABLE})'}"] if log else []),
-        *_views(found, rows, few_moves=most_bytes is not None),
+        *_views(reviewed, rows, few_moves=most_bytes is not None),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
         as_json=as_json,
@@ -183,15 +183,15 @@ def _read_log(path: Path, task: Path | None, settings: dict[str, Any], which: in
     stated = [name for name, value in settings.items() if value is not None]
     if task is not None and stated:
         raise InvalidInput(f"{task}: a task file has its own topology and exchange; leave {', '.join(stated)} out")
-    found = read_stats(text, str(path))
-    if (which is None and len(found) > 1) or (which is not None and which > len(found)):
-        lines = ", ".join(str(one.line) for one in found)
+    logged = read_stats(text, str(path))
+    if (which is None and len(logged) > 1) or (which is not None and which > len(logged)):
+        lines = ", ".join(str(stats.line) for stats in logged)
         raise InvalidInput(
-            f"{path}: holds {len(found)} plans, which begin in lines {lines}; choose one of them with --which, from 1 to {len(found)}"
+            f"{path}: holds {len(logged)} plans, which begin in lines {lines}; choose one of them with --which, from 1 to {len(logged)}"
         )
     loaded = Cluster().load(task) if task is not None else None
     topology, exchange = settings["--topology"], _exchange(settings["--pipeline"], settings["--dense-ms"])
-    return plan_of_stats(found[(which or 1) - 1], str(path), task=loaded, topology=topology, exchange=exchange)
+    return plan_of_stats(logged[(which or 1) - 1], str(path), task=loaded, topology=topology, exchange=exchange)
 
 
 def _exchange(pipeline: Any, dense_ms: float | None) -> Exchange:
@@ -243,19 +243,19 @@ def _save(better: Plan, output: Path, document: dict[str, Any] | None, source: P
         write_atomically(output, json.dumps(sharding_plan_from_plan(better, document, str(source)), indent=1) + "\n")
 
 
-def _measured(found: Review, rounds: int, device: str) -> list[MeasuredPlan]:
+def _measured(reviewed: Review, rounds: int, device: str) -> list[MeasuredPlan]:
     from shardwright.measure.measuring import measure_plans
 
-    plans = [found.plan] if found.better is found.plan else [found.plan, found.better]
+    plans = [reviewed.plan] if reviewed.better is reviewed.plan else [reviewed.plan, reviewed.better]
     with progress("measuring") as report:
         return measure_plans(plans, rounds=rounds, device=device, progress=report)
 
 
-def _tables(found: Review, savings: Marginals) -> list[dict[str, Any]]:
+def _tables(reviewed: Review, savings: Marginals) -> list[dict[str, Any]]:
     """The tables that keep the slowest devices busy, the costliest first."""
-    names = [one.name for one in found.plan.task.tables]
+    names = [table.name for table in reviewed.plan.task.tables]
     saves = dict(zip(names, savings.phase_ms.sum(axis=1).tolist(), strict=True))
-    changes = {one.table: one for one in found.diff.tables}
+    changes = {change.table: change for change in reviewed.diff.tables}
     chosen = sorted((name for name in names if saves[name] > 0), key=lambda name: -saves[name])
     return [
         {
@@ -269,7 +269,7 @@ def _tables(found: Review, savings: Marginals) -> list[dict[str, Any]]:
     ]
 
 
-def _views(found: Review, rows: list[dict[str, Any]], *, few_moves: bool) -> list[RenderableType]:
+def _views(reviewed: Review, rows: list[dict[str, Any]], *, few_moves: bool) -> list[RenderableType]:
     from shardwright.questions.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
     from shardwright.sharding.runtimes import other_runtime
@@ -287,20 +287,20 @@ def _views(found: Review, rows: list[dict[str, Any]], *, few_moves: bool) -> lis
     views: list[RenderableType] = []
     if cells:
         views.append(table("devices that the step waits for, ms", _COLUMNS, cells, texts={0, 2, 3}))
-    if found.better is not found.plan:
-        moved, kept = found.diff.moved_bytes, found.diff.kept_bytes
+    if reviewed.better is not reviewed.plan:
+        moved, kept = reviewed.diff.moved_bytes, reviewed.diff.kept_bytes
         views.append(
-            f"the better plan saves {percent(found.gain)} of a step; it moves {format_bytes(moved)} of "
+            f"the better plan saves {percent(reviewed.gain)} of a step; it moves {format_bytes(moved)} of "
             f"{format_bytes(moved + kept)}"
         )
-    if found.looked_elsewhere:
-        views.append(elsewhere_line(found.better, found.elsewhere))
+    if reviewed.looked_elsewhere:
+        views.append(elsewhere_line(reviewed.better, reviewed.elsewhere))
     elif not few_moves:
         views.append(
-            f"--runs-on {other_runtime(found.better)}: not searched, since the time was up; raise --time-limit"
+            f"--runs-on {other_runtime(reviewed.better)}: not searched, since the time was up; raise --time-limit"
         )
-    if found.bound_ms is not None:
-        views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
+    if reviewed.bound_ms is not None:
+        views.append(f"the bound holds {BOUND_SCOPES[reviewed.better.bound_scope]}")
     return views
 
 
@@ -308,24 +308,24 @@ def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: 
     if not measured:
         return []
     names = ("your plan", "ours")
-    times = "; ".join(f"{name} {ms(one.compute_ms)} ms" for name, one in zip(names, measured, strict=False))
+    times = "; ".join(f"{name} {ms(of_plan.compute_ms)} ms" for name, of_plan in zip(names, measured, strict=False))
     return [f"measured kernels: {times}", unlike or truth_line("plans", measured, metadata)]
 
 
-def _document(path: Path, found: Review, rows: list[dict[str, Any]], measured: list[MeasuredPlan]) -> dict[str, Any]:
-    diff = found.diff
+def _document(path: Path, reviewed: Review, rows: list[dict[str, Any]], measured: list[MeasuredPlan]) -> dict[str, Any]:
+    diff = reviewed.diff
     return {
         "plan": str(path),
-        "step_ms": found.step_ms,
-        "better_ms": found.better_ms,
-        "gain": found.gain,
-        "bound_ms": found.bound_ms,
-        "gap": None if found.bound_ms is None else found.step_ms / found.bound_ms - 1,
-        "bound_scope": found.better.bound_scope if found.bound_ms is not None else None,
-        "strategy": found.better.strategy,
-        "elsewhere": elsewhere_document(found.elsewhere, found.better),
+        "step_ms": reviewed.step_ms,
+        "better_ms": reviewed.better_ms,
+        "gain": reviewed.gain,
+        "bound_ms": reviewed.bound_ms,
+        "gap": None if reviewed.bound_ms is None else reviewed.step_ms / reviewed.bound_ms - 1,
+        "bound_scope": reviewed.better.bound_scope if reviewed.bound_ms is not None else None,
+        "strategy": reviewed.better.strategy,
+        "elsewhere": elsewhere_document(reviewed.elsewhere, reviewed.better),
         "moved_bytes": diff.moved_bytes,
         "kept_bytes": diff.kept_bytes,
         "tables": rows,
-        "measured_compute_ms": [one.compute_ms for one in measured] or None,
+        "measured_compute_ms": [of_plan.compute_ms for of_plan in measured] or None,
     }

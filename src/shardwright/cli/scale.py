@@ -96,7 +96,7 @@ def run(
     if output is not None:
         make_folder(output, map(_file_name, topologies), [task, model])
     with progress("planning", len(topologies)) as report:
-        found = scale(
+        scaling = scale(
             placed,
             topologies,
             batch_per_device=None if batch_per_device is None else parse_count(batch_per_device, "--batch-per-device"),
@@ -108,18 +108,18 @@ def run(
             runs_on=cast("RunsOn", runs_on),
             progress=report,
         )
-    files = [_save(size, output) for size in found.planned] if output is not None else []
+    files = [_save(size, output) for size in scaling.planned] if output is not None else []
     emit(
         {
             "task": str(task),
-            "sizes": [_document(found, size) for size in found.sizes],
-            **_settled(found),
+            "sizes": [_document(scaling, size) for size in scaling.sizes],
+            **_settled(scaling),
         },
-        *_views(found, str(task)),
+        *_views(scaling, str(task)),
         *(saved(file) for file in files),
         as_json=as_json,
     )
-    if not found.planned:
+    if not scaling.planned:
         raise InfeasibleTask(
             f"{task}: no plan on any of {len(topologies)} clusters; name larger ones with --hosts or --devices"
         )
@@ -131,10 +131,10 @@ def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
         if not re.fullmatch("[1-9][0-9]{0,5}", text.strip()):
             raise InvalidInput(f"--hosts: {text!r} must be a number of hosts from 1 to 999999; write 1,2,4")
         counts.append(int(text))
-    found = clusters_of(task.topology, sorted(set(counts)), devices)
-    if len(found) > _MOST_SIZES:
-        raise InvalidInput(f"--hosts and --devices name {len(found)} clusters, {_MOST_SIZES} are allowed; name fewer")
-    return found
+    named = clusters_of(task.topology, sorted(set(counts)), devices)
+    if len(named) > _MOST_SIZES:
+        raise InvalidInput(f"--hosts and --devices name {len(named)} clusters, {_MOST_SIZES} are allowed; name fewer")
+    return named
 
 
 def _note_measured(topologies: list[Topology]) -> None:
@@ -176,18 +176,18 @@ def cluster_name(topology: Topology) -> str:
     return f"{topology.hosts} × {topology.devices_per_host} {topology.device}"
 
 
-def _views(found: Scaling, title: str) -> list[RenderableType]:
+def _views(scaling: Scaling, title: str) -> list[RenderableType]:
     from shardwright.sharding import BOUND_SCOPES
 
-    priced = any(size.cost is not None for size in found.sizes)
-    views: list[RenderableType] = [table(title, _COLUMNS, [_row(found, size) for size in found.sizes])]
-    views += [table("costs", _COSTS, [_costs(size) for size in found.sizes])] if priced else []
-    views += [f"{cluster_name(size.topology)}: {size.why_not}" for size in found.sizes if size.plan is None]
-    for size, what in ((found.fast_enough, "faster"), (found.cheap_enough if priced else None, "cheaper")):
+    priced = any(size.cost is not None for size in scaling.sizes)
+    views: list[RenderableType] = [table(title, _COLUMNS, [_row(scaling, size) for size in scaling.sizes])]
+    views += [table("costs", _COSTS, [_costs(size) for size in scaling.sizes])] if priced else []
+    views += [f"{cluster_name(size.topology)}: {size.why_not}" for size in scaling.sizes if size.plan is None]
+    for size, what in ((scaling.fast_enough, "faster"), (scaling.cheap_enough if priced else None, "cheaper")):
         if size is not None:
             views.append(f"no plan on more devices than {cluster_name(size.topology)} can be {what}, by proof")
     scopes: dict[str, list[str]] = {}
-    for size in found.sizes:
+    for size in scaling.sizes:
         if size.bound_scope is not None:
             scopes.setdefault(size.bound_scope, []).append(cluster_name(size.topology))
     for scope, names in scopes.items():
@@ -196,7 +196,7 @@ def _views(found: Scaling, title: str) -> list[RenderableType]:
     return views
 
 
-def _row(found: Scaling, size: ClusterSize) -> list[str]:
+def _row(scaling: Scaling, size: ClusterSize) -> list[str]:
     name, batch = cluster_name(size.topology), str(size.batch_size)
     if size.plan is None:
         return [name, batch, *[MISSING] * (len(_COLUMNS) - 2)]
@@ -208,7 +208,7 @@ def _row(found: Scaling, size: ClusterSize) -> list[str]:
         ms(size.bound_ms),
         _millions(size.throughput),
         most,
-        percent(found.efficiency(size)),
+        percent(scaling.efficiency(size)),
         format_bytes(_fullest(size)),
     ]
 
@@ -228,7 +228,7 @@ def _fullest(size: ClusterSize) -> int:
     return max(device.memory_bytes for device in size.plan.cost.devices)
 
 
-def _document(found: Scaling, size: ClusterSize) -> dict[str, Any]:
+def _document(scaling: Scaling, size: ClusterSize) -> dict[str, Any]:
     topology, planned = size.topology, size.plan is not None
     return {
         "hosts": topology.hosts,
@@ -241,15 +241,15 @@ def _document(found: Scaling, size: ClusterSize) -> dict[str, Any]:
         "bound_scope": size.bound_scope,
         "samples_per_second": size.throughput if planned else None,
         "most_samples_per_second": size.most_throughput if size.bound_ms is not None else None,
-        "efficiency": found.efficiency(size),
+        "efficiency": scaling.efficiency(size),
         "memory_bytes": _fullest(size) if planned else None,
         "cost_per_million": size.cost,
         "least_cost_per_million": size.least_cost,
     }
 
 
-def _settled(found: Scaling) -> dict[str, int | None]:
-    fast, cheap = found.fast_enough, found.cheap_enough
+def _settled(scaling: Scaling) -> dict[str, int | None]:
+    fast, cheap = scaling.fast_enough, scaling.cheap_enough
     return {
         "no_faster_than_devices": fast.topology.devices if fast else None,
         "no_cheaper_than_devices": cheap.topology.devices if cheap else None,

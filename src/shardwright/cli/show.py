@@ -53,15 +53,15 @@ def run(
     loaded = Plan.load(plan)
     cost_model = given_cost_model(model, loaded.task.optimizer) if model is not None else None
     entry = entry_of(loaded, str(plan), cost_model=cost_model)
-    found = bottlenecks(entry)
+    waits = bottlenecks(entry)
     for text in entry.notes:
         note(f"note: {text}")
     rows = _table_rows(entry)
     words = verdict(entry)
-    views: list[RenderableType] = [words, "", device_table(entry.plan), _waits(entry, found)]
+    views: list[RenderableType] = [words, "", device_table(entry.plan), _waits(entry, waits)]
     views += [*_tables_view(rows, tables), *_tier_views(entry), headline(entry.plan)]
     views += [tuning_lines(entry.plan)] if entry.plan.tuning else []
-    emit({**_document(plan, entry, found, rows), "verdict": words}, *views, as_json=as_json)
+    emit({**_document(plan, entry, waits, rows), "verdict": words}, *views, as_json=as_json)
 
 
 def device_table(plan: Plan) -> Table:
@@ -83,7 +83,7 @@ def device_table(plan: Plan) -> Table:
 def headline(plan: Plan) -> str:
     """Lines with predicted step, bound, gap, search time, and how the tables are sharded."""
     tables = counted(len(plan.task.tables), "table")
-    kinds = Counter(plan.sharding_type(one.name) for one in plan.task.tables)
+    kinds = Counter(plan.sharding_type(table.name) for table in plan.task.tables)
     sharded = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     cost = plan.cost
     gap = "" if plan.gap is None else f" (gap {percent(plan.gap)})"
@@ -102,7 +102,7 @@ def headline(plan: Plan) -> str:
 def memory_line(plan: Plan) -> str:
     """Memory of the fullest device, held and free."""
     held, limits = plan.memory.total, plan.task.topology.memory_bytes
-    rank = min(range(len(limits)), key=lambda one: limits[one] - int(held[one]))
+    rank = min(range(len(limits)), key=lambda rank: limits[rank] - int(held[rank]))
     left = limits[rank] - int(held[rank])
     return (
         f"memory: rank {rank}, the fullest, holds {format_bytes(int(held[rank]))} of {format_bytes(limits[rank])}; "
@@ -131,21 +131,21 @@ def _of_group(plan: Plan) -> str:
 
 def tuning_lines(plan: Plan) -> str:
     """Lines that compare a tuned plan's measured time with that of the plan before tuning and with the floor; empty for other plans."""
-    found = plan.tuning
-    if found is None:
+    tuning = plan.tuning
+    if tuning is None:
         return ""
-    (low, high), (first_low, first_high) = found.interval_ms, found.first_interval_ms
-    rounds = max((trial.round for trial in found.history), default=0)
-    accepted = sum(trial.accepted for trial in found.history if trial.round)
+    (low, high), (first_low, first_high) = tuning.interval_ms, tuning.first_interval_ms
+    rounds = max((trial.round for trial in tuning.history), default=0)
+    accepted = sum(trial.accepted for trial in tuning.history if trial.round)
     tried = (
-        f"{counted(len(found.history), 'plan')} measured in {counted(rounds, 'round')} after the first, {accepted} of them taken"
+        f"{counted(len(tuning.history), 'plan')} measured in {counted(rounds, 'round')} after the first, {accepted} of them taken"
         if rounds
-        else f"{counted(len(found.history), 'plan')} measured, and no round after the first"
+        else f"{counted(len(tuning.history), 'plan')} measured, and no round after the first"
     )
     return (
-        f"measured step {ms(found.measured_ms)} ms (95%: {ms(low)} to {ms(high)}); before tuning {ms(found.first_ms)} ms "
+        f"measured step {ms(tuning.measured_ms)} ms (95%: {ms(low)} to {ms(high)}); before tuning {ms(tuning.first_ms)} ms "
         f"({ms(first_low)} to {ms(first_high)})\n"
-        f"{percent(found.above_floor)} above the floor of {ms(found.floor_ms)} ms; {tried}"
+        f"{percent(tuning.above_floor)} above the floor of {ms(tuning.floor_ms)} ms; {tried}"
     )
 
 
@@ -157,18 +157,18 @@ def _table_rows(entry: Entry) -> list[dict[str, Any]]:
     plan, costs = entry.plan, entry.marginals
     gains = costs.phase_ms.sum(axis=1).tolist() if costs else [None] * len(plan.task.tables)
     rows = []
-    for one, gain in zip(plan.task.tables, gains, strict=True):
-        shards = plan.by_table[one.name]
+    for sharded, gain in zip(plan.task.tables, gains, strict=True):
+        shards = plan.by_table[sharded.name]
         rows.append(
             {
-                "table": one.name,
-                "sharding_type": plan.sharding_type(one.name),
-                "rows": one.rows,
-                "dim": one.dim,
-                "features": len(one.poolings),
+                "table": sharded.name,
+                "sharding_type": plan.sharding_type(sharded.name),
+                "rows": sharded.rows,
+                "dim": sharded.dim,
+                "features": len(sharded.poolings),
                 "devices": (ranks := sorted({rank for shard in shards for rank in shard.devices})),
                 "ranks": ranks_text(ranks, plan.task.topology.devices),
-                "share_of_table": _share_of_table(plan, one.name, ranks),
+                "share_of_table": _share_of_table(plan, sharded.name, ranks),
                 "memory_bytes": sum(shard_bytes(plan.task, shard) * len(shard.devices) for shard in shards),
                 "step_ms_without_it": None if gain is None else entry.cost.step_ms - gain,
                 "step_ms_less": gain,
@@ -203,8 +203,8 @@ def _share_of_table(plan: Plan, name: str, ranks: Sequence[int]) -> list[float]:
     for shard in plan.by_table[name]:
         for rank in shard.devices:
             held[rank] += shard.area
-    found = plan.task.table_by_name[name]
-    return [area / (found.rows * found.dim) for area in held.values()]
+    table = plan.task.table_by_name[name]
+    return [area / (table.rows * table.dim) for area in held.values()]
 
 
 def _share_text(shares: Sequence[float]) -> str:
@@ -213,12 +213,12 @@ def _share_text(shares: Sequence[float]) -> str:
     return f"{most}%" if least == most else f"{least}-{most}%"
 
 
-def _waits(entry: Entry, found: tuple[Bottleneck, ...]) -> RenderableType:
-    names = [one.name for one in entry.plan.task.tables]
+def _waits(entry: Entry, waits: tuple[Bottleneck, ...]) -> RenderableType:
+    names = [table.name for table in entry.plan.task.tables]
     rows = []
-    for one in found:
-        tables = [f"{names[culprit.table]} {ms(culprit.device_ms)}" for culprit in one.tables[:_CULPRITS]]
-        rows.append([one.name, str(one.rank), ms(one.ms), ms(one.mean_ms), ", ".join(tables) or MISSING])
+    for wait in waits:
+        tables = [f"{names[culprit.table]} {ms(culprit.device_ms)}" for culprit in wait.tables[:_CULPRITS]]
+        rows.append([wait.name, str(wait.rank), ms(wait.ms), ms(wait.mean_ms), ", ".join(tables) or MISSING])
     return table("what a step waits for", _WAITS, rows, texts=(0, 4))
 
 
@@ -228,15 +228,15 @@ def _tier_views(entry: Entry) -> list[RenderableType]:
     views: list[RenderableType] = []
     for name in tiered_tables(entry.plan)[:_MOST_TABLES]:
         rows = [
-            [one.name, f"{one.rows[0]:,}", f"{one.rows[1]:,}", percent(one.share), f"{one.copies:g}", str(one.blocks)]
-            for one in tiers_of(entry.plan, name)
+            [tier.name, *(f"{row:,}" for row in tier.rows), percent(tier.share), f"{tier.copies:g}", str(tier.blocks)]
+            for tier in tiers_of(entry.plan, name)
         ]
         views.append(table(f"tiers of {name}, rows hottest first", _TIERS, rows))
     return views
 
 
-def _document(path: Path, entry: Entry, found: tuple[Bottleneck, ...], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    plan, memory, names = entry.plan, entry.plan.memory, [one.name for one in entry.plan.task.tables]
+def _document(path: Path, entry: Entry, waits: tuple[Bottleneck, ...], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    plan, memory, names = entry.plan, entry.plan.memory, [table.name for table in entry.plan.task.tables]
     return {
         "plan": str(path),
         "strategy": plan.strategy,
@@ -249,29 +249,29 @@ def _document(path: Path, entry: Entry, found: tuple[Bottleneck, ...], rows: lis
         "runs_on": list(plan.runs_on),
         "devices": [
             {
-                **asdict(one),
-                "weight_bytes": int(memory.weights[one.rank]),
-                "optimizer_bytes": int(memory.optimizer[one.rank]),
-                "buffer_bytes": int(memory.buffers[one.rank]),
-                "limit_bytes": plan.task.topology.memory_bytes[one.rank],
+                **asdict(device),
+                "weight_bytes": int(memory.weights[device.rank]),
+                "optimizer_bytes": int(memory.optimizer[device.rank]),
+                "buffer_bytes": int(memory.buffers[device.rank]),
+                "limit_bytes": plan.task.topology.memory_bytes[device.rank],
             }
-            for one in entry.cost.devices
+            for device in entry.cost.devices
         ],
-        "bottlenecks": [_bottleneck(one, names) for one in found],
+        "bottlenecks": [_bottleneck(wait, names) for wait in waits],
         "tables": rows,
         "tuning": asdict(plan.tuning) if plan.tuning else None,
         "notes": list(entry.notes),
     }
 
 
-def _bottleneck(found: Bottleneck, names: Sequence[str]) -> dict[str, Any]:
+def _bottleneck(bottleneck: Bottleneck, names: Sequence[str]) -> dict[str, Any]:
     return {
-        "phase": found.phase,
-        "rank": found.rank,
-        "ms": found.ms,
-        "mean_ms": found.mean_ms,
+        "phase": bottleneck.phase,
+        "rank": bottleneck.rank,
+        "ms": bottleneck.ms,
+        "mean_ms": bottleneck.mean_ms,
         "tables": [
-            {"table": names[one.table], "device_ms_less": one.device_ms, "phase_ms_less": one.phase_ms}
-            for one in found.tables
+            {"table": names[culprit.table], "device_ms_less": culprit.device_ms, "phase_ms_less": culprit.phase_ms}
+            for culprit in bottleneck.tables
         ],
     }

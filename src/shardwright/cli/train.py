@@ -163,7 +163,7 @@ def _document(outcome: Outcome) -> dict[str, Any]:
         "epochs": outcome.epochs,
         "accuracy": asdict(outcome.accuracy),
         "communication": {
-            label: {name: asdict(found) for name, found in errors.items()}
+            label: {name: asdict(of_pass) for name, of_pass in errors.items()}
             for label, errors in (outcome.communication or {}).items()
         },
     }
@@ -172,18 +172,18 @@ def _document(outcome: Outcome) -> dict[str, Any]:
 def _communication_metadata(errors: Mapping[str, Mapping[str, PassErrors]]) -> dict[str, str]:
     """Mean errors by devices and pass, for the model's metadata."""
     return {
-        f"communication_{label.replace(' ', '_')}_{name}_mean_error": f"{found.mean_error:.5f}"
+        f"communication_{label.replace(' ', '_')}_{name}_mean_error": f"{of_pass.mean_error:.5f}"
         for label, by_name in errors.items()
-        for name, found in by_name.items()
+        for name, of_pass in by_name.items()
     }
 
 
 def _communication_table(errors: Mapping[str, Mapping[str, PassErrors]]) -> rich.table.Table:
     """A table of errors of NeuroShard's communication networks beside repeat noise."""
     rows = [
-        [f"{name}, {label}", percent(found.mean_error), percent(found.median_error), percent(found.repeat_error)]
+        [f"{name}, {label}", percent(of_pass.mean_error), percent(of_pass.median_error), percent(of_pass.repeat_error)]
         for label, by_name in errors.items()
-        for name, found in by_name.items()
+        for name, of_pass in by_name.items()
     ]
     title = "relative error of a device's time, collectives held out"
     return table(title, ("collective", "mean", "median", "repeats differ by"), rows)

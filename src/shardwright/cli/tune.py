@@ -77,7 +77,7 @@ def run(
     cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed)
     with progress("tuning", detail="starting") as report, about(task):
-        found = sw.tune(
+        tuned = sw.tune(
             placed,
             minutes=minutes,
             device=device,
@@ -86,63 +86,63 @@ def run(
             seed=seed,
             progress=lambda seconds, total, what: report(min(seconds, total), total, f"s: {what}"),
         )
-    for text in found.notes:
+    for text in tuned.notes:
         note(f"note: {text}")
-    if found.failed:
+    if tuned.failed:
         note(
-            f"note: {counted(len(found.failed), 'device')} could not be measured, so their plans are left out; the first: {found.failed[0]}"
+            f"note: {counted(len(tuned.failed), 'device')} could not be measured, so their plans are left out; the first: {tuned.failed[0]}"
         )
     if output is not None:
-        found.plan.save(output)
+        tuned.plan.save(output)
     views: list[RenderableType] = [
-        device_table(found.plan),
-        headline(found.plan),
-        tuning_lines(found.plan) or "no plan was measured whole: this is the plan that planning alone finds",
-        _more(found),
+        device_table(tuned.plan),
+        headline(tuned.plan),
+        tuning_lines(tuned.plan) or "no plan was measured whole: this is the plan that planning alone finds",
+        _more(tuned),
     ]
-    emit(_document(found, output), *views, saved(output), as_json=as_json)
-    if found.stopped == "interrupted":
+    emit(_document(tuned, output), *views, saved(output), as_json=as_json)
+    if tuned.stopped == "interrupted":
         raise Interrupted("stopped early with the best plan so far; the same command goes on")
 
 
-def _document(found: Tuned, output: Path | None) -> dict[str, Any]:
+def _document(tuned: Tuned, output: Path | None) -> dict[str, Any]:
     from shardwright.sharding.files import plan_to_dict
 
-    corrections = found.model and {
-        "forward_scale": float(found.model.scale[0]),
-        "backward_scale": float(found.model.scale[1]),
-        "cut_ms": found.model.cut_price,
+    corrections = tuned.model and {
+        "forward_scale": float(tuned.model.scale[0]),
+        "backward_scale": float(tuned.model.scale[1]),
+        "cut_ms": tuned.model.cut_price,
     }
     return {
-        "tuning": asdict(found.plan.tuning) if found.plan.tuning else None,
-        "above_floor": found.plan.tuning.above_floor if found.plan.tuning else None,
-        "stopped": found.stopped,
-        "seconds": found.seconds,
-        "controls_slower": found.slower,
-        "model": str(found.path) if found.path else None,
+        "tuning": asdict(tuned.plan.tuning) if tuned.plan.tuning else None,
+        "above_floor": tuned.plan.tuning.above_floor if tuned.plan.tuning else None,
+        "stopped": tuned.stopped,
+        "seconds": tuned.seconds,
+        "controls_slower": tuned.slower,
+        "model": str(tuned.path) if tuned.path else None,
         "corrections": corrections,
-        "corrected_bound_ms": found.bound_ms,
-        "notes": list(found.notes),
-        "failed": list(found.failed),
-        "plan": plan_to_dict(found.plan, output),
+        "corrected_bound_ms": tuned.bound_ms,
+        "notes": list(tuned.notes),
+        "failed": list(tuned.failed),
+        "plan": plan_to_dict(tuned.plan, output),
     }
 
 
-def _more(found: Tuned) -> str:
+def _more(tuned: Tuned) -> str:
     """Lines about why tuning stopped, the model's corrections, and the state of the machine."""
-    lines = [f"stopped after {found.seconds:.0f} s: {STOPPED[found.stopped]}"]
-    if found.model is not None:
-        forward, backward = (signed(factor - 1) for factor in found.model.scale.tolist())
+    lines = [f"stopped after {tuned.seconds:.0f} s: {STOPPED[tuned.stopped]}"]
+    if tuned.model is not None:
+        forward, backward = (signed(factor - 1) for factor in tuned.model.scale.tolist())
         proven = (
-            f"; no plan is below {ms(found.bound_ms)} ms by the corrected model" if found.bound_ms is not None else ""
+            f"; no plan is below {ms(tuned.bound_ms)} ms by the corrected model" if tuned.bound_ms is not None else ""
         )
         lines.append(
-            f"the model was corrected by {forward} forward, {backward} backward, and {found.model.cut_price:+.4f} ms a shard{proven}"
+            f"the model was corrected by {forward} forward, {backward} backward, and {tuned.model.cut_price:+.4f} ms a shard{proven}"
         )
-        if found.path is not None:
+        if tuned.path is not None:
             lines.append(
-                f"saved this model as {found.model.name}: for other plans of the same tables, pass --model {found.model.name}"
+                f"saved this model as {tuned.model.name}: for other plans of the same tables, pass --model {tuned.model.name}"
             )
-    if found.slower is not None:
-        lines.append(f"controls {signed(found.slower - 1)} against their time when the model was learned")
+    if tuned.slower is not None:
+        lines.append(f"controls {signed(tuned.slower - 1)} against their time when the model was learned")
     return "\n".join(lines)

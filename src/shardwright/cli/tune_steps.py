@@ -67,7 +67,7 @@ def run_steps(
         if known_links is not None:
             note(known_links)
     with progress("tuning", detail="starting") as report, about(task):
-        found = tune_steps(
+        tuned = tune_steps(
             placed,
             minutes=minutes,
             device=device,
@@ -75,62 +75,62 @@ def run_steps(
             seed=seed,
             progress=lambda seconds, total, what: report(min(seconds, total), total, f"s: {what}"),
         )
-    if found is None:  # another rank reports everything
+    if tuned is None:  # another rank reports everything
         return
-    for text in found.notes:
+    for text in tuned.notes:
         note(f"note: {text}")
     if output is not None:
-        found.plan.save(output)
+        tuned.plan.save(output)
     where = where_ranks_run(topology.devices, place, device or ("cpu" if topology.device == "cpu" else "cuda"))
-    views = (headline(found.plan), _why(found, where), saved(output))
-    emit(_document(found, where, output), _view(found), *views, as_json=as_json)
-    if found.stopped == "interrupted":
+    views = (headline(tuned.plan), _why(tuned, where), saved(output))
+    emit(_document(tuned, where, output), _view(tuned), *views, as_json=as_json)
+    if tuned.stopped == "interrupted":
         raise Interrupted("stopped early with the fastest plan so far")
 
 
-def _document(found: TunedSteps, where: str, output: Path | None) -> dict[str, Any]:
+def _document(tuned: TunedSteps, where: str, output: Path | None) -> dict[str, Any]:
     from shardwright.sharding.files import plan_to_dict
 
     return {
-        "taken": found.name,
+        "taken": tuned.name,
         "candidates": [
             {
                 "name": name,
                 "predicted_step_ms": steps.predicted("step"),
                 "step_ms": steps.step_ms,
                 "rounds_ms": steps.rounds("step"),
-                "against_default": found.against_first(name).share,
-                "noise": found.against_first(name).noise,
+                "against_default": tuned.against_first(name).share,
+                "noise": tuned.against_first(name).noise,
             }
-            for name, steps in found.candidates.items()
+            for name, steps in tuned.candidates.items()
         ],
         "ranks_on": where,
-        "stopped": found.stopped,
-        "seconds": found.seconds,
-        "notes": list(found.notes),
-        "plan": plan_to_dict(found.plan, output),
+        "stopped": tuned.stopped,
+        "seconds": tuned.seconds,
+        "notes": list(tuned.notes),
+        "plan": plan_to_dict(tuned.plan, output),
     }
 
 
-def _view(found: TunedSteps) -> rich.table.Table:
-    rounds = max(len(steps.reports) for steps in found.candidates.values())
+def _view(tuned: TunedSteps) -> rich.table.Table:
+    rounds = max(len(steps.reports) for steps in tuned.candidates.values())
     rows = []
-    for name, steps in found.candidates.items():
-        against, count = found.against_first(name), len(steps.reports)
+    for name, steps in tuned.candidates.items():
+        against, count = tuned.against_first(name), len(steps.reports)
         dropped = f"dropped after round {count}, clearly slower" if count < rounds else ""
         noise = percent(against.noise) if math.isfinite(against.noise) else "unknown"
-        difference = f"{signed(against.share)} ± {noise}" if steps is not found.first else MISSING
-        what = "taken" if name == found.name else dropped
+        difference = f"{signed(against.share)} ± {noise}" if steps is not tuned.first else MISSING
+        what = "taken" if name == tuned.name else dropped
         rows.append([name, ms(steps.predicted("step")), ms(steps.step_ms), difference, what])
     columns = ("candidate", "predicted ms", "measured ms", "against default", "")
     return table(f"a step of TorchRec, {counted(rounds, 'round')}", columns, rows, _CAPTION, texts=(0, 4))
 
 
-def _why(found: TunedSteps, where: str) -> str:
+def _why(tuned: TunedSteps, where: str) -> str:
     """Lines about the plan that was taken, and why."""
-    against = found.against_first(found.name)
-    if found.plan is found.first.plan:
+    against = tuned.against_first(tuned.name)
+    if tuned.plan is tuned.first.plan:
         why = "no other plan is faster beyond the noise"
     else:
         why = f"its step is {signed(against.share)} against the default plan's, beyond the noise of {percent(against.noise)}"
-    return f"taken: {found.name}; {why}\nstopped after {found.seconds:.0f} s: {STOPPED[found.stopped]}; {where}"
+    return f"taken: {tuned.name}; {why}\nstopped after {tuned.seconds:.0f} s: {STOPPED[tuned.stopped]}; {where}"

@@ -72,13 +72,13 @@ def run_steps(
     if against is not None and (place is None or place.rank == 0):
         names, plans = [*names, against], [*plans, _other(against, plan)]
     with ranks(plans, plan.task.topology.devices, place, device=device, timeout_s=timeout_s) as measure:
-        found = measure(plans, wanted)
+        measured = measure(plans, wanted)
     if place is not None and place.rank:
         return None
-    named = list(zip(names, found, strict=True))
+    named = list(zip(names, measured, strict=True))
     document = {"plan": str(file), "ranks_on": where, "notes": [unlike] if unlike else [], "plans": _documents(named)}
     emit(document, _view(named), *_sentences(named, where, unlike), as_json=as_json)
-    return _off(found[0], unlike)
+    return _off(measured[0], unlike)
 
 
 def _other(against: str, plan: Plan) -> Plan:

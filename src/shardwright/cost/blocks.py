@@ -118,16 +118,16 @@ class Tables:
         samples = np.maximum(1, -(-self._task.batch_size // blocks.replicas))
         kind = (8 * self._pooled + self._weight_size).astype(np.int64)[blocks.table]
         dim = np.where(self._pooled[blocks.table] > 0, 0, blocks.dim)
-        found = np.zeros(len(blocks), dtype=np.int64)
-        for one in np.unique(samples):
-            for other in np.unique(kind[samples == one]):
-                these = np.flatnonzero((samples == one) & (kind == other))
+        call = np.zeros(len(blocks), dtype=np.int64)
+        for count in np.unique(samples):
+            for sort in np.unique(kind[samples == count]):
+                these = np.flatnonzero((samples == count) & (kind == sort))
                 widths, place = np.unique(dim[these], return_inverse=True)
                 numbers = [
-                    self._call_of.setdefault((int(one), int(other), width), self.calls) for width in widths.tolist()
+                    self._call_of.setdefault((int(count), int(sort), width), self.calls) for width in widths.tolist()
                 ]
-                found[these] = np.array(numbers, dtype=np.int64)[place]
-        return found
+                call[these] = np.array(numbers, dtype=np.int64)[place]
+        return call
 
     def costs(self, blocks: Blocks) -> BlockCosts:
         """The costs that each block adds to its devices."""
@@ -198,8 +198,8 @@ def _bytes(task: Task, works: WorkArrays, gradient: Floats, id_size: Ints) -> In
     total = works.rows * (works.row_bytes + by_row) + by_weight * weights
     total += gradient * weights
     inputs = id_size * np.ceil(works.lookups) + 8 * (works.bags + 1)
-    found: Ints = (total + task.exchange.batches * inputs + 2 * outputs).astype(np.int64)
-    return found
+    bytes_: Ints = (total + task.exchange.batches * inputs + 2 * outputs).astype(np.int64)
+    return bytes_
 
 
 def check_finite(values: Floats, cost_model: CostModel) -> None:
@@ -268,8 +268,8 @@ class Added(NamedTuple):
     def summed(self, of_parts: Floats) -> Floats:
         """`(n, …)` sums over the parts of each row."""
         single = len(of_parts) == self.part.size - 1
-        found: Floats = of_parts if single else np.add.reduceat(of_parts, self.part[:-1])
-        return found
+        sums: Floats = of_parts if single else np.add.reduceat(of_parts, self.part[:-1])
+        return sums
 
 
 class PieceCosts(NamedTuple):
@@ -298,8 +298,8 @@ class PieceCosts(NamedTuple):
 def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
     """`(n,)` ms of `(n, h + 2)` vectors at `(calls, h + 2)` prices, each vector at the prices of its call `(n,)`."""
     if len(prices) == 1 or not call.size or (call == call[0]).all():
-        found: Floats = vectors @ prices[call[0] if call.size else 0]
-        return found
+        ms: Floats = vectors @ prices[call[0] if call.size else 0]
+        return ms
     of_all: Floats = vectors @ prices.T  # reading the vectors takes nearly all the time
     return of_all[np.arange(call.size), call]
 
@@ -307,8 +307,8 @@ def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
 def priced_at_all(vectors: Floats, call: Ints, prices: Floats) -> Floats:
     """`(k, n)` as `priced`, at k sets of `(calls, h + 2)` prices."""
     if prices.shape[1] == 1:  # one pass over the vectors, since reading them takes nearly all the time
-        found: Floats = prices[:, 0] @ vectors.T
-        return found
+        ms: Floats = prices[:, 0] @ vectors.T
+        return ms
     return np.stack([priced(vectors, call, of_one) for of_one in prices])
 
 
@@ -333,7 +333,7 @@ def spread_links(task: Task, ways: Sequence[Way], costs: BlockCosts, weights: In
         costs: the costs of the block on each device.
         weights: `(n,)` weights of that block.
     """
-    prices, way = prices_of(task), np.array([WAYS.index(one) for one in ways], dtype=np.int64)
+    prices, way = prices_of(task), np.array([WAYS.index(name) for name in ways], dtype=np.int64)
     served, values = costs.served[:, [0, 0, 1]], costs.served[:, 0]
     served[way == WAYS.index("row_wise"), :2] = 0.0
     inside = way == WAYS.index("table_row_wise")

@@ -137,10 +137,10 @@ def best_user_model(task: Task) -> tuple[UserModel, StoredModel] | None:
     def rank(model: UserModel) -> tuple[int, bool, float]:
         return len(list(unlike(model.metadata, task))), model.metadata.get("task") != digest, model.error
 
-    own = (one for one in user_models() if one.learned_on(machine) and not one.metadata.get("tuned"))
+    own = (model for model in user_models() if model.learned_on(machine) and not model.metadata.get("tuned"))
     for model in sorted(own, key=rank):
-        if (found := _loaded(model.path)) is not None:
-            return model, found
+        if (loaded := _loaded(model.path)) is not None:
+            return model, loaded
     return None
 
 
@@ -188,13 +188,13 @@ def keep_model(model: StoredModel, path: Path) -> None:
 
 def task_digest(task: Task) -> str:
     """Eight hexadecimal digits that identify the tables, batch size and optimizer of a task."""
-    found = sha256(f"{task.batch_size} {task.optimizer}".encode())
+    digest = sha256(f"{task.batch_size} {task.optimizer}".encode())
     for table in sorted(task.tables, key=lambda table: table.name):
-        found.update(
+        digest.update(
             f"{table.rows} {table.dim} {' '.join(f'{each:.6g}' for each in table.poolings)} {table.pooled} {table.dtype}".encode()
         )
-        found.update(table.access.rows.tobytes() + table.access.share.tobytes())
-    return found.hexdigest()[:8]
+        digest.update(table.access.rows.tobytes() + table.access.share.tobytes())
+    return digest.hexdigest()[:8]
 
 
 def _read(path: Path) -> UserModel | None:
@@ -226,12 +226,12 @@ def _decisive(machine: Fingerprint) -> str:
 
 def _gpus() -> list[str]:
     """Names of this machine's NVIDIA GPUs, as the driver reports them."""
-    found = []
+    names = []
     with suppress(OSError):
         for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
             match = re.search(r"^Model:\s*(.+)$", file.read_text(errors="replace"), re.MULTILINE)
-            found += [match[1].strip()] if match else []
-    return found
+            names += [match[1].strip()] if match else []
+    return names
 
 
 def cost_model_for(device: str, optimizer: Optimizer = "rowwise_adagrad") -> CostModel:
@@ -307,10 +307,10 @@ def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> Cost
     own = best_user_model(task)
     if own is None:
         return cost_model_for(device, task.optimizer)
-    found, model = own
+    user_model, model = own
     if device in bundled_models():
         bundled = load_model(bundled_models()[device])
-        if len(list(unlike(bundled.metadata, task))) < len(list(unlike(found.metadata, task))):
+        if len(list(unlike(bundled.metadata, task))) < len(list(unlike(user_model.metadata, task))):
             return bundled
     return model
 
@@ -328,5 +328,5 @@ def model_behind(plan: Plan) -> CostModel:
 
 def _plugin(name: str) -> CostModel | None:
     """The plug-in of this name; None if there is none."""
-    found = plugins("cost_models").get(name)
-    return None if found is None else given_cost_model(load_plugin(found, ("pricing", "encode_arrays")))
+    plugin = plugins("cost_models").get(name)
+    return None if plugin is None else given_cost_model(load_plugin(plugin, ("pricing", "encode_arrays")))

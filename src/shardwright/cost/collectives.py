@@ -97,9 +97,9 @@ def _slower(topology: Topology, collective: Collective, shares: tuple[float, flo
 
 
 def _sets(topology: Topology, weighted: tuple[bool, ...]) -> tuple[Floats, Floats]:
-    found, inputs = np.zeros((2, len(WAYS), 2)), np.zeros((2, len(WAYS)))
+    waits, inputs = np.zeros((2, len(WAYS), 2)), np.zeros((2, len(WAYS)))
     if topology.devices == 1:
-        return found.reshape(SETS, 2), inputs.reshape(SETS)
+        return waits.reshape(SETS, 2), inputs.reshape(SETS)
 
     def slower(intra: float, inter: float, across: bool = True) -> float:
         return max(intra * (topology.devices_per_host > 1), inter * (across and topology.hosts > 1))
@@ -113,12 +113,12 @@ def _sets(topology: Topology, weighted: tuple[bool, ...]) -> tuple[Floats, Float
     )
     for kind, fourth in enumerate(weighted):
         inputs[kind, : WAYS.index("data_parallel")] = exchanged + (2 + fourth) * following
-        found[kind, :, 0] = exchanged + (2 + fourth) * following
-        found[kind, 0] += exchanged
-        found[kind, 1] += scattered, gathered
-        found[kind, 2] += latency("reduce_scatter", False) + exchanged, latency("all_gather", False) + exchanged
-        found[kind, 3] = 0.0, latency("all_reduce")
-    return found.reshape(SETS, 2), inputs.reshape(SETS)
+        waits[kind, :, 0] = exchanged + (2 + fourth) * following
+        waits[kind, 0] += exchanged
+        waits[kind, 1] += scattered, gathered
+        waits[kind, 2] += latency("reduce_scatter", False) + exchanged, latency("all_gather", False) + exchanged
+        waits[kind, 3] = 0.0, latency("all_reduce")
+    return waits.reshape(SETS, 2), inputs.reshape(SETS)
 
 
 def link_facts(task: Task) -> Floats:
@@ -142,8 +142,8 @@ def set_ms(task: Task, weights: Floats | None = None) -> Floats:
     prices, hidden = prices_of(task), task.exchange.hidden
     is_hidden = np.array([hidden.values, hidden.gradients, hidden.ids]) > 0
     values, gradients, ids = np.where(is_hidden, 0.0 if weights is None else weights, 1.0)
-    found = prices.sets * [values, gradients] + np.outer(prices.inputs, [ids - values, 0.0])
-    return np.array(found.sum(axis=1))
+    ms = prices.sets * [values, gradients] + np.outer(prices.inputs, [ids - values, 0.0])
+    return np.array(ms.sum(axis=1))
 
 
 def set_of(way: Way, pooled: bool) -> int:
@@ -153,8 +153,8 @@ def set_of(way: Way, pooled: bool) -> int:
 
 def waits_of(prices: CollectivePrices, sets: Iterable[int]) -> Floats:
     """`(2,)` ms of the latencies of some sets, forward and backward."""
-    found: Floats = prices.sets[sorted(set(sets))].sum(axis=0)
-    return found
+    waits: Floats = prices.sets[sorted(set(sets))].sum(axis=0)
+    return waits
 
 
 def way_of(task: Task, blocks: Sequence[Shard]) -> Way:
@@ -181,10 +181,10 @@ def dealt_way(topology: Topology, ranks: Sequence[int]) -> Way:
 
 def by_columns(shards: Iterable[Shard]) -> dict[tuple[str, tuple[int, int]], list[Shard]]:
     """The shards of each table that have the same columns."""
-    found: dict[tuple[str, tuple[int, int]], list[Shard]] = {}
+    of_columns: dict[tuple[str, tuple[int, int]], list[Shard]] = {}
     for shard in shards:
-        found.setdefault((shard.table, shard.columns), []).append(shard)
-    return found
+        of_columns.setdefault((shard.table, shard.columns), []).append(shard)
+    return of_columns
 
 
 def sets_of(task: Task, shards: Iterable[Shard]) -> set[int]:
@@ -192,11 +192,11 @@ def sets_of(task: Task, shards: Iterable[Shard]) -> set[int]:
 
     Replicas on only some of the devices also serve the others, so they need the all-to-alls as well as the all-reduce.
     """
-    found, devices = set(), task.topology.devices
+    sets, devices = set(), task.topology.devices
     for (name, _), blocks in by_columns(shards).items():
         pooled, holders = task.table_by_name[name].pooled, {len(block.devices) for block in blocks}
         if min(holders) < devices or devices == 1:
-            found.add(set_of(way_of(task, blocks), pooled))
+            sets.add(set_of(way_of(task, blocks), pooled))
         if max(holders) > 1:
-            found.add(set_of("data_parallel", pooled))
-    return found
+            sets.add(set_of("data_parallel", pooled))
+    return sets

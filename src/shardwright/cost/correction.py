@@ -128,8 +128,8 @@ class CorrectedModel(AddedModel):
 
 def arrays_of(model: CorrectedModel) -> dict[str, Floats]:
     """The arrays of a correction, without those of its base model."""
-    found = {"centres": model.terms.centres, "units": model.terms.units, "weights": model.weights, "scale": model.scale}
-    return {_PREFIX + name: array for name, array in found.items()}
+    own = {"centres": model.terms.centres, "units": model.terms.units, "weights": model.weights, "scale": model.scale}
+    return {_PREFIX + name: array for name, array in own.items()}
 
 
 def wanted_arrays() -> set[str]:
@@ -149,9 +149,9 @@ def model_of(
     count = len(centres) + OWN_TERMS
     shapes = {"centres": (len(centres), len(_ALIKE)), "units": (2, OWN_TERMS), "weights": (2, count), "scale": (2,)}
     check_weights(arrays, {_PREFIX + name: shape for name, shape in shapes.items()}, remedy="tune again")
-    found = {name: arrays[_PREFIX + name].astype(np.float64) for name in shapes}
-    terms = Terms(found["centres"], found["units"])
-    return CorrectedModel(base, terms, found["weights"], found["scale"], np.zeros((2, 0, 0)), metadata)
+    own = {name: arrays[_PREFIX + name].astype(np.float64) for name in shapes}
+    terms = Terms(own["centres"], own["units"])
+    return CorrectedModel(base, terms, own["weights"], own["scale"], np.zeros((2, 0, 0)), metadata)
 
 
 def alone_ms(pricing: Pricing, latents: Floats) -> Floats:
@@ -168,8 +168,8 @@ def _features(works: WorkArrays) -> Floats:
     works = works.uncut
     lookups = np.maximum(works.lookups, 1e-9)
     distinct = np.maximum(works.distinct, 1e-9)
-    found: Floats = np.log(np.stack([lookups / works.bags, distinct / lookups, works.dim, works.rows], axis=1))
-    return found
+    features: Floats = np.log(np.stack([lookups / works.bags, distinct / lookups, works.dim, works.rows], axis=1))
+    return features
 
 
 def _sizes(works: WorkArrays) -> Floats:

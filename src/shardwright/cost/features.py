@@ -128,8 +128,8 @@ class WorkArrays:
     @property
     def row_bytes(self) -> Floats:
         """`(n,)` bytes of a row of weights, with scale and bias if a weight has one byte."""
-        found: Floats = self.dim * self.weight_size + SCALE_BYTES * (self.weight_size == 1)
-        return found
+        bytes_: Floats = self.dim * self.weight_size + SCALE_BYTES * (self.weight_size == 1)
+        return bytes_
 
     @property
     def lines(self) -> Floats:
@@ -141,8 +141,8 @@ class WorkArrays:
     @property
     def distinct_bytes(self) -> Floats:
         """`(n,)` bytes of the cache lines that a batch touches."""
-        found: Floats = self.distinct * self.lines * _LINE
-        return found
+        bytes_: Floats = self.distinct * self.lines * _LINE
+        return bytes_
 
     @property
     def calls(self) -> Floats:
@@ -223,8 +223,8 @@ def cached(works: WorkArrays, caches: Floats) -> Floats:
 
 def wider(works: WorkArrays) -> Bools:
     """`(n, len(WIDTHS))` whether a shard is wider than each width."""
-    found: Bools = works.dim[:, None] > WIDTHS
-    return found
+    is_wider: Bools = works.dim[:, None] > WIDTHS
+    return is_wider
 
 
 def parts(works: WorkArrays, cache: float) -> Floats:

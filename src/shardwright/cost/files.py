@@ -62,8 +62,8 @@ def processors(metadata: Mapping[str, str], kind: str = r"\w+") -> list[str]:
         metadata: metadata of the model.
         kind: "cpu" or "cuda"; by default any.
     """
-    found = re.findall(rf"device_kind {kind}, processor (.*?), cores ", metadata.get("hardware", ""))
-    return list(dict.fromkeys(found))
+    names = re.findall(rf"device_kind {kind}, processor (.*?), cores ", metadata.get("hardware", ""))
+    return list(dict.fromkeys(names))
 
 
 def unlike(metadata: Mapping[str, str], task: Task) -> Iterator[str]:
@@ -96,8 +96,8 @@ def provenance(metadata: Mapping[str, str]) -> str | None:
     error, when = metadata.get("mean_error"), metadata.get("calibrated_at")
     if when:
         origin = f"{'tuned' if metadata.get('tuned') else 'calibrated'} on this machine {age(when)}"
-    elif found := processors(metadata):
-        origin = f"learned on {' and '.join(found)}, {metadata.get('date', 'undated')}"
+    elif names := processors(metadata):
+        origin = f"learned on {' and '.join(names)}, {metadata.get('date', 'undated')}"
     else:
         return None
     if not error:
@@ -212,12 +212,12 @@ def _model_of(header: dict[str, str], weights: Weights) -> StoredModel | Publish
 def _base_header(header: dict[str, str]) -> dict[str, str]:
     """The header of the model that a correction corrects, as texts."""
     try:
-        found = json.loads(header.get("base", ""))
+        base = json.loads(header.get("base", ""))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        base = None
+    if not isinstance(base, dict):
         raise InvalidInput("the model file does not say which model it corrects; tune again")
-    return {str(name): str(value) for name, value in found.items()}
+    return {str(name): str(value) for name, value in base.items()}
 
 
 def model_header(path: Path) -> dict[str, str]:

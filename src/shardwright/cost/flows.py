@@ -102,16 +102,16 @@ class LinkTraffic:
 
     def without(self, part: LinkTraffic) -> LinkTraffic:
         """The traffic without a part of it."""
-        found = LinkTraffic(self.devices)
-        found.sent, found.received = self.sent - part.sent, self.received - part.received
-        found.apart = self.apart - part.apart
-        return found
+        rest = LinkTraffic(self.devices)
+        rest.sent, rest.received = self.sent - part.sent, self.received - part.received
+        rest.apart = self.apart - part.apart
+        return rest
 
     @property
     def busiest(self) -> Floats:
         """`(2, devices)` bytes of the busier direction."""
-        found: Floats = np.maximum(self.sent, self.received)
-        return found
+        bytes_: Floats = np.maximum(self.sent, self.received)
+        return bytes_
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,8 +196,8 @@ def distinct_rows(work: ShardWork, lookups: Floats) -> Floats:
     """
     rows = np.diff(work.access.rows)
     mean = np.diff(work.access.share) / rows
-    found: Floats = (-np.expm1(-np.multiply.outer(lookups, mean))) @ rows
-    return found
+    distinct: Floats = (-np.expm1(-np.multiply.outer(lookups, mean))) @ rows
+    return distinct
 
 
 def whole_bytes(holders: HoldingDevices, gradient: float) -> tuple[Floats, Floats]:
@@ -218,8 +218,8 @@ def touched_bytes(holders: HoldingDevices, topology: Topology, of: Callable[[Flo
     p, h = holders.beside, holders.hosts
     own, index = np.unique(holders.served, return_inverse=True)
     by_host, host_index = np.unique(holders.served * p, return_inverse=True)
-    found = of(np.concatenate([own, by_host, [topology.devices]]))
-    mine, host, all_rows = found[index], found[own.size + host_index], found[-1]
+    touched = of(np.concatenate([own, by_host, [topology.devices]]))
+    mine, host, all_rows = touched[index], touched[own.size + host_index], touched[-1]
     hosts_together = float((host / p).sum())  # each host counted once
     intra = (p - 1) / p * (mine + all_rows)  # holders in one host serve equally, so they send what they receive
     inter_sent = (h - 1) / h * (host + all_rows) / p
@@ -313,8 +313,8 @@ def shares_of_all_to_alls(task: Task, shards: Iterable[Shard]) -> dict[int, Floa
 def _dealt(task: Task, shards: Iterable[Shard]) -> list[tuple[Way, list[Shard]]]:
     """Groups of blocks with the same columns whose rows are dealt, each with its way."""
     several = (blocks for blocks in by_columns(shards).values() if len(blocks) > 1)
-    found = [(way_of(task, blocks), blocks) for blocks in several]
-    return [(way, blocks) for way, blocks in found if way in ("row_wise", "table_row_wise")]
+    with_ways = [(way_of(task, blocks), blocks) for blocks in several]
+    return [(way, blocks) for way, blocks in with_ways if way in ("row_wise", "table_row_wise")]
 
 
 _ALL = np.ones(4)

@@ -61,8 +61,8 @@ def link_prices(task: Task, prices: Prices) -> Floats:
 
 def served_price(task: Task, prices: Prices) -> Floats:
     """`(3,)` ms times devices of a byte of values that all-to-alls serve to near and to far devices, and of a byte of ids."""
-    found: Floats = link_prices(task, prices)[:, :3].sum(axis=0)
-    return found
+    price: Floats = link_prices(task, prices)[:, :3].sum(axis=0)
+    return price
 
 
 def piece_links(served: Floats) -> Floats:
@@ -79,5 +79,5 @@ def peers_of(topology: Topology) -> Floats:
 def pass_ms(task: Task) -> Floats:
     """`(2, 2)` ms that a served byte of values adds to the links of all devices together, by pass and link class."""
     prices = prices_of(task)
-    found: Floats = np.stack([prices.forward, prices.backward]) * peers_of(task.topology)
-    return found
+    ms: Floats = np.stack([prices.forward, prices.backward]) * peers_of(task.topology)
+    return ms

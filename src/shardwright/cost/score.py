@@ -72,8 +72,8 @@ class Traffic:
         bandwidth = np.array(task.topology.bandwidth_of("all_to_all"))[:, None]
 
         def taken(flow: LinkTraffic, wait: float) -> Floats:
-            found: Floats = (flow.busiest / bandwidth).max(axis=0) * 1e3 + flow.apart + wait
-            return found
+            ms: Floats = (flow.busiest / bandwidth).max(axis=0) * 1e3 + flow.apart + wait
+            return ms
 
         hidden = task.exchange.hidden
         forward = taken(self.forward, self.waits[0]) - (hidden.values + hidden.ids)
@@ -218,7 +218,7 @@ def kernels_and_links(plan: Plan, *, modules: bool = False) -> Plan:
         return plan
     less = beside_kernels_ms(task, plan.shards).tolist()
     devices = (
-        replace(one, forward_ms=one.forward_ms - forward, backward_ms=one.backward_ms - backward)
-        for one, (forward, backward) in zip(plan.cost.devices, less, strict=True)
+        replace(device, forward_ms=device.forward_ms - forward, backward_ms=device.backward_ms - backward)
+        for device, (forward, backward) in zip(plan.cost.devices, less, strict=True)
     )
     return replace(plan, cost=PlanCost(tuple(devices)), bound_ms=None)

@@ -84,9 +84,9 @@ def own_backend(name: str) -> Backend:
     Raises:
         InvalidInput: there is no such module or class, it cannot be imported or instantiated, or the object is no backend.
     """
-    found = _class(name)
+    backend_class = _class(name)
     try:
-        backend = found()
+        backend = backend_class()
     except Exception as error:
         raise InvalidInput(
             f"backend: {name} could not be created ({said(error)}); its constructor must work without arguments"
@@ -133,9 +133,9 @@ def _class(name: str) -> type[Any]:
         module = import_module(path)
     except Exception as error:
         raise InvalidInput(f"backend: {_not_imported(path, error)}") from error
-    found = getattr(module, attribute, None)
-    if isinstance(found, type):
-        return found
+    member = getattr(module, attribute, None)
+    if isinstance(member, type):
+        return member
     classes = sorted(
         key for key, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
     )

@@ -82,16 +82,16 @@ def check_machine(
     if _passed_before(path, facts):
         say(f"checked before: {path}")
         return []
-    found: dict[str, Any] = {"environment": facts, "problems": problems(facts)}
-    if not found["problems"]:
-        found |= _run(device, backend, time.time_ns() % 2**31 if seed is None else seed, say)
-    found["passed"] = not found["problems"]
+    results: dict[str, Any] = {"environment": facts, "problems": problems(facts)}
+    if not results["problems"]:
+        results |= _run(device, backend, time.time_ns() % 2**31 if seed is None else seed, say)
+    results["passed"] = not results["problems"]
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(found, indent=2) + "\n")
-    for problem in found["problems"]:
+    write_atomically(path, json.dumps(results, indent=2) + "\n")
+    for problem in results["problems"]:
         say(f"problem: {problem}")
-    say("" if found["problems"] else "all checks passed")
-    return list(found["problems"])
+    say("" if results["problems"] else "all checks passed")
+    return list(results["problems"])
 
 
 def require_checked(
@@ -132,15 +132,15 @@ def _run(device: str, backend: str, seed: int, say: Callable[[str], None]) -> di
         say(line)
     times = copy_times(device)
     far = of_memory(times, device)
-    for one in times:
-        rate = f"{one.bytes_per_s / 1e9:7.1f} GB/s read and written"
+    for copy in times:
+        rate = f"{copy.bytes_per_s / 1e9:7.1f} GB/s read and written"
         say(
-            f"copy of {one.size_bytes / 2**20:7.0f} MiB: {one.ms:8.3f} ms, {rate}{'' if one in far else ', in part by a cache'}"
+            f"copy of {copy.size_bytes / 2**20:7.0f} MiB: {copy.ms:8.3f} ms, {rate}{'' if copy in far else ', in part by a cache'}"
         )
     return {
         "seed": seed,
         "kernels": [_as_data(check) for check in checks],
-        "copies": [asdict(one) | {"bytes_per_s": one.bytes_per_s, "of_memory": one in far} for one in times],
+        "copies": [asdict(copy) | {"bytes_per_s": copy.bytes_per_s, "of_memory": copy in far} for copy in times],
         "ceiling_bytes_per_s": ceiling(times, device),
         "problems": _wrong(checks, backend),
     }
@@ -204,22 +204,22 @@ def environment(device: str, backend: str) -> dict[str, str]:
 
 def problems(facts: Mapping[str, str]) -> list[str]:
     """The facts that contradict each other, each with its remedy."""
-    found = []
+    contradictions = []
     if facts["backend"] == "fbgemm":
         wanted = MATCHING_TORCH.get(".".join(facts["fbgemm"].split(".")[:2]))
         if wanted is not None and ".".join(facts["torch"].split(".")[:2]) != wanted:
-            found.append(
+            contradictions.append(
                 f"FBGEMM {facts['fbgemm']} is built for torch {wanted}, here is torch {facts['torch']}; install a pair that matches"
             )
         try:
             load_backend("fbgemm")
         except ShardwrightError as error:
-            found.append(str(error))
+            contradictions.append(str(error))
         except OSError as error:  # a library of FBGEMM does not find another library
-            found.append(
+            contradictions.append(
                 f"FBGEMM {facts['fbgemm']} cannot be loaded ({error}); install the build for this torch and CUDA"
             )
-    return found
+    return contradictions
 
 
 def _driver() -> str:
@@ -261,7 +261,7 @@ def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime
 
     where = torch.device(device)
     clock, policy = clock_of(where), TimingPolicy.of(where.type)
-    found = []
+    times = []
     for size in sizes or SIZES[where.type]:
         if 2 * (_BUFFERS + 1) * size > free_memory(where):
             continue
@@ -272,8 +272,8 @@ def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime
         def copy(run: int, sources: list[torch.Tensor] = sources, targets: list[torch.Tensor] = targets) -> None:
             targets[run % _BUFFERS].copy_(sources[run % _BUFFERS])
 
-        found.append(CopyTime(size, time_parts([copy], clock, policy, Steady(), _BUFFERS).parts_ms[0]))
-    return found
+        times.append(CopyTime(size, time_parts([copy], clock, policy, Steady(), _BUFFERS).parts_ms[0]))
+    return times
 
 
 def of_memory(times: Sequence[CopyTime], device: str) -> list[CopyTime]:

@@ -47,9 +47,9 @@ class EmbeddingBagCall:
 
     def backward(self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Propagate the gradients of the outputs and update the rows touched."""
-        found = torch.autograd.grad(outputs, self._weights, gradients)
+        of_weights = torch.autograd.grad(outputs, self._weights, gradients)
         with torch.no_grad():
-            for weights, state, gradient in zip(self._weights, self._state, found, strict=True):
+            for weights, state, gradient in zip(self._weights, self._state, of_weights, strict=True):
                 merged = gradient.float().coalesce()  # summed in fp32, as fused kernels do
                 rows = merged.indices()[0]
                 step = self._direction(merged.values(), rows, *state)

@@ -145,11 +145,11 @@ def fused_inputs(group: KernelGroup, seeds: Sequence[object], device: torch.devi
     if device.type == "cuda":
         return [draw_batch_on(group.works, seeds, device, turn) for turn in range(batches)]
     scatters = [Scatter.draw(work.rows, _rng(seed)) for work, seed in zip(group.works, seeds, strict=True)]
-    found = []
+    inputs = []
     for turn in range(batches):
         rngs = [_rng(seed, turn) for seed in seeds]
-        found.append(_join([draw_batch(*one) for one in zip(group.works, rngs, scatters, strict=True)]))
-    return found
+        inputs.append(_join([draw_batch(*of_table) for of_table in zip(group.works, rngs, scatters, strict=True)]))
+    return inputs
 
 
 def _rng(seed: object, *turn: int) -> np.random.Generator:

@@ -153,7 +153,7 @@ def _checked(
     with unwritten_is_nan():
         outputs = list(call.forward(batch))
     check_outputs(group, lookups, outputs)
-    found = _by_table(group, lookups, [output.detach() for output in outputs])
+    by_table = _by_table(group, lookups, [output.detach() for output in outputs])
     gradients = [torch.randn(output.shape, generator=random, device=device).to(output.dtype) for output in outputs]
     call.backward(outputs, gradients)
     steps = [
@@ -164,7 +164,7 @@ def _checked(
     states_after = [kind.double() for kinds in call.state() for kind in kinds]
     return replace(
         named,
-        forward=_error(found, expected),
+        forward=_error(by_table, expected),
         weights=_error(after, [weights for weights, _ in steps]),
         state=_error(
             states_after, [table for kind in zip(*(kinds for _, kinds in steps), strict=True) for table in kind]
@@ -210,7 +210,7 @@ def _by_table(
 ) -> list[torch.Tensor]:
     """Outputs or gradients by table in float64, from any layout that a backend may use."""
     if _is_joined(group, outputs) and not group.pooled:
-        outputs = outputs[0].split([found.ids.numel() for found in lookups])
+        outputs = outputs[0].split([of_table.ids.numel() for of_table in lookups])
     elif _is_joined(group, outputs):
         widths = [len(work.feature_shares) * work.dim for work in group.works]
         parts = zip(group.works, outputs[0].split(widths, dim=1), strict=True)
@@ -223,20 +223,20 @@ def _is_joined(group: KernelGroup, outputs: Sequence[torch.Tensor]) -> bool:
     return len(outputs) == 1 and (len(group.works) > 1 or len(outputs[0]) == group.samples)
 
 
-def _error(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """‖found − expected‖ / ‖expected‖ of the worst table; NaN if any table has a NaN."""
+def _error(computed: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """‖computed − expected‖ / ‖expected‖ of the worst table; NaN if any table has a NaN."""
     errors = [
-        float((one - other).norm() / other.norm().clamp_min(1e-30))
-        for one, other in zip(found, expected, strict=True)
-        if other.numel()
+        float((actual - reference).norm() / reference.norm().clamp_min(1e-30))
+        for actual, reference in zip(computed, expected, strict=True)
+        if reference.numel()
     ]
     return float(np.max(errors)) if errors else 0.0
 
 
-def _kept(before: torch.Tensor, after: torch.Tensor, found: LookupsOfTable) -> bool:
+def _kept(before: torch.Tensor, after: torch.Tensor, lookups: LookupsOfTable) -> bool:
     """Whether the rows that were not looked up are unchanged."""
     kept = torch.ones(len(before), dtype=torch.bool, device=before.device)
-    kept[found.ids] = False
+    kept[lookups.ids] = False
     return torch.equal(before[kept], after[kept])
 
 
@@ -273,10 +273,10 @@ def looked_up(
 ) -> list[torch.Tensor]:
     """Per table, `(bags, dim)` sums (`(n, dim)` rows if not pooled) of `(rows, dim)` weights in float64."""
     if not group.pooled:
-        return [table[found.ids] for table, found in zip(weights, lookups, strict=True)]
+        return [table[of_table.ids] for table, of_table in zip(weights, lookups, strict=True)]
     return [
-        table.new_zeros(work.bags, table.shape[1]).index_add_(0, found.bags, table[found.ids])
-        for work, table, found in zip(group.works, weights, lookups, strict=True)
+        table.new_zeros(work.bags, table.shape[1]).index_add_(0, of_table.bags, table[of_table.ids])
+        for work, table, of_table in zip(group.works, weights, lookups, strict=True)
     ]
 
 
@@ -284,7 +284,7 @@ def updated(
     optimizer: str,
     weights: torch.Tensor,
     state: Sequence[torch.Tensor],
-    found: LookupsOfTable,
+    lookups: LookupsOfTable,
     gradient: torch.Tensor,
     *,
     pooled: bool,
@@ -297,13 +297,13 @@ def updated(
             only the rows looked up: state and weights of other rows stay.
         weights: `(rows, dim)`.
         state: by kind: nothing, `(rows,)` sums of mean squares, `(rows, dim)` sums of squares, or `(rows, dim)` first and second moments.
-        found: the lookups.
+        lookups: the lookups.
         gradient: `(bags, dim)` gradients of the sums, or `(n, dim)` gradients of the rows if not pooled.
         pooled: whether rows were summed.
         rate: learning rate.
     """
-    spread = gradient[found.bags] if pooled else gradient
-    summed = torch.zeros_like(weights).index_add_(0, found.ids, spread)
+    spread = gradient[lookups.bags] if pooled else gradient
+    summed = torch.zeros_like(weights).index_add_(0, lookups.ids, spread)
     if optimizer == "sgd":
         return weights - rate * summed, []
     if optimizer == "adagrad":
@@ -311,7 +311,7 @@ def updated(
         return weights - rate * summed / (total.sqrt() + EPSILON), [total]
     if optimizer == "adam":
         touched = torch.zeros(len(weights), 1, dtype=torch.bool, device=weights.device)
-        touched[found.ids] = True
+        touched[lookups.ids] = True
         first = torch.where(touched, _BETA1 * state[0] + (1 - _BETA1) * summed, state[0])
         second = torch.where(touched, _BETA2 * state[1] + (1 - _BETA2) * summed.square(), state[1])
         step = first / (second.sqrt() + EPSILON)
@@ -328,17 +328,17 @@ def check_views(group: KernelGroup, optimizer: str, call: FusedCall) -> None:
     """
     weights = call.weights()
     _count("weights()", len(weights), len(group.works), "tensor for each table")
-    for table, (found, work) in enumerate(zip(weights, group.works, strict=True)):
-        _shape(f"weights()[{table}]", found, (work.rows, work.dim), "(rows, dim)")
-        if found.dtype != _DTYPES[work.dtype]:
-            raise InvalidInput(f"weights()[{table}] is of {found.dtype}, must be of {_DTYPES[work.dtype]}")
+    for table, (tensor, work) in enumerate(zip(weights, group.works, strict=True)):
+        _shape(f"weights()[{table}]", tensor, (work.rows, work.dim), "(rows, dim)")
+        if tensor.dtype != _DTYPES[work.dtype]:
+            raise InvalidInput(f"weights()[{table}] is of {tensor.dtype}, must be of {_DTYPES[work.dtype]}")
     state = call.state()
     _count("state()", len(state), len(_BY_ROW[optimizer]), f"list for each kind of state that {optimizer} has")
     for kind, (tensors, by_row) in enumerate(zip(state, _BY_ROW[optimizer], strict=True)):
         _count(f"state()[{kind}]", len(tensors), len(group.works), "tensor for each table")
-        for table, (found, work) in enumerate(zip(tensors, group.works, strict=True)):
+        for table, (tensor, work) in enumerate(zip(tensors, group.works, strict=True)):
             shape, means = ((work.rows,), "(rows,)") if by_row else ((work.rows, work.dim), "(rows, dim)")
-            _shape(f"state()[{kind}][{table}]", found, shape, means)
+            _shape(f"state()[{kind}][{table}]", tensor, shape, means)
 
 
 def check_outputs(group: KernelGroup, lookups: Sequence[LookupsOfTable], outputs: Sequence[torch.Tensor]) -> None:
@@ -347,7 +347,7 @@ def check_outputs(group: KernelGroup, lookups: Sequence[LookupsOfTable], outputs
     Raises:
         InvalidInput: an output has a wrong shape.
     """
-    works, sizes = group.works, [found.ids.numel() for found in lookups]
+    works, sizes = group.works, [of_table.ids.numel() for of_table in lookups]
     if _is_joined(group, outputs):
         width = sum(len(work.feature_shares) * work.dim for work in works)
         shape = (group.samples, width) if group.pooled else (sum(sizes), works[0].dim)
@@ -355,16 +355,16 @@ def check_outputs(group: KernelGroup, lookups: Sequence[LookupsOfTable], outputs
         _shape("the one output of forward", outputs[0], shape, means)
         return
     _count("forward", len(outputs), len(works), "output for each table, or one for all")
-    for table, (found, work, size) in enumerate(zip(outputs, works, sizes, strict=True)):
+    for table, (output, work, size) in enumerate(zip(outputs, works, sizes, strict=True)):
         shape = (work.bags if group.pooled else size, work.dim)
-        _shape(f"output {table} of forward", found, shape, "(bags, dim)" if group.pooled else "(lookups, dim)")
+        _shape(f"output {table} of forward", output, shape, "(bags, dim)" if group.pooled else "(lookups, dim)")
 
 
-def _count(what: str, found: int, wanted: int, rule: str) -> None:
-    if found != wanted:
-        raise InvalidInput(f"{what} has {found} entries, must have {wanted}: a {rule}")
+def _count(what: str, count: int, wanted: int, rule: str) -> None:
+    if count != wanted:
+        raise InvalidInput(f"{what} has {count} entries, must have {wanted}: a {rule}")
 
 
-def _shape(what: str, found: torch.Tensor, wanted: tuple[int, ...], means: str) -> None:
-    if tuple(found.shape) != wanted:
-        raise InvalidInput(f"{what} has the shape {tuple(found.shape)}, must have {wanted}: {means}")
+def _shape(what: str, tensor: torch.Tensor, wanted: tuple[int, ...], means: str) -> None:
+    if tuple(tensor.shape) != wanted:
+        raise InvalidInput(f"{what} has the shape {tuple(tensor.shape)}, must have {wanted}: {means}")

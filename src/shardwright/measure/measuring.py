@@ -182,7 +182,7 @@ def measure_plans(
         MeasurementFailed: a device's shards do not fit this machine's memory, or a kernel cannot run.
     """
     per_plan = [device_works(plan, seed) for plan in plans]
-    found = measure_works(
+    measurements = measure_works(
         [work for works in per_plan for work in works],
         rounds=rounds,
         seconds=seconds,
@@ -193,11 +193,11 @@ def measure_plans(
         progress=progress,
         fleet=fleet,
     )
-    noise = standard_error(visit_noise(found.visits.values()), rounds)
+    noise = standard_error(visit_noise(measurements.visits.values()), rounds)
     measured = []
     for plan, works in zip(plans, per_plan, strict=True):
-        forward, backward = np.array([found.times(work) for work in works]).T
-        measured.append(MeasuredPlan(plan, forward, backward, rounds, found.controls, (noise[0], noise[1])))
+        forward, backward = np.array([measurements.times(work) for work in works]).T
+        measured.append(MeasuredPlan(plan, forward, backward, rounds, measurements.controls, (noise[0], noise[1])))
     return measured
 
 

@@ -44,10 +44,10 @@ class VisitSeconds:
     def of_works(self, works: Sequence[DeviceWork], measured_ms: Sequence[float | None]) -> Floats:
         """`(n,)` predicted seconds of visits; a step that was not measured counts as predicted, times the usual measured / predicted."""
         ratio = float(np.median(self._ratios)) if self._ratios else 1.0
-        found = zip(works, measured_ms, strict=True)
+        pairs = zip(works, measured_ms, strict=True)
         steps = [
             (ratio * max(self.predicted_ms(work), 1e-6) if ms is None else ms) if work.works else 0.0
-            for work, ms in found
+            for work, ms in pairs
         ]
         return self.expected(works, steps)
 
@@ -74,7 +74,7 @@ class VisitSeconds:
     def _row(self, work: DeviceWork, ms: float) -> tuple[float, float, float]:
         batches = fresh_batches(work.works, self._cache)
         runs = max(_RUNS_OF_BATCH * batches, TimingPolicy().runs)
-        return 1.0, ms * runs, batches * sum(one.lookups for one in work.works)
+        return 1.0, ms * runs, batches * sum(shard.lookups for shard in work.works)
 
 
 def check_minutes(minutes: float) -> None:

@@ -226,14 +226,14 @@ def open_fleet(
     state = partial(MeasuringNode, device, backend, policy)
     with cluster.pool(state, cluster.places(device), gpus=float(device == "cuda")) as pool:
         facts = pool.each(MeasuringNode.facts, known)
-        chosen = Counter(one.kind for one in facts).most_common(1)[0][0]
-        own = [number for number, one in enumerate(facts) if one.kind == chosen]
+        chosen = Counter(node.kind for node in facts).most_common(1)[0][0]
+        own = [number for number, node in enumerate(facts) if node.kind == chosen]
         pool.keep(own)
-        for one in (facts[number] for number in own):
-            if one.checks is not None and checked_in is not None:
+        for node in (facts[number] for number in own):
+            if node.checks is not None and checked_in is not None:
                 checked_in.mkdir(parents=True, exist_ok=True)
-                write_atomically(checked_in / CHECKS, one.checks)
-            if one.wrong:
-                raise MeasurementFailed(one.wrong)
-        others = dict.fromkeys(f"{one.host} ({one})" for one in facts if one.kind != chosen)
+                write_atomically(checked_in / CHECKS, node.checks)
+            if node.wrong:
+                raise MeasurementFailed(node.wrong)
+        others = dict.fromkeys(f"{node.host} ({node})" for node in facts if node.kind != chosen)
         yield Fleet(cluster, pool, facts[own[0]], tuple(others))

@@ -120,8 +120,8 @@ def read_samples(
         InvalidInput: there is no store, no set matches, the sets are of several kinds of hardware, or a value is impossible.
     """
     if Path(path).suffix == ".parquet":
-        found, table = read_parquet(path)
-        chosen_hardware(path, [(0, found)], hardware, allow_other=allow_other_hardware)
+        fingerprint, table = read_parquet(path)
+        chosen_hardware(path, [(0, fingerprint)], hardware, allow_other=allow_other_hardware)
     else:
         table = _stored(Path(path), hardware, allow_other=allow_other_hardware)
     chosen = np.array(
@@ -143,7 +143,7 @@ def fingerprints(path: str | Path) -> list[Fingerprint]:
     if Path(path).suffix == ".parquet":
         return [read_parquet(path)[0]]
     with reading(path) as db:
-        return [found for _, found in hardware_of(db, "visits")]
+        return [fingerprint for _, fingerprint in hardware_of(db, "visits")]
 
 
 def _stored(folder: Path, wanted: Fingerprint | str | None, *, allow_other: bool) -> pa.Table:
@@ -209,11 +209,11 @@ def _shards(blob: object, features: object = None) -> Floats:
     """
     if not isinstance(blob, bytes) or not isinstance(features, bytes | None):
         raise ValueError("the shards of a set are no numbers")
-    found = np.frombuffer(blob, dtype="<f8").reshape(-1, COLUMNS)
-    if not len(found) or not np.isfinite(found).all() or (np.abs(found) > 2.0**62).any():
+    numbers = np.frombuffer(blob, dtype="<f8").reshape(-1, COLUMNS)
+    if not len(numbers) or not np.isfinite(numbers).all() or (np.abs(numbers) > 2.0**62).any():
         raise ValueError("the shards of a set are no numbers that can be")
-    shared_by = np.ones(len(found)) if features is None else np.frombuffer(features, dtype="<i4")
-    return np.column_stack([found, shared_by])
+    shared_by = np.ones(len(numbers)) if features is None else np.frombuffer(features, dtype="<i4")
+    return np.column_stack([numbers, shared_by])
 
 
 def _shard_lists(sets: Sequence[Floats]) -> pa.Array:
@@ -267,16 +267,16 @@ def export_parquet(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables, known, found = [], np.zeros(0, np.int64), hardware
+    tables, known, chosen = [], np.zeros(0, np.int64), hardware
     for store in stores:
-        table = read_samples(store, hardware=found, kinds=kinds, optimizer=optimizer)
+        table = read_samples(store, hardware=chosen, kinds=kinds, optimizer=optimizer)
         there = list(enumerate(fingerprints(store)))
-        found = there[chosen_hardware(store, there, found, allow_other=False)[0]][1]
+        chosen = there[chosen_hardware(store, there, chosen, allow_other=False)[0]][1]
         numbers = table["sample"].to_numpy()
         tables.append(table.filter(~np.isin(numbers, known)))
         known = np.union1d(known, numbers)
     table = _packed(pa.concat_tables(tables).combine_chunks())
-    document = json.dumps({"format": _FORMAT, "hardware": found}).encode()
+    document = json.dumps({"format": _FORMAT, "hardware": chosen}).encode()
     buffer = BytesIO()
     pq.write_table(
         table.replace_schema_metadata({_METADATA_KEY: document}),

@@ -327,14 +327,14 @@ def noise_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Median and mean of |a - b| / mean(a, b) over pairs of measurements of the same work; NaN without pairs."""
     if not pairs:
         return math.nan, math.nan
-    found = differences(*np.array(pairs).T)
-    return float(np.median(found)), float(found.mean())
+    noise = differences(*np.array(pairs).T)
+    return float(np.median(noise)), float(noise.mean())
 
 
-def differences(one: Floats, other: Floats) -> Floats:
+def differences(first: Floats, second: Floats) -> Floats:
     """`(n,)` |a - b| / mean(a, b) of n pairs of measurements of the same work: the noise of measuring."""
-    found: Floats = np.abs(one - other) / ((one + other) / 2)
-    return found
+    noise: Floats = np.abs(first - second) / ((first + second) / 2)
+    return noise
 
 
 def summary_text(summary: CollectSummary) -> str:

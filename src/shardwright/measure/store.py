@@ -132,15 +132,15 @@ class SampleStore:
             kind: kind of the sets.
             prefix: beginning of their labels.
         """
-        found: dict[str, list[Visit]] = {}
+        visits: dict[str, list[Visit]] = {}
         with _told(self._path):
             for label, *row in self._db.execute(
                 "SELECT label, visits.* FROM sets JOIN visits USING(work)"
                 " WHERE kind = ? AND substr(label, 1, ?) = ? AND hardware = ? ORDER BY visits.id",
                 (kind, len(prefix), prefix, self._hardware),
             ):
-                found.setdefault(label, []).append(visit_of(row))
-        return found
+                visits.setdefault(label, []).append(visit_of(row))
+        return visits
 
     def failures(self) -> dict[str, str]:
         """Why sets could not be measured on this hardware, by label."""
@@ -222,15 +222,15 @@ class SampleStore:
                 "INSERT OR IGNORE INTO hardware(decisive, fingerprint) VALUES(?, ?)",
                 (decisive, json.dumps(self.hardware)),
             )
-            (found,) = self._db.execute("SELECT id FROM hardware WHERE decisive = ?", (decisive,)).fetchone()
-        return int(found)
+            (number,) = self._db.execute("SELECT id FROM hardware WHERE decisive = ?", (decisive,)).fetchone()
+        return int(number)
 
     def _named(self, work: DeviceWork, kind: str, label: str, batch_size: int | None) -> int:
         """The number of a work; adds the work, and the set of this kind and label, if the store lacks them."""
         number = work_id(work)
         if not self._db.execute("SELECT 1 FROM works WHERE id = ?", (number,)).fetchone():
-            batch = batch_size or max((one.samples for one in work.works), default=0)
-            features = np.array([len(one.feature_shares) for one in work.works], "<i4")
+            batch = batch_size or max((shard.samples for shard in work.works), default=0)
+            features = np.array([len(shard.feature_shares) for shard in work.works], "<i4")
             known = features.tobytes() if (features > 1).any() else None
             row = (number, work.optimizer, batch, columns_of(work.works).astype("<f8").tobytes(), known)
             self._db.execute("INSERT INTO works VALUES(?, ?, ?, ?, ?)", row)
@@ -249,10 +249,12 @@ def visit_of(row: Sequence[Any]) -> Visit:
 def work_id(work: DeviceWork) -> int:
     """The number of a work: 52 bits of a digest of its shards, seeds and optimizer, the same in every store."""
     digest = hashlib.sha256(f"{work.optimizer} {work.seeds}".encode())
-    for one in work.works:
-        shared = f" {one.feature_shares}" if len(one.feature_shares) > 1 else ""
-        digest.update(f"{one.rows} {one.dim} {one.samples} {one.lookups} {one.pooled} {one.dtype}{shared}\n".encode())
-        digest.update(one.access.rows.tobytes() + one.access.share.tobytes())
+    for shard in work.works:
+        shared = f" {shard.feature_shares}" if len(shard.feature_shares) > 1 else ""
+        digest.update(
+            f"{shard.rows} {shard.dim} {shard.samples} {shard.lookups} {shard.pooled} {shard.dtype}{shared}\n".encode()
+        )
+        digest.update(shard.access.rows.tobytes() + shard.access.share.tobytes())
     return int.from_bytes(digest.digest()[:7], "big") >> 4
 
 
@@ -268,7 +270,7 @@ def hardware_of(db: sqlite3.Connection, table: Literal["visits", "collectives"])
 
 def chosen_hardware(
     where: str | Path,
-    found: Sequence[tuple[int, Fingerprint]],
+    kinds: Sequence[tuple[int, Fingerprint]],
     wanted: Fingerprint | str | None,
     *,
     allow_other: bool,
@@ -278,7 +280,7 @@ def chosen_hardware(
 
     Args:
         where: the store, for messages.
-        found: number and fingerprint of each kind of hardware in the store.
+        kinds: number and fingerprint of each kind of hardware in the store.
         wanted: a fingerprint, or a part of the name of a processor or backend; None if there is only one kind.
         allow_other: take all kinds; return all numbers.
         decisive: fields in which fingerprints must agree.
@@ -287,14 +289,14 @@ def chosen_hardware(
         InvalidInput: no hardware matches, or several kinds do.
     """
     if allow_other:
-        return [number for number, _ in found]
+        return [number for number, _ in kinds]
     if isinstance(wanted, str):
-        alike = [one for one in found if any(wanted.lower() in one[1].get(key, "").lower() for key in decisive)]
+        alike = [kind for kind in kinds if any(wanted.lower() in kind[1].get(key, "").lower() for key in decisive)]
     else:
-        alike = [one for one in found if wanted is None or not differences(one[1], wanted, decisive)]
+        alike = [kind for kind in kinds if wanted is None or not differences(kind[1], wanted, decisive)]
     if len(alike) == 1:
         return [alike[0][0]]
-    there = "; ".join(", ".join(f"{key} {one.get(key)}" for key in decisive) for _, one in found)
+    there = "; ".join(", ".join(f"{key} {fingerprint.get(key)}" for key in decisive) for _, fingerprint in kinds)
     problem = (
         "holds measurements of several kinds of hardware or software"
         if alike
@@ -339,10 +341,10 @@ def fingerprint_of(text: object) -> Fingerprint:
     Raises:
         ValueError: the text is no fingerprint.
     """
-    found = json.loads(str(text))
-    if not isinstance(found, dict):
+    fingerprint = json.loads(str(text))
+    if not isinstance(fingerprint, dict):
         raise ValueError("a fingerprint is no object")
-    return {str(key): str(value) for key, value in found.items()}
+    return {str(key): str(value) for key, value in fingerprint.items()}
 
 
 def _connected(path: Path, address: str) -> sqlite3.Connection:

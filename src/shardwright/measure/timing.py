@@ -308,9 +308,9 @@ def time_parts(
     times = at_state(times, state_of_run[..., None], usual_ms, elasticity.of_parts)
     statistic = np.nanmin if policy.statistic == "minimum" else np.nanmedian
     of_batches = statistic(times[:, : min(count, batches)], axis=0)
-    found = of_batches.mean(axis=0)
+    parts_ms = of_batches.mean(axis=0)
     state_ms = float(np.mean(states))
-    return Timing(tuple(found.tolist()), count, state_ms, usual_ms, warm - began, perf_counter() - warm)
+    return Timing(tuple(parts_ms.tolist()), count, state_ms, usual_ms, warm - began, perf_counter() - warm)
 
 
 SENTINEL_BYTES = 128 * 2**20
@@ -328,8 +328,8 @@ _MOST_ELASTICITY = 1.5
 
 def at_state(ms: Floats, measured: Floats | float, wanted: float, elasticity: Floats | float) -> Floats:
     """Convert times of kernels from state `measured` to state `wanted`; states are sentinel times."""
-    found: Floats = ms * (wanted / measured) ** elasticity
-    return found
+    converted: Floats = ms * (wanted / measured) ** elasticity
+    return converted
 
 
 class Sentinel:
@@ -371,6 +371,6 @@ class Sentinel:
 
     def read(self) -> float:
         """The state of the machine now: milliseconds of the shorter of two runs."""
-        found = min(self._clock.time([self.run], 0)[0] for _ in range(_SENTINEL_RUNS))
-        self._readings.append(found)
-        return found
+        ms = min(self._clock.time([self.run], 0)[0] for _ in range(_SENTINEL_RUNS))
+        self._readings.append(ms)
+        return ms

@@ -128,8 +128,8 @@ def visit_noise(visits: Iterable[Sequence[Visit]]) -> Floats:
 def standard_error(noise: Floats, visits: int) -> Floats:
     """`(2,)` standard error of a work's time as a share of it, after so many visits with this noise."""
     count = max(1, visits)
-    found: Floats = noise * (_MEDIAN if count > 2 else 1.0) / math.sqrt(count)
-    return found
+    error: Floats = noise * (_MEDIAN if count > 2 else 1.0) / math.sqrt(count)
+    return error
 
 
 def usual_state(visits: Iterable[Sequence[Visit]]) -> float:

@@ -81,7 +81,7 @@ class Worker(Child):
         Raises:
             MeasurementFailed: the kernel cannot run, or the process ended or did not answer in time.
         """
-        request = {"works": [encode_work(one) for one in work.works], "seeds": work.seeds, "optimizer": work.optimizer}
+        request = {"works": list(map(encode_work, work.works)), "seeds": work.seeds, "optimizer": work.optimizer}
         try:
             self.send(request)
         except BrokenPipeError:

@@ -97,8 +97,8 @@ def scaled(start: ComputeModel, samples: Samples) -> ComputeModel:
 
 def _measured_over(predicted: Floats, samples: Samples) -> Floats:
     """`(2,)` medians of measured over predicted, forward and backward."""
-    found: Floats = np.median(samples.times / np.maximum(predicted, 1e-6), axis=0)
-    return found
+    ratios: Floats = np.median(samples.times / np.maximum(predicted, 1e-6), axis=0)
+    return ratios
 
 
 def _scaled_recipe(recipe: Recipe, factor: Floats, samples: Samples, seed: int, effort: float) -> ComputeModel:
@@ -135,7 +135,7 @@ def validated(samples: Samples, ways: dict[str, Recipe], folds: int, seed: int =
         predicted *= factor
         made = partial(_scaled_recipe, recipe, factor)
         tried.append(Validated(name, made, tuple(models), accuracy(predicted, samples, samples), predicted))
-    return min(tried, key=lambda one: one.accuracy.mean_error)
+    return min(tried, key=lambda candidate: candidate.accuracy.mean_error)
 
 
 def error_of(model: ComputeModel, samples: Samples) -> float:

@@ -58,11 +58,11 @@ def corrected(
     predicted = np.array([device_ms(base, works) for works in devices])
     scale = np.array([_scale(times[:, phase], predicted[:, phase]) for phase in range(2)])
     sums = np.array([_summed(base, terms, scale, works) for works in devices])  # (n, terms, 2)
-    found = [
+    of_phases = [
         _ridge(sums[:, :, phase], times[:, phase] - scale[phase] * predicted[:, phase], noise[:, phase], terms.spread)
         for phase in range(2)
     ]
-    weights, spread = (np.array(part) for part in zip(*found, strict=True))
+    weights, spread = (np.array(part) for part in zip(*of_phases, strict=True))
     return CorrectedModel(base, terms, weights, scale, spread)
 
 

@@ -90,8 +90,8 @@ def repeats(sample: Ints, repeat: Ints) -> tuple[Ints, Ints]:
         repeat: `(n,)` 0 for the first measurement of a sample, 1 for the second.
     """
     first, second = (np.flatnonzero(repeat == number) for number in (0, 1))
-    _, one, other = np.intersect1d(sample[first], sample[second], return_indices=True)
-    return first[one], second[other]
+    _, in_first, in_second = np.intersect1d(sample[first], sample[second], return_indices=True)
+    return first[in_first], second[in_second]
 
 
 def rates_of(sizes: Floats, times: Floats, weights: Floats | None = None) -> Floats:
@@ -229,12 +229,12 @@ def pairs_of(labels: Sequence[str]) -> Pairs:
     wanted: dict[tuple[str, int], int] = {}
     group, first = np.arange(len(labels)), dict[str, int]()
     for place, label in enumerate(labels):
-        found = _LABEL.fullmatch(label)
-        if found:
-            key = (found[1], int(found[2]))
+        match = _LABEL.fullmatch(label)
+        if match:
+            key = (match[1], int(match[2]))
             sets[key].append(place)
-            wanted[key] = int(found[3])
-            group[place] = first.setdefault(found[1], place)
+            wanted[key] = int(match[3])
+            group[place] = first.setdefault(match[1], place)
     complete = {key for key, places in sets.items() if len(places) == wanted[key]}
     used = sorted(key for key in complete if (key[0], 0) in complete)
     number = {key: index for index, key in enumerate(used)}

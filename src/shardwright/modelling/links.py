@@ -93,14 +93,14 @@ def _line(sent: Floats, ms: Floats) -> LinkSpeed:
 def _robust(columns: Floats, ms: Floats, weight: Floats) -> Floats:
     rates = rates_of(columns, ms, weight)
     for _ in range(_ROUNDS):
-        found = columns @ rates
-        rates = rates_of(columns, ms, ms / np.maximum(found, ms) * (1 + (_missed(found, ms) / _SOFT) ** 2) ** -0.25)
+        times = columns @ rates
+        rates = rates_of(columns, ms, ms / np.maximum(times, ms) * (1 + (_missed(times, ms) / _SOFT) ** 2) ** -0.25)
     return rates
 
 
-def _missed(found: Floats, ms: Floats) -> Floats:
+def _missed(predicted: Floats, ms: Floats) -> Floats:
     """Errors as shares of the larger of measured and predicted time, so that too long and too short predictions count alike."""
-    errors: Floats = (found - ms) / np.maximum(found, ms)
+    errors: Floats = (predicted - ms) / np.maximum(predicted, ms)
     return errors
 
 
@@ -119,8 +119,8 @@ def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLin
             continue
         speeds[collective] = _with_following(fit_speeds(sent, ms), collective, cluster, times)
         missed = np.zeros(len(ms))
-        for one in np.unique(size):
-            held = size == one
+        for left_out in np.unique(size):
+            held = size == left_out
             missed[held] = np.abs(predicted_ms(fit_speeds(sent[~held], ms[~held]), sent[held]) / ms[held] - 1)
         errors[collective] = {}
         for name, within in zip(LINK_CLASSES, (True, False), strict=True):
@@ -135,9 +135,9 @@ def _with_following(
     speeds: Speeds, collective: str, cluster: Cluster, times: Mapping[Rung, float]
 ) -> tuple[LinkSpeed | None, LinkSpeed | None]:
     """The speeds, with the latency of collectives that follow another one at once, as far as chains of them were measured."""
-    found = list(speeds)
+    of_classes = list(speeds)
     for place, within in enumerate((True, False)):
-        speed, each = found[place], []
+        speed, each = of_classes[place], []
         if speed is None:
             continue
         for rung in times:
@@ -147,8 +147,8 @@ def _with_following(
                 each.append(later - 1e3 * rung.sent(cluster)[place] / speed.bandwidth)
         if each:
             least = min(max(fmean(each), 0.0), speed.latency_ms)
-            found[place] = replace(speed, following_ms=float(f"{least:.5g}"))
-    return found[0], found[1]
+            of_classes[place] = replace(speed, following_ms=float(f"{least:.5g}"))
+    return of_classes[0], of_classes[1]
 
 
 def _noise(times: Mapping[Rung, float]) -> float | None:
@@ -159,7 +159,7 @@ def _noise(times: Mapping[Rung, float]) -> float | None:
     both = by_round[0].keys() & by_round[1].keys()
     if not both:
         return None
-    first, second = (np.array([one[key] for key in sorted(both)]) for one in by_round)
+    first, second = (np.array([of_round[key] for key in sorted(both)]) for of_round in by_round)
     return float(differences(first, second).mean())
 
 
@@ -174,7 +174,7 @@ def cached_links(topology: Topology) -> MeasuredLinks | None:
     try:
         if not path.is_file():
             return None
-        found = load_links(path)
+        links = load_links(path)
     except OSError:
         return None
     except InvalidInput as error:
@@ -182,4 +182,4 @@ def cached_links(topology: Topology) -> MeasuredLinks | None:
             path.replace(path.with_name(path.name + ".damaged"))
         warnings.warn(f"{error}; moved aside, planning goes on without it", stacklevel=2)
         return None
-    return found if found.cluster.is_of(topology) else None
+    return links if links.cluster.is_of(topology) else None

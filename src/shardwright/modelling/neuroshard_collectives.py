@@ -112,11 +112,11 @@ def _arrays(table: Any, devices: int, shift: int) -> Collectives:
     return result
 
 
-def _check(found: Collectives) -> None:
-    for name, values in (("forward_ms", found.forward), ("backward_ms", found.backward)):
+def _check(collectives: Collectives) -> None:
+    for name, values in (("forward_ms", collectives.forward), ("backward_ms", collectives.backward)):
         if not np.isfinite(values).all() or (values <= 0).any():
             raise InvalidInput(f"collectives: {name} holds a time that is not finite and greater than 0; {_AGAIN}")
-    for name, values in (("dims", found.dims), ("delays_ms", found.delays)):
+    for name, values in (("dims", collectives.dims), ("delays_ms", collectives.delays)):
         if not np.isfinite(values).all() or (values < 0).any():
             raise InvalidInput(f"collectives: {name} must be finite and at least 0; {_AGAIN}")
 
@@ -157,5 +157,5 @@ def errors_of(predicted: Floats, measured: Floats, repeat_error: float | None) -
 
 def repeat_error(part: Collectives, name: str) -> float | None:
     """Mean relative difference between the two measurements of a device's time in a pass, one of `PASSES`; None without repeats."""
-    found = differences(*(getattr(half, name).ravel() for half in part.repeated()))
-    return float(found.mean()) if len(found) else None
+    noise = differences(*(getattr(half, name).ravel() for half in part.repeated()))
+    return float(noise.mean()) if len(noise) else None

@@ -191,16 +191,16 @@ def train_communication(
     Raises:
         InvalidInput: there are no all-to-alls, or fewer than 50 for a number of devices.
     """
-    found = [part for part in parts if len(part)]
-    _check(found)
+    filled = [part for part in parts if len(part)]
+    _check(filled)
     weights: Weights = {}
-    for part in found:
+    for part in filled:
         for name in PASSES:
             weights |= _train(part, name, options, progress)
-    sizes, counts = np.unique(np.concatenate([part.batch_size for part in found]), return_counts=True)
-    devices = tuple(part.devices for part in found)
+    sizes, counts = np.unique(np.concatenate([part.batch_size for part in filled]), return_counts=True)
+    devices = tuple(part.devices for part in filled)
     networks = CommunicationNetworks(weights, devices, int(sizes[counts.argmax()]))
-    return TrainedCommunication(networks, {part.label: _errors(networks, part, options.seed) for part in found})
+    return TrainedCommunication(networks, {part.label: _errors(networks, part, options.seed) for part in filled})
 
 
 def predict_passes(networks: CommunicationNetworks, part: Collectives) -> dict[str, Floats]:

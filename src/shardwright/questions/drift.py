@@ -46,7 +46,7 @@ class TableDrift:
         """Largest difference between the two access curves: the share of lookups that moved between hot and cold rows."""
         before, now = self.before.access, self.now.access
         rows = np.union1d(before.rows, now.rows)
-        curves = [np.interp(rows, one.rows, one.share) for one in (before, now)]
+        curves = [np.interp(rows, access.rows, access.share) for access in (before, now)]
         return float(np.abs(curves[1] - curves[0]).max())
 
 
@@ -129,13 +129,13 @@ def drift(
     if isinstance(worth_it, bool) or not isinstance(worth_it, (int, float)) or not 0 <= worth_it < 1:
         raise InvalidInput(f"worth_it is {worth_it!r}, must be a share of a step of at least 0 and below 1")
     task, new = older.task, {table.name: table for table in profiled}
-    found = [TableDrift(table, _looked_up_as(table, new[table.name])) for table in task.tables if table.name in new]
-    if not found:
+    drifts = [TableDrift(table, _looked_up_as(table, new[table.name])) for table in task.tables if table.name in new]
+    if not drifts:
         raise InvalidInput(
             f"none of the profiled tables ({some_of(list(new)) or 'there are none'}) is in the plan, which has "
             f"{some_of([table.name for table in task.tables])}; name the logs of the same model"
         )
-    changed = {one.now.name: one.now for one in found}
+    changed = {drifted.now.name: drifted.now for drifted in drifts}
     today = replace(task, tables=[changed.get(table.name, table) for table in task.tables])
     model = for_task(resolve_cost_model(cost_model, today), today)
     kept, why_not = Plan(today, older.shards, older.strategy, older.seed), ""
@@ -155,7 +155,7 @@ def drift(
     before, now = scored(older, model), None if why_not else scored(kept, model)
     assert before.cost is not None
     return Drift(
-        tuple(sorted(found, key=lambda one: -max(abs(one.lookups), one.skew))),
+        tuple(sorted(drifts, key=lambda drifted: -max(abs(drifted.lookups), drifted.skew))),
         tuple(table.name for table in task.tables if table.name not in new),
         tuple(name for name in new if name not in task.table_by_name),
         now,
@@ -166,15 +166,15 @@ def drift(
     )
 
 
-def moves(found: Drift) -> PlanDiff:
+def moves(drifted: Drift) -> PlanDiff:
     """The blocks that devices must fetch for the better plan.
 
     Raises:
         InvalidPlan: the plan does not keep memory under the new lookups.
     """
-    if found.plan is None:
-        raise InvalidPlan(f"the plan does not fit any more ({found.why_not}); compare by older.diff(found.better)")
-    return found.plan.diff(found.better)
+    if drifted.plan is None:
+        raise InvalidPlan(f"the plan does not fit any more ({drifted.why_not}); compare by older.diff(found.better)")
+    return drifted.plan.diff(drifted.better)
 
 
 def _looked_up_as(table: Table, profiled: Table) -> Table:

@@ -83,7 +83,7 @@ class GroupSizes(Sequence[GroupSize]):
     @property
     def best(self) -> GroupSize:
         """The size with the shortest step; of equal steps the largest size, which takes the least memory."""
-        return min(reversed(self.sizes), key=lambda one: one.step_ms)
+        return min(reversed(self.sizes), key=lambda size: size.step_ms)
 
     @property
     def best_plan(self) -> Plan:
@@ -95,7 +95,7 @@ class GroupSizes(Sequence[GroupSize]):
         plan = self.best.plan
         if plan is None:
             raise InfeasibleTask(
-                "; ".join(f"sharding groups of {one.groups.size}: {one.why_not}" for one in self.sizes)
+                "; ".join(f"sharding groups of {size.groups.size}: {size.why_not}" for size in self.sizes)
             )
         return plan
 
@@ -113,7 +113,7 @@ def candidates(hosts: int, devices_per_host: int, size: int | None = None, **giv
         InvalidInput: the size does not divide the devices, or another field breaks a rule.
     """
     first = ShardingGroups(hosts * devices_per_host if size is None else size, hosts, devices_per_host, **given)
-    return [first] if size is not None else [replace(first, size=one) for one in group_sizes(first.devices)]
+    return [first] if size is not None else [replace(first, size=divisor) for divisor in group_sizes(first.devices)]
 
 
 def plan_groups(
@@ -186,17 +186,17 @@ def each_size(
         search: plans one size within the seconds that it is given.
     """
     end = None if time_limit is None else time.monotonic() + time_limit
-    found: list[GroupSize] = []
+    tried: list[GroupSize] = []
     watch = Interruptible()
     with watch.until_interrupted():
         for groups in sizes:
-            left = None if end is None else max(end - time.monotonic(), 0.0) / (len(sizes) - len(found))
+            left = None if end is None else max(end - time.monotonic(), 0.0) / (len(sizes) - len(tried))
             try:
-                found.append(search(groups, left))
+                tried.append(search(groups, left))
             except KeyboardInterrupt:
-                if all(one.plan is None for one in found):
+                if all(size.plan is None for size in tried):
                     raise
                 break
             if watch.interrupted:
                 break
-    return GroupSizes(tuple(found))
+    return GroupSizes(tuple(tried))

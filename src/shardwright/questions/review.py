@@ -114,7 +114,7 @@ def review(
     deadline = math.inf if time_limit is None else begin + time_limit - after
     searching = max(0.0, deadline - time.monotonic())
     both = most_moved is None and searching * (1 - _HERE) >= after * _START
-    found = find_plan(
+    candidate = find_plan(
         given.task,
         strategy=strategy,
         cost_model=model,
@@ -127,9 +127,9 @@ def review(
     )
     left = None if time_limit is None else max(0.0, deadline - time.monotonic())
     if not both or (left is not None and left < searching * _WORTH):
-        return replace(compared(given, found, model), looked_elsewhere=False)
-    elsewhere = plan_elsewhere(found, strategy=strategy, cost_model=model, seed=seed, time_limit=left)
-    return replace(compared(given, found, model), elsewhere=elsewhere)
+        return replace(compared(given, candidate, model), looked_elsewhere=False)
+    elsewhere = plan_elsewhere(candidate, strategy=strategy, cost_model=model, seed=seed, time_limit=left)
+    return replace(compared(given, candidate, model), elsewhere=elsewhere)
 
 
 def _comparison_s(given: Plan) -> float:
@@ -140,7 +140,7 @@ def _comparison_s(given: Plan) -> float:
 
 
 def plan_elsewhere(
-    found: Plan,
+    plan: Plan,
     *,
     cost_model: CostModel,
     strategy: str | Strategy = "auto",
@@ -150,69 +150,69 @@ def plan_elsewhere(
     """Plan the task of a plan for the runtime that the plan was not made for.
 
     Args:
-        found: the plan for one runtime.
+        plan: the plan for one runtime.
         cost_model: prices both plans.
         strategy: as for `plan`.
         seed: as for `plan`.
         time_limit: as for `plan`.
 
     Returns:
-        The other runtime's plan, or `found` if that runs there too and is no longer; None if the other runtime has no plan.
+        The other runtime's plan, or `plan` if that runs there too and is no longer; None if the other runtime has no plan.
     """
-    runtime = other_runtime(found)
+    runtime = other_runtime(plan)
     try:
         elsewhere = find_plan(
-            found.task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runtime
+            plan.task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runtime
         )
     except InfeasibleTask:
         return None
-    return shorter(found, elsewhere) if runtime in found.runs_on else elsewhere
+    return shorter(plan, elsewhere) if runtime in plan.runs_on else elsewhere
 
 
-def elsewhere_line(found: Plan, elsewhere: Plan | None) -> str:
+def elsewhere_line(plan: Plan, elsewhere: Plan | None) -> str:
     """The step that the other runtime would reach, in one line.
 
     Args:
-        found: the best plan of one runtime, scored.
+        plan: the best plan of one runtime, scored.
         elsewhere: the best plan of the other one, scored; None if it has none.
     """
-    runtime = other_runtime(found)
+    runtime = other_runtime(plan)
     if elsewhere is None:
         return f"--runs-on {runtime}: no plan"
-    assert found.cost is not None and elsewhere.cost is not None  # noqa: PT018
-    ratio = elsewhere.cost.step_ms / found.cost.step_ms if found.cost.step_ms else 1.0
+    assert plan.cost is not None and elsewhere.cost is not None  # noqa: PT018
+    ratio = elsewhere.cost.step_ms / plan.cost.step_ms if plan.cost.step_ms else 1.0
     beside = f"{abs(1 - ratio):.0%} {'shorter' if ratio < 1 else 'longer'}" if abs(1 - ratio) >= 0.005 else "equal"
     return f"--runs-on {runtime}: {elsewhere.cost.step_ms:.3f} ms, {beside}"
 
 
-def compared(given: Plan, found: Plan, model: CostModel) -> Review:
+def compared(given: Plan, other: Plan, model: CostModel) -> Review:
     """Compare a plan with one that a search found; the search's cost model prices both.
 
     The found plan's devices are renumbered, so that few bytes move.
     """
-    ours, found = scored(given, model), with_stated_bound(scored(relabelled(found, given), model), given)
+    ours, other = scored(given, model), with_stated_bound(scored(relabelled(other, given), model), given)
     assert ours.cost is not None
-    better = shorter(ours, found)
-    bound_ms = found.bound_ms if found.bound_ms is not None and found.bound_ms <= ours.cost.step_ms else None
+    better = shorter(ours, other)
+    bound_ms = other.bound_ms if other.bound_ms is not None and other.bound_ms <= ours.cost.step_ms else None
     if better is ours and bound_ms is not None:
-        ours = better = replace(ours, bound_ms=bound_ms, bound_scope=found.bound_scope)
+        ours = better = replace(ours, bound_ms=bound_ms, bound_scope=other.bound_scope)
     return Review(ours, better, bound_ms)
 
 
-def with_stated_bound(found: Plan, given: Plan | None) -> Plan:
+def with_stated_bound(plan: Plan, given: Plan | None) -> Plan:
     """A scored plan with the bound of another plan of its task, if that is higher, and by the same cost model over the same plans.
 
     So a short search does not lose the proof of a longer one.
     """
-    if given is None or given.bound_ms is None or found.bound_ms is None or found.cost is None:
-        return found
-    if not found.bound_ms < given.bound_ms <= found.cost.step_ms:
-        return found
-    same = (given.cost_model, given.bound_scope, given.task) == (found.cost_model, found.bound_scope, found.task)
-    return replace(found, bound_ms=given.bound_ms) if same else found
+    if given is None or given.bound_ms is None or plan.bound_ms is None or plan.cost is None:
+        return plan
+    if not plan.bound_ms < given.bound_ms <= plan.cost.step_ms:
+        return plan
+    same = (given.cost_model, given.bound_scope, given.task) == (plan.cost_model, plan.bound_scope, plan.task)
+    return replace(plan, bound_ms=given.bound_ms) if same else plan
 
 
-def shorter(kept: Plan, found: Plan) -> Plan:
+def shorter(kept: Plan, candidate: Plan) -> Plan:
     """The found plan if its step is shorter than that of the kept one, by more than rounding; else the kept one. Both are scored."""
-    assert kept.cost is not None and found.cost is not None  # noqa: PT018
-    return found if found.cost.step_ms < kept.cost.step_ms * (1 - _LEAST_GAIN) else kept
+    assert kept.cost is not None and candidate.cost is not None  # noqa: PT018
+    return candidate if candidate.cost.step_ms < kept.cost.step_ms * (1 - _LEAST_GAIN) else kept

@@ -126,7 +126,7 @@ class Scaling:
 
     def efficiency(self, size: ClusterSize) -> float | None:
         """Throughput per device, as a share of that on the first cluster with a plan and the same type of devices."""
-        first = next((one for one in self.planned if one.topology.device == size.topology.device), None)
+        first = next((cluster for cluster in self.planned if cluster.topology.device == size.topology.device), None)
         if first is None or size.plan is None:
             return None
         return size.throughput / size.topology.devices / (first.throughput / first.topology.devices)
@@ -147,10 +147,10 @@ def _settled(
     sizes: Sequence[ClusterSize], value: Callable[[ClusterSize], float], least: Callable[[ClusterSize], float]
 ) -> ClusterSize | None:
     """The smallest cluster whose value is no larger than the least that any larger cluster can have; None if there is none."""
-    for one in sorted(sizes, key=lambda size: (size.topology.devices, value(size))):
-        larger = [size for size in sizes if size.topology.devices > one.topology.devices]
-        if larger and all(value(one) <= least(size) for size in larger):
-            return one
+    for cluster in sorted(sizes, key=lambda size: (size.topology.devices, value(size))):
+        larger = [size for size in sizes if size.topology.devices > cluster.topology.devices]
+        if larger and all(value(cluster) <= least(size) for size in larger):
+            return cluster
     return None
 
 
@@ -194,7 +194,7 @@ def scale(
             raise InvalidInput(
                 f"prices: {device} is {price!r}, must be a finite number of at least 0 for an hour of a device"
             )
-    found = []
+    clusters = []
     for count, topology in enumerate(topologies, 1):
         batch = task.batch_size if batch_per_device is None else batch_per_device * topology.devices
         plan, why_not = None, ""
@@ -206,12 +206,12 @@ def scale(
             )
         except InfeasibleTask as error:
             why_not = str(error)
-        found.append(
+        clusters.append(
             ClusterSize(topology, batch, plan, why_not, dense or DenseWork(), (prices or {}).get(topology.device))
         )
         if progress is not None:
             progress(count, len(topologies))
-    return Scaling(tuple(found))
+    return Scaling(tuple(clusters))
 
 
 def _resized(task: Task, topology: Topology, batch_size: int) -> Task:

@@ -65,7 +65,9 @@ def busiest_tables(plan: Plan) -> set[str]:
     """
     assert plan.cost is not None
     slowest = set(_times(plan.cost).argmax(axis=0).tolist())
-    outputs = {one.name: one.dim * (len(one.poolings) if one.pooled else one.pooling) for one in plan.task.tables}
+    outputs = {
+        table.name: table.dim * (len(table.poolings) if table.pooled else table.pooling) for table in plan.task.tables
+    }
     most = sorted(outputs, key=lambda name: -outputs[name])[:_MOST_OUTPUTS]
     return {*most, *(shard.table for shard in plan.shards if not slowest.isdisjoint(shard.devices))}
 
@@ -194,7 +196,7 @@ class Change:
     gain: float
 
 
-def priced_changes(plan: Plan, cost_model: CostModel, found: Marginals) -> tuple[Change, ...]:
+def priced_changes(plan: Plan, cost_model: CostModel, marginal: Marginals) -> tuple[Change, ...]:
     """Changes that save time, the largest saving first.
 
     Other placements are priced for the tables whose absence would shorten a step most, one table at a time. Everything else stays in
@@ -203,16 +205,16 @@ def priced_changes(plan: Plan, cost_model: CostModel, found: Marginals) -> tuple
     Args:
         plan: the plan.
         cost_model: prices it before and after each change.
-        found: the plan's marginal times by that model.
+        marginal: the plan's marginal times by that model.
     """
-    base = float(found.times.max(axis=0).sum())
+    base = float(marginal.times.max(axis=0).sum())
     if base <= 0:
         return ()
-    worth = found.phase_ms.sum(axis=1) / base
+    worth = marginal.phase_ms.sum(axis=1) / base
     costliest = [int(table) for table in np.argsort(-worth, kind="stable")[:_TABLES] if worth[table] >= _LEAST]
-    changes = [_replaced(plan, cost_model, base, way) for table in costliest for way in _ways(plan, table, found)]
+    changes = [_replaced(plan, cost_model, base, way) for table in costliest for way in _ways(plan, table, marginal)]
     changes += [_larger_batch(plan, cost_model, base), *_other_links(plan, base)]
-    return tuple(sorted((one for one in changes if one and one.gain > 0), key=lambda one: -one.gain))
+    return tuple(sorted((change for change in changes if change and change.gain > 0), key=lambda change: -change.gain))
 
 
 def best_use_of(plan: Plan, cost_model: CostModel, ranks: Collection[int]) -> Change | None:
@@ -221,18 +223,20 @@ def best_use_of(plan: Plan, cost_model: CostModel, ranks: Collection[int]) -> Ch
     Returns:
         The change; None if no table can be cut or moved there.
     """
-    found = marginals(plan, cost_model)
-    base, worth = float(found.times.max(axis=0).sum()), found.phase_ms.sum(axis=1)
+    marginal = marginals(plan, cost_model)
+    base, worth = float(marginal.times.max(axis=0).sum()), marginal.phase_ms.sum(axis=1)
     if base <= 0:
         return None
     costliest = [int(table) for table in np.argsort(-worth, kind="stable")[:_TABLES]]
-    ways = [way for table in costliest for way in _ways(plan, table, found)]
+    ways = [way for table in costliest for way in _ways(plan, table, marginal)]
     used = [way for way in ways if any(rank in ranks for shard in way[1] for rank in shard.devices)]
     priced = [_replaced(plan, for_task(cost_model, plan.task), base, way) for way in used]
-    return max((one for one in priced if one and one.kind == "plan"), key=lambda one: one.gain, default=None)
+    return max(
+        (change for change in priced if change and change.kind == "plan"), key=lambda change: change.gain, default=None
+    )
 
 
-def _ways(plan: Plan, index: int, found: Marginals) -> Iterator[tuple[str, list[Shard]]]:
+def _ways(plan: Plan, index: int, marginal: Marginals) -> Iterator[tuple[str, list[Shard]]]:
     """Other placements of one table, all of them kinds that TorchRec runs."""
     table, devices = plan.task.tables[index], plan.task.topology.devices
     now, name = plan.by_table[table.name], quoted(table)
@@ -248,7 +252,7 @@ def _ways(plan: Plan, index: int, found: Marginals) -> Iterator[tuple[str, list[
     if len(now) > 1 or len(now[0].devices) > 1:
         return
     home = now[0].devices[0]
-    idle = int(np.argmin(np.where(np.arange(devices) == home, np.inf, found.times.sum(axis=1))))
+    idle = int(np.argmin(np.where(np.arange(devices) == home, np.inf, marginal.times.sum(axis=1))))
     yield f"{name} on device {idle}", [Shard.whole(table, idle)]
     half = table.dim // (2 * COLUMN_UNIT) * COLUMN_UNIT
     if half:
@@ -276,14 +280,14 @@ def _replaced(plan: Plan, cost_model: CostModel, base: float, way: tuple[str, li
 def _lacking(plan: Plan, cost: PlanCost) -> int:
     """Bytes that the device most over its memory lacks; 0 if every device has room."""
     limits = plan.task.topology.memory_bytes
-    return max(0, *(one.memory_bytes - limit for one, limit in zip(cost.devices, limits, strict=True)))
+    return max(0, *(device.memory_bytes - limit for device, limit in zip(cost.devices, limits, strict=True)))
 
 
 def _larger_batch(plan: Plan, cost_model: CostModel, base: float) -> Change | None:
     """Price the plan with twice the batch; None if it does not fit, or if the model did not learn from such batches."""
     size = 2 * plan.task.batch_size
     trained = cost_model.metadata.get("batch_sizes", "")
-    known = [int(one) for one in trained.split(", ") if one.isdigit()]
+    known = [int(number) for number in trained.split(", ") if number.isdigit()]
     if known and not min(known) <= plan.task.batch_size < size <= max(known):
         return None
     try:
@@ -313,14 +317,14 @@ def _other_links(plan: Plan, base: float) -> Iterator[Change]:
 
 def _scaled(topology: Topology, *, latency: float = 1.0, intra: float = 1.0, inter: float = 1.0) -> Topology:
     """The topology with other links, measured ones included."""
-    found = replace(
+    scaled = replace(
         topology,
         intra_bandwidth=intra * topology.link_bandwidth[0],
         inter_bandwidth=inter * topology.link_bandwidth[1],
         intra_latency_ms=latency * topology.intra_latency_ms,
         inter_latency_ms=latency * topology.inter_latency_ms,
     )
-    return replace(found, links=topology.links.scaled(latency, (intra, inter))) if topology.links else found
+    return replace(scaled, links=topology.links.scaled(latency, (intra, inter))) if topology.links else scaled
 
 
 def _links_ms(plan: Plan, topology: Topology) -> float:

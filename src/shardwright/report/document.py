@@ -68,21 +68,21 @@ def tiered_tables(plan: Plan) -> tuple[str, ...]:
 
 def tiers_of(plan: Plan, table: str) -> tuple[Tier, ...]:
     """The tiers of a table, hottest first. Neighbouring blocks without a tier become one if they have equally many copies."""
-    one, topology = plan.task.table_by_name[table], plan.task.topology
+    sharded, topology = plan.task.table_by_name[table], plan.task.topology
     ordered = sorted(plan.by_table[table], key=lambda shard: shard.rows)
-    found: list[Tier] = []
+    tiers: list[Tier] = []
     dealt_before = True
     for key, group in groupby(ordered, key=lambda shard: shard.tier or shard.rows):
         shards = list(group)
         rows, blocks, dealt = key, len({shard.rows for shard in shards}), shards[0].tier is not None
-        copies = sum(shard.area * len(shard.devices) for shard in shards) / (one.dim * (rows[1] - rows[0]))
-        if not (dealt or dealt_before) and found[-1].copies == copies:
-            before = found.pop()
+        copies = sum(shard.area * len(shard.devices) for shard in shards) / (sharded.dim * (rows[1] - rows[0]))
+        if not (dealt or dealt_before) and tiers[-1].copies == copies:
+            before = tiers.pop()
             rows, blocks = (before.rows[0], rows[1]), before.blocks + blocks
         name = _name(copies, topology.devices, topology.hosts)
-        found.append(Tier(name, rows, one.access.share_of(*rows), copies, blocks))
+        tiers.append(Tier(name, rows, sharded.access.share_of(*rows), copies, blocks))
         dealt_before = dealt
-    return tuple(found)
+    return tuple(tiers)
 
 
 def _name(copies: float, devices: int, hosts: int) -> str:
@@ -139,16 +139,16 @@ def ordered(plan: Plan) -> list[Shard]:
 
 def cell_data(entry: Entry) -> dict[str, Any] | None:
     """Leave-one-out ms of each table on each of its devices, by phase; cells ascend by table, then device. None without marginals."""
-    found = entry.marginals
-    if found is None:
+    marginal = entry.marginals
+    if marginal is None:
         return None
-    counts = np.bincount(found.cells[:, 0], minlength=len(entry.plan.task.tables))
+    counts = np.bincount(marginal.cells[:, 0], minlength=len(entry.plan.task.tables))
     return {
-        "costModel": found.cost_model,
+        "costModel": marginal.cost_model,
         "counts": counts.tolist(),
-        "devices": found.cells[:, 1].tolist(),
-        "ms": [shorts(column, SHARE) for column in found.cell_ms.T],
-        "stepMs": shorts(found.phase_ms.sum(axis=1), SHARE),
+        "devices": marginal.cells[:, 1].tolist(),
+        "ms": [shorts(column, SHARE) for column in marginal.cell_ms.T],
+        "stepMs": shorts(marginal.phase_ms.sum(axis=1), SHARE),
     }
 
 
@@ -200,7 +200,7 @@ def plan_data(entry: Entry, plans: int = 1) -> dict[str, Any]:
         "memory": [part.tolist() for part in (memory.weights, memory.optimizer, memory.buffers)],
         "blocks": block_data(plan),
         "cells": cell_data(entry),
-        "bottlenecks": [_bottleneck(found) for found in bottlenecks(entry)],
+        "bottlenecks": [_bottleneck(bottleneck) for bottleneck in bottlenecks(entry)],
         "traffic": traffic_data(plan),
         "tiered": [tier_data(plan, name) for name in tiered_tables(plan)],
         "measured": measured and [shorts(measured.forward_ms), shorts(measured.backward_ms)],
@@ -237,29 +237,29 @@ def _what_if(entry: Entry, plans: int) -> dict[str, Any] | None:
 
 def tuning_data(plan: Plan) -> dict[str, Any] | None:
     """The measured times of a tuned plan, and the plans measured on the way, in order; None if the plan was not tuned."""
-    found = plan.tuning
-    if found is None:
+    tuning = plan.tuning
+    if tuning is None:
         return None
     return {
-        "measuredMs": short(found.measured_ms),
-        "intervalMs": shorts(found.interval_ms),
-        "firstMs": short(found.first_ms),
-        "firstIntervalMs": shorts(found.first_interval_ms),
-        "floorMs": short(found.floor_ms),
+        "measuredMs": short(tuning.measured_ms),
+        "intervalMs": shorts(tuning.interval_ms),
+        "firstMs": short(tuning.first_ms),
+        "firstIntervalMs": shorts(tuning.first_interval_ms),
+        "floorMs": short(tuning.floor_ms),
         "trials": [
-            [one.name, one.round, short(one.promised_ms), short(one.measured_ms), int(one.accepted)]
-            for one in found.history
+            [trial.name, trial.round, short(trial.promised_ms), short(trial.measured_ms), int(trial.accepted)]
+            for trial in tuning.history
         ],
     }
 
 
-def _bottleneck(found: Bottleneck) -> dict[str, Any]:
+def _bottleneck(bottleneck: Bottleneck) -> dict[str, Any]:
     return {
-        "rank": found.rank,
-        "ms": short(found.ms),
-        "meanMs": short(found.mean_ms),
-        "aloneMs": short(found.alone_ms),
-        "tables": [[one.table, short(one.device_ms), short(one.phase_ms)] for one in found.tables],
+        "rank": bottleneck.rank,
+        "ms": short(bottleneck.ms),
+        "meanMs": short(bottleneck.mean_ms),
+        "aloneMs": short(bottleneck.alone_ms),
+        "tables": [[culprit.table, short(culprit.device_ms), short(culprit.phase_ms)] for culprit in bottleneck.tables],
     }
 
 
@@ -317,7 +317,7 @@ def tier_data(plan: Plan, name: str) -> dict[str, Any]:
 def change_data(older: Plan, newer: Plan) -> dict[str, Any]:
     """The moves when one plan replaces another. Tables are indices into the newer plan's task."""
     diff, number = older.diff(newer), newer.task.table_number
-    moving = sorted((one for one in diff.tables if one.moved_bytes), key=lambda one: -one.moved_bytes)
+    moving = sorted((change for change in diff.tables if change.moved_bytes), key=lambda change: -change.moved_bytes)
     return {
         "movedBytes": diff.moved_bytes,
         "keptBytes": diff.kept_bytes,
@@ -327,6 +327,9 @@ def change_data(older: Plan, newer: Plan) -> dict[str, Any]:
         "changed": list(diff.changed),
         "newDevices": diff.new_devices,
         "goneDevices": diff.gone_devices,
-        "tables": [[number[one.table], one.before, one.after, one.moved_bytes, one.kept_bytes] for one in moving],
+        "tables": [
+            [number[change.table], change.before, change.after, change.moved_bytes, change.kept_bytes]
+            for change in moving
+        ],
         "moves": [[number[move.table], move.device, move.bytes] for move in diff.moves],
     }

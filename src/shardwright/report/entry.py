@@ -101,10 +101,10 @@ def _check_predictions(path: str | Path, devices: list[_Device], plan: Plan) -> 
             ("forward", device.predicted_forward_ms, cost.forward_ms),
             ("backward", device.predicted_backward_ms, cost.backward_ms),
         )
-        for phase, found, expected in pairs:
-            if found is not None and not math.isclose(found, expected, rel_tol=_CLOSE):
+        for phase, predicted, expected in pairs:
+            if predicted is not None and not math.isclose(predicted, expected, rel_tol=_CLOSE):
                 raise InvalidInput(
-                    f"{path}: device {device.rank} is predicted to take {found:g} ms {phase}, in the plan {expected:g} ms; it is a "
+                    f"{path}: device {device.rank} is predicted to take {predicted:g} ms {phase}, in the plan {expected:g} ms; it is a "
                     "measurement of another plan: measure this one with 'shardwright verify PLAN --json'"
                 )
 
@@ -166,15 +166,15 @@ def entry_of(
     if plan.cost is None:
         plan = scored(plan, model)
         notes.append(f"The plan held no predicted cost; it was scored with {model.name} for this report.")
-    found = marginals(plan, model)
+    marginal = marginals(plan, model)
     assert plan.cost is not None
-    again = float(found.times.max(axis=0).sum())
+    again = float(marginal.times.max(axis=0).sum())
     if not math.isclose(again, plan.cost.step_ms, rel_tol=_SAME):
         notes.append(
             f"Shares of tables are by cost model {model.name}, which predicts a step of {again:.3f} ms for this plan; the plan states "
             f"{plan.cost.step_ms:.3f} ms by {plan.cost_model or 'an unnamed model'}. Name that model with --model."
         )
-    return Entry(name, plan, found, measured, tuple(notes), priced_changes(plan, model, found), model)
+    return Entry(name, plan, marginal, measured, tuple(notes), priced_changes(plan, model, marginal), model)
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:

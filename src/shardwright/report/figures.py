@@ -52,22 +52,22 @@ _LONGEST = 40  # characters
 def axes(palette: Palette, *, width: float = 6.4, height: float = 3.0) -> tuple[Figure, Axes]:
     """Make a figure with one pair of axes in the palette's colours; sizes are in inches."""
     figure = Figure(figsize=(min(width, _WIDEST), height), layout="constrained", facecolor=palette.panel)
-    one = figure.subplots()
-    one.set_facecolor(palette.panel)
-    one.set_axisbelow(True)
-    one.grid(axis="y", color=palette.line, linewidth=0.8)
-    for name, spine in one.spines.items():
+    ax = figure.subplots()
+    ax.set_facecolor(palette.panel)
+    ax.set_axisbelow(True)
+    ax.grid(axis="y", color=palette.line, linewidth=0.8)
+    for name, spine in ax.spines.items():
         spine.set_visible(name == "bottom")
         spine.set_color(palette.muted)
-    one.tick_params(colors=palette.muted, labelsize=8, length=0)
-    return figure, one
+    ax.tick_params(colors=palette.muted, labelsize=8, length=0)
+    return figure, ax
 
 
-def label(one: Axes, palette: Palette, title: str, *, x: str = "", y: str = "") -> None:
+def label(ax: Axes, palette: Palette, title: str, *, x: str = "", y: str = "") -> None:
     """Set title and axis labels. Names of tables and files appear as they are, dollar signs included."""
-    one.set_title(title, loc="left", fontsize=10, color=palette.ink, parse_math=False)
-    one.set_xlabel(x, fontsize=8.5, color=palette.muted, parse_math=False)
-    one.set_ylabel(y, fontsize=8.5, color=palette.muted, parse_math=False)
+    ax.set_title(title, loc="left", fontsize=10, color=palette.ink, parse_math=False)
+    ax.set_xlabel(x, fontsize=8.5, color=palette.muted, parse_math=False)
+    ax.set_ylabel(y, fontsize=8.5, color=palette.muted, parse_math=False)
 
 
 def legend(figure: Figure, palette: Palette) -> None:
@@ -133,23 +133,23 @@ def access_curve(plan: Plan, table: str, *, title: str | None = None, palette: P
     one_table = plan.task.table_by_name.get(table)
     if one_table is None:
         raise InvalidInput(f"the plan's task has no table {table!r}; name one of its {len(plan.task.tables)} tables")
-    figure, one = axes(palette)
+    figure, ax = axes(palette)
     access = one_table.access
     start = min(1.0, float(access.rows[1]))
     fills = (palette.phases[1], palette.phases[0], palette.memory[1], palette.kinds[5], palette.kinds[6])
     if table in tiered_tables(plan):
         for number, tier in enumerate(tiers_of(plan, table)):
             low, high = max(tier.rows[0], start), tier.rows[1]
-            one.axvspan(low, high, color=fills[number % len(fills)], alpha=0.22, linewidth=0)
-            one.text((low * high) ** 0.5, 0.03, tier.name, ha="center", fontsize=8, color=palette.ink)
+            ax.axvspan(low, high, color=fills[number % len(fills)], alpha=0.22, linewidth=0)
+            ax.text((low * high) ** 0.5, 0.03, tier.name, ha="center", fontsize=8, color=palette.ink)
             if number:
-                one.axvline(low, color=palette.muted, linestyle=":", linewidth=1)
-    one.plot(access.rows[1:], access.share[1:], color=palette.ink, linewidth=1.6)
-    one.set_xscale("log")
-    one.set_xlim(start, max(access.total_rows, start * 1.01))
-    one.set_ylim(0, 1.02)
-    one.yaxis.set_major_formatter(PercentFormatter(1.0))
-    label(one, palette, title or f"Lookups that the hottest rows of {table} take", x="rows, hottest first")
+                ax.axvline(low, color=palette.muted, linestyle=":", linewidth=1)
+    ax.plot(access.rows[1:], access.share[1:], color=palette.ink, linewidth=1.6)
+    ax.set_xscale("log")
+    ax.set_xlim(start, max(access.total_rows, start * 1.01))
+    ax.set_ylim(0, 1.02)
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    label(ax, palette, title or f"Lookups that the hottest rows of {table} take", x="rows, hottest first")
     return figure
 
 
@@ -162,40 +162,40 @@ def time_bars(plan: Plan, *, title: str = "Predicted time of each device", palet
     Raises:
         InvalidInput: the plan has no predicted cost.
     """
-    figure, one = axes(palette, width=_width(plan))
-    stacked_bars(one, np.array(phase_ms(cost_of(plan))), PHASE_NAMES, palette.phases)
-    label(one, palette, title, x="device", y="ms")
+    figure, ax = axes(palette, width=_width(plan))
+    stacked_bars(ax, np.array(phase_ms(cost_of(plan))), PHASE_NAMES, palette.phases)
+    label(ax, palette, title, x="device", y="ms")
     legend(figure, palette)
     return figure
 
 
 def memory_bars(plan: Plan, *, title: str = "Memory of each device", palette: Palette = LIGHT) -> Figure:
     """Stacked bars of weights, optimizer state and buffers of every device, with the memory limits if one is near."""
-    figure, one = axes(palette, width=_width(plan))
+    figure, ax = axes(palette, width=_width(plan))
     memory, limits = plan.memory, np.array(plan.task.topology.memory_bytes)
-    stacked_bars(one, np.stack([memory.weights, memory.optimizer, memory.buffers]), MEMORY_PARTS, palette.memory)
+    stacked_bars(ax, np.stack([memory.weights, memory.optimizer, memory.buffers]), MEMORY_PARTS, palette.memory)
     fullest = float((memory.total / limits).max())
     if fullest > _NEAR:
         edges = np.arange(len(limits) + 1) - 0.5
-        one.stairs(limits, edges, color=palette.warn, linestyle="--", linewidth=1.2, label="limit", baseline=None)
+        ax.stairs(limits, edges, color=palette.warn, linestyle="--", linewidth=1.2, label="limit", baseline=None)
     else:
         title += " (below 1% of the limit)" if fullest < 0.01 else f" (at most {100 * fullest:.0f}% of the limit)"
-    one.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value) if value else "0"))
-    label(one, palette, title, x="device")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value) if value else "0"))
+    label(ax, palette, title, x="device")
     legend(figure, palette)
     return figure
 
 
-def stacked_bars(one: Axes, values: npt.NDArray[np.generic], names: tuple[str, ...], colours: tuple[str, ...]) -> None:
+def stacked_bars(ax: Axes, values: npt.NDArray[np.generic], names: tuple[str, ...], colours: tuple[str, ...]) -> None:
     """Draw `(series, devices)` values as stacked bars."""
     places = np.arange(values.shape[1])
     base = np.zeros(values.shape[1])
     width = 0.82 if values.shape[1] <= 256 else 1.0
     for row, name, colour in zip(values.astype(np.float64), names, colours, strict=True):
-        one.bar(places, row, width, bottom=base, color=colour, label=name, linewidth=0)
+        ax.bar(places, row, width, bottom=base, color=colour, label=name, linewidth=0)
         base += row
-    one.set_xlim(-0.6, values.shape[1] - 0.4)
-    one.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlim(-0.6, values.shape[1] - 0.4)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def cost_of(plan: Plan) -> PlanCost:
@@ -244,20 +244,20 @@ def matrix(
     tables, devices = values.shape
     named = tables <= _NAMED
     height = float(np.clip(0.16 * tables + 1, 2.4, 8.0)) if named else 6.0
-    figure, one = axes(palette, width=max(5.2, 0.05 * devices + 2.5), height=height)
-    one.grid(visible=False)
+    figure, ax = axes(palette, width=max(5.2, 0.05 * devices + 2.5), height=height)
+    ax.grid(visible=False)
     ramp = LinearSegmentedColormap.from_list("ramp", list(palette.ramp))
     top = float(np.nanmax(values))
-    image = one.imshow(
+    image = ax.imshow(
         values[order], aspect="auto", interpolation="nearest", cmap=ramp, norm=PowerNorm(0.5, 0, top if top > 0 else 1)
     )
-    bar = figure.colorbar(image, ax=one, shrink=0.7)
+    bar = figure.colorbar(image, ax=ax, shrink=0.7)
     bar.ax.tick_params(labelsize=7, colors=palette.muted)
     bar.set_label("GB" if colour == "memory" else "ms saved without the table", fontsize=8, color=palette.muted)
-    one.set_yticks(range(tables) if named else [])
+    ax.set_yticks(range(tables) if named else [])
     if named:
-        one.set_yticklabels([shown_name(plan.task.tables[row].name) for row in order], fontsize=6.5)
-    label(one, palette, title, x="device", y="" if named else f"{tables:,} tables")
+        ax.set_yticklabels([shown_name(plan.task.tables[row].name) for row in order], fontsize=6.5)
+    label(ax, palette, title, x="device", y="" if named else f"{tables:,} tables")
     return figure
 
 
@@ -272,9 +272,9 @@ def memory_matrix(plan: Plan) -> Floats:
 
 
 def _times(plan: Plan, cost_model: CostModel | None) -> Floats:
-    found = marginals(plan, cost_model or model_behind(plan))
+    marginal = marginals(plan, cost_model or model_behind(plan))
     result = np.full((len(plan.task.tables), plan.task.topology.devices), np.nan)
-    result[found.cells[:, 0], found.cells[:, 1]] = np.maximum(found.cell_ms.sum(axis=1), 0.0)
+    result[marginal.cells[:, 0], marginal.cells[:, 1]] = np.maximum(marginal.cell_ms.sum(axis=1), 0.0)
     return result
 
 
@@ -299,20 +299,20 @@ def comparison(
     if not plans or len(plans) != len(names):
         raise InvalidInput(f"{len(plans)} plans and {len(names)} names: give at least one plan, and one name for each")
     maxima = np.array([np.max(phase_ms(cost_of(plan)), axis=1) for plan in plans])
-    figure, one = axes(palette, height=0.42 * len(plans) + 1.9)
-    one.grid(axis="y", visible=False)
-    one.grid(axis="x", color=palette.line, linewidth=0.8)
+    figure, ax = axes(palette, height=0.42 * len(plans) + 1.9)
+    ax.grid(axis="y", visible=False)
+    ax.grid(axis="x", color=palette.line, linewidth=0.8)
     places, left = np.arange(len(plans)), np.zeros(len(plans))
     for values, name, colour in zip(maxima.T, PHASE_NAMES, palette.phases, strict=True):
-        one.barh(places, values, 0.6, left=left, color=colour, label=name, edgecolor=palette.panel, linewidth=0.6)
+        ax.barh(places, values, 0.6, left=left, color=colour, label=name, edgecolor=palette.panel, linewidth=0.6)
         left += values
     bounds = [(place, plan.bound_ms) for place, plan in zip(places, plans, strict=True) if plan.bound_ms is not None]
     for number, (place, bound) in enumerate(bounds):
         for width, colour in ((4.5, palette.panel), (2.0, palette.ink)):
             text = "proven bound" if number == 0 and width == 2.0 else "_nolegend_"
-            one.vlines(bound, place - 0.42, place + 0.42, color=colour, linewidth=width, label=text)
-    one.set_yticks(places, [shown_name(name) for name in names])
-    one.invert_yaxis()
-    label(one, palette, title, x="ms")
+            ax.vlines(bound, place - 0.42, place + 0.42, color=colour, linewidth=width, label=text)
+    ax.set_yticks(places, [shown_name(name) for name in names])
+    ax.invert_yaxis()
+    label(ax, palette, title, x="ms")
     legend(figure, palette)
     return figure

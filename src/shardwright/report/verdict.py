@@ -66,13 +66,13 @@ def bottlenecks(entry: Entry, most: int = 8) -> tuple[Bottleneck, ...]:
 
 
 def _culprits(entry: Entry, phase: int, most: int) -> tuple[float, tuple[Culprit, ...]]:
-    found = entry.marginals
-    if found is None:
+    marginal = entry.marginals
+    if marginal is None:
         return 0.0, ()
-    saved = found.slowest_ms[:, phase]
+    saved = marginal.slowest_ms[:, phase]
     order = np.argsort(-saved, kind="stable")[:most]
     tables = tuple(
-        Culprit(int(table), float(saved[table]), float(found.phase_ms[table, phase]))
+        Culprit(int(table), float(saved[table]), float(marginal.phase_ms[table, phase]))
         for table in order
         if saved[table] > 0
     )
@@ -132,7 +132,7 @@ def used(share: float) -> str:
 
 def _waits(entry: Entry) -> str:
     phases, step = bottlenecks(entry, most=1), entry.cost.step_ms
-    lost = [one.ms - one.mean_ms for one in phases]
+    lost = [phase.ms - phase.mean_ms for phase in phases]
     if sum(lost) >= _WAITING * step:
         worst = phases[lost.index(max(lost))]
         tables = entry.plan.task.tables
@@ -145,16 +145,16 @@ def _waits(entry: Entry) -> str:
     links = (phases[1].ms + phases[2].ms) / step
     if links >= 0.5:
         return f"{_percent(links)} of a step is collectives{_of_links(entry.changes, links)}"
-    kernels = max(phases[0], phases[3], key=lambda one: one.ms)
+    kernels = max(phases[0], phases[3], key=lambda phase: phase.ms)
     return f"{_percent(1 - links)} of a step is kernels, most of it {kernels.name}"
 
 
 def _of_links(changes: tuple[Change, ...], links: float) -> str:
     """The largest part of the collectives' time in words, latency or the bytes of a link class; "" if neither is."""
-    latency = max((one.gain for one in changes if one.kind == "latency"), default=0.0)
+    latency = max((change.gain for change in changes if change.kind == "latency"), default=0.0)
     if latency >= links / 2:
         return ", most of it latency"
-    bytes_ = max((one for one in changes if one.kind == "links"), key=lambda one: one.gain, default=None)
+    bytes_ = max((change for change in changes if change.kind == "links"), key=lambda change: change.gain, default=None)
     if bytes_ and 2 * bytes_.gain >= links / 2:
         return f", most of it bytes {bytes_.text.removeprefix('twice the bandwidth ')}"
     return ""
@@ -162,28 +162,28 @@ def _of_links(changes: tuple[Change, ...], links: float) -> str:
 
 def _other_plan(entry: Entry, before: str) -> list[str]:
     """The saving of another plan of the same task, unless the text before names it: of the best priced one, and the most by the bound."""
-    best = next((one for one in entry.changes if one.kind == "plan" and one.gain >= _PLAN), None)
-    found = [f"{best.text} would save {_percent(best.gain)} of a step"] if best and best.text not in before else []
+    best = next((change for change in entry.changes if change.kind == "plan" and change.gain >= _PLAN), None)
+    hints = [f"{best.text} would save {_percent(best.gain)} of a step"] if best and best.text not in before else []
     gap = entry.plan.gap
     if gap is None and entry.plan.bound_ms is not None:
-        return found  # a bound of the links alone does not limit another plan's gain
+        return hints  # a bound of the links alone does not limit another plan's gain
     if gap is None:
-        return [*found, "plan with the default strategy for a bound on what another plan saves"]
+        return [*hints, "plan with the default strategy for a bound on what another plan saves"]
     if gap < 0:
-        return found
+        return hints
     room, scope = gap / (1 + gap), BOUND_SCOPES[entry.plan.bound_scope]
     if room > _CLOSE:
-        found.append(f"by the bound {scope}, another plan may save up to {_percent(room)}")
-    elif not found:
-        found.append(f"by the bound {scope}, no other plan saves more than {100 * room:.1f}%")
-    return found
+        hints.append(f"by the bound {scope}, another plan may save up to {_percent(room)}")
+    elif not hints:
+        hints.append(f"by the bound {scope}, no other plan saves more than {100 * room:.1f}%")
+    return hints
 
 
 def _other_task(entry: Entry) -> list[str]:
     """The change of the task or the cluster that saves most; faster links only if no change of the task saves enough."""
-    priced = [one for one in entry.changes if one.gain >= _TASK]
-    own = next((one for one in priced if one.kind in ("memory", "constraint", "batch")), None)
-    best = own or next((one for one in priced if one.kind == "links" and one.gain >= _LINKS), None)
+    priced = [change for change in entry.changes if change.gain >= _TASK]
+    own = next((change for change in priced if change.kind in ("memory", "constraint", "batch")), None)
+    best = own or next((change for change in priced if change.kind == "links" and change.gain >= _LINKS), None)
     if best is None:
         return []
     if best.kind == "batch":

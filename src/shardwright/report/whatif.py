@@ -84,10 +84,12 @@ def what_if(
         "kinds": {
             "size": [_size(number, shard) for shard in every],
             "call": numbered_calls(done),
-            "memory": [block_parts(task, work, len(one.devices)) for work, one in zip(done, every, strict=True)],
+            "memory": [block_parts(task, work, len(shard.devices)) for work, shard in zip(done, every, strict=True)],
             "codes": _packed(model.encode(done)),
             "asked": _packed([asked_bytes(task, work, 1) for work in done]),
-            "halves": [_places(at, _halves(task, _size(number, one))) if _may_be_cut(one) else [] for one in every],
+            "halves": [
+                _places(at, _halves(task, _size(number, shard))) if _may_be_cut(shard) else [] for shard in every
+            ],
         },
         "copied": copied,
         "reduced": _packed([_reduced(task, [shard])[:, :, 0] for shard in copies]),
@@ -132,15 +134,15 @@ def _reached(plan: Plan, own: Collection[Size], worth: Sequence[float], most: in
     """At most `most` new kinds from cutting and joining. Kinds nearest to the plan come first, then those of the costliest tables."""
     queue = [(steps, -worth[size[0]], size) for steps, size in [*((0, size) for size in own), *_joined(plan)]]
     heapq.heapify(queue)
-    found: dict[Size, None] = {}
-    while queue and len(found) < most + len(own):
+    kinds: dict[Size, None] = {}
+    while queue and len(kinds) < most + len(own):
         steps, less, size = heapq.heappop(queue)
-        if size not in found:
-            found[size] = None
+        if size not in kinds:
+            kinds[size] = None
             halves = [half for cut in _halves(plan.task, size) for half in cut] if steps < _STEPS else []
             for half in halves:
                 heapq.heappush(queue, (steps + 1, less, half))
-    return [size for size in found if size not in own]
+    return [size for size in kinds if size not in own]
 
 
 def _joined(plan: Plan) -> Iterator[tuple[int, Size]]:

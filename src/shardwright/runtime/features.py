@@ -145,8 +145,8 @@ class RankBatch:
             number = sum(read[name][0].numel() for name in summed)
             bags = torch.repeat_interleave(lengths, output_size=number)
             if any(group.sums and group.weighted for group in placement.groups):
-                ones = [read[n][2] if len(read[n]) > 2 else torch.ones(read[n][0].numel()) for n in summed]
-                weights = torch.cat([some.to(device, torch.float32) for some in ones])
+                of_features = [read[n][2] if len(read[n]) > 2 else torch.ones(read[n][0].numel()) for n in summed]
+                weights = torch.cat([some.to(device, torch.float32) for some in of_features])
         counts = [sum(read[name][0].numel() for name in some) for some in names]
         return cls(ids, counts, pieces, bags, weights, read, error)
 

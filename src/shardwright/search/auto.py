@@ -110,7 +110,7 @@ class Auto:
             for tiers, name in ((ALL_TIERS, "flexshard"), (HOT_AND_COLD, "recshard")):
                 if seen.plan is not None and seen.late:
                     return
-                found = tier_plan(task, tiers=tiers, others=others)
-                seen.offer(Plan(task, found.shards, name, seen.seed, bound_ms=found.plans_bound_ms or None))
+                tiered = tier_plan(task, tiers=tiers, others=others)
+                seen.offer(Plan(task, tiered.shards, name, seen.seed, bound_ms=tiered.plans_bound_ms or None))
         except InfeasibleTask as error:
             seen.refused["flexshard"] = error

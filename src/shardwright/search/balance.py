@@ -85,7 +85,7 @@ def balanced(best: Plan, tolerance: float, search: Search, runtime: Runtime | No
         runtime: the runtime of the plans; None for any.
         deadline: `time.monotonic()` after which no search begins; None for no limit.
     """
-    task, begin, found = best.task, time.monotonic(), best
+    task, begin, least_full = best.task, time.monotonic(), best
     most_ms = _step_ms(best) * (1 + tolerance)
     low = proven = sum(table.weight_bytes for table in task.tables) // task.topology.devices
     high = fullest(best)
@@ -101,13 +101,13 @@ def balanced(best: Plan, tolerance: float, search: Search, runtime: Runtime | No
         except (InfeasibleTask, InvalidPlan):
             plan, why_not = None, None
         if plan is not None and plan.cost is not None and plan.cost.step_ms <= most_ms:
-            found, high = plan, fullest(plan)
+            least_full, high = plan, fullest(plan)
             continue
         low = limit
         if why_not is not None or (plan is not None and plan.bound_ms is not None and plan.bound_ms > most_ms):
             proven = max(proven, limit)
     seconds = (best.search_s or 0.0) + time.monotonic() - begin
-    chosen = replace(found, task=task, bound_ms=best.bound_ms, bound_scope=best.bound_scope, search_s=seconds)
+    chosen = replace(least_full, task=task, bound_ms=best.bound_ms, bound_scope=best.bound_scope, search_s=seconds)
     return Balanced(chosen, best, proven)
 
 
@@ -124,16 +124,16 @@ def least_moved(best: Plan, start: Plan, tolerance: float, search: SearchByPrice
         search: finds and scores a plan at a price in ms per GB, within a number of seconds; None for no limit.
         deadline: `time.monotonic()` after which no search begins; None for no limit.
     """
-    begin, found, moved = time.monotonic(), best, start.diff(best).moved_bytes
+    begin, nearest, moved = time.monotonic(), best, start.diff(best).moved_bytes
     most_ms = _step_ms(best) * (1 + tolerance)
     price = most_ms * max(tolerance, _FINE) / max(moved / 1e9, 1e-9)
     plans = _by_price(price, search, start, lambda plan, _: _step_ms(plan) <= most_ms, deadline)
     while moved and (priced := next(plans, None)) is not None:
         plan, bytes_ = priced
         if _step_ms(plan) <= most_ms and bytes_ < moved:
-            found, moved = plan, bytes_
+            nearest, moved = plan, bytes_
     seconds = (best.search_s or 0.0) + time.monotonic() - begin
-    return replace(found, bound_ms=best.bound_ms, bound_scope=best.bound_scope, search_s=seconds)
+    return replace(nearest, bound_ms=best.bound_ms, bound_scope=best.bound_scope, search_s=seconds)
 
 
 def most_gained(start: Plan, most_bytes: int, search: SearchByPrice, deadline: float | None) -> Plan:
@@ -149,25 +149,25 @@ def most_gained(start: Plan, most_bytes: int, search: SearchByPrice, deadline: f
         InfeasibleTask: more bytes must move, since the running plan does not apply any more.
     """
     begin = time.monotonic()
-    found = search(math.inf, 0.0)  # the running plan itself, if it still applies
-    if start.diff(found).moved_bytes > most_bytes:
-        found = search(math.inf, _share(deadline))
-    if (least := start.diff(found).moved_bytes) > most_bytes:
+    fastest = search(math.inf, 0.0)  # the running plan itself, if it still applies
+    if start.diff(fastest).moved_bytes > most_bytes:
+        fastest = search(math.inf, _share(deadline))
+    if (least := start.diff(fastest).moved_bytes) > most_bytes:
         raise InfeasibleTask(
             f"most_moved is {format_bytes(most_bytes)}, but the running plan does not apply any more, and the plan that moves only what "
             f"must move fetches {format_bytes(least)}; allow at least that"
         )
     if not most_bytes:
-        return replace(found, search_s=time.monotonic() - begin)
-    price, aim = _step_ms(found) * _FINE / (most_bytes / 1e9), (1 - _NEAR / 2) * most_bytes
+        return replace(fastest, search_s=time.monotonic() - begin)
+    price, aim = _step_ms(fastest) * _FINE / (most_bytes / 1e9), (1 - _NEAR / 2) * most_bytes
     for plan, moved in _by_price(price, search, start, lambda _, moved: moved > most_bytes, deadline, aim):
-        if moved <= most_bytes and _step_ms(plan) < _step_ms(found):
-            found = plan
-        elif found.bound_ms is None:  # the first one takes no time for a bound
-            found = replace(found, bound_ms=plan.bound_ms, bound_scope=plan.bound_scope)
+        if moved <= most_bytes and _step_ms(plan) < _step_ms(fastest):
+            fastest = plan
+        elif fastest.bound_ms is None:  # the first one takes no time for a bound
+            fastest = replace(fastest, bound_ms=plan.bound_ms, bound_scope=plan.bound_scope)
         if (1 - _NEAR) * most_bytes <= moved <= most_bytes:
             break
-    return replace(found, search_s=time.monotonic() - begin)
+    return replace(fastest, search_s=time.monotonic() - begin)
 
 
 def _by_price(

@@ -229,7 +229,7 @@ def _placed(task: Task, kinds: Mapping[str, str], by_memory: bool) -> dict[str, 
     floor = _Floor(task, by_memory)
     tables = [table for table in task.tables if table.name in kinds]
     placed = {}
-    for table in sorted(tables, key=lambda one: -(one.weight_bytes if by_memory else one.pooling * one.dim)):
+    for table in sorted(tables, key=lambda table: -(table.weight_bytes if by_memory else table.pooling * table.dim)):
         placed[table.name] = floor.place(table, kinds[table.name], len(tables))
     return placed
 

@@ -196,16 +196,16 @@ class BoundProof:
     def tightened(self, bound: Bound, step_ms: float) -> Bound:
         """Tighten the bound, given that a plan of `step_ms` exists; the result is at most `step_ms`."""
         of_phases = [self._least_step_with(bound.prices, own) for own in _OWN_PHASES]
-        pieces, others = (np.max([found[kind] for found in of_phases], axis=0) for kind in range(2))
+        pieces, others = (np.max([of_phase[kind] for of_phase in of_phases], axis=0) for kind in range(2))
         binding = self._relaxation.least_binding(pieces, others.max(axis=0))
         doomed = self._relaxation.legal & (pieces > step_ms)
         others_doomed = self._relaxation.other_legal & (others.max(axis=0) > step_ms)
         if doomed.any() or others_doomed.any():
             self._relaxation.legal[doomed] = False
             self._relaxation.other_legal[others_doomed] = False
-            found = self.solve()
-            bound = replace(found, by="pieces") if np.isfinite(found.ms) and found.ms > bound.ms else bound
-            binding = max(binding, found.ms)
+            pruned = self.solve()
+            bound = replace(pruned, by="pieces") if np.isfinite(pruned.ms) and pruned.ms > bound.ms else bound
+            binding = max(binding, pruned.ms)
         return self._raised(bound, step_ms, pieces=binding)
 
     def refined(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
@@ -230,8 +230,8 @@ class BoundProof:
                         of_case = self._by_holders(of_case, step_ms, late)
             heappush(queue, (max(least, of_case.ms), part + 1, case, of_case))
         least, part, _, of_case = queue[0] if queue else (step_ms, 0, 0, bound)
-        found = self._raised(bound, step_ms, sets=least)
-        return replace(found, by=of_case.by) if part > 1 and of_case.by != "prices" else found
+        raised = self._raised(bound, step_ms, sets=least)
+        return replace(raised, by=of_case.by) if part > 1 and of_case.by != "prices" else raised
 
     def _by_holders(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
         """Tighten the bound by the number of devices that hold a hot table."""
@@ -268,11 +268,11 @@ class BoundProof:
 
         Selections whose latencies alone give a sufficient bound, or for which no time is left, get no prices of their own.
         """
-        found = []
+        cases = []
         for case, least in self._least_by_sets(bound):
             of_case = bound if least >= step_ms or late() else self._of_case(case)
-            found.append((case, replace(of_case, ms=max(of_case.ms, least))))
-        return sorted((one for one in found if one[1].ms < step_ms), key=lambda one: one[1].ms)
+            cases.append((case, replace(of_case, ms=max(of_case.ms, least))))
+        return sorted((entry for entry in cases if entry[1].ms < step_ms), key=lambda entry: entry[1].ms)
 
     def _least_by_sets(self, bound: Bound) -> list[tuple[int, float]]:
         """Each case of sets of collectives, and a bound of its plans that the latencies alone give; lowest first."""
@@ -289,11 +289,11 @@ class BoundProof:
                 self._of_cases[case] = self.solve()
         return self._of_cases[case]
 
-    def _raised(self, bound: Bound, step_ms: float, **found: float) -> Bound:
+    def _raised(self, bound: Bound, step_ms: float, **parts: float) -> Bound:
         """The bound, raised to the largest that parts of the proof have found (the first of equals); at most a known plan's step."""
-        by = max(found, key=lambda part: found[part])
-        ms = min(max(bound.ms, found[by]), step_ms, self._replicated)
-        return replace(bound, ms=ms, by=by if found[by] > bound.ms else bound.by)
+        by = max(parts, key=lambda part: parts[part])
+        ms = min(max(bound.ms, parts[by]), step_ms, self._replicated)
+        return replace(bound, ms=ms, by=by if parts[by] > bound.ms else bound.by)
 
     def _by_kernels(self, bound: Bound, step_ms: float) -> Bound:
         """Tighten the bound by ranges of kernel time; see "Ranges" in the module's docstring."""
@@ -302,7 +302,7 @@ class BoundProof:
         least, links = (self.solve(own).ms for own in (_OWN_PHASES[2], _OWN_PHASES[1]))
         if not np.isfinite(least + links):
             return bound
-        found = step_ms
+        least_ms = step_ms
         for low, high in pairwise(np.linspace(least, max(step_ms - links, least), _KERNEL_RANGES + 1)):
             relaxation.legal, relaxation.other_legal = (
                 legal & (pieces <= high),
@@ -310,12 +310,12 @@ class BoundProof:
             )
             in_range = 0.0
             for weight in _WEIGHTS:
-                if in_range < found:
+                if in_range < least_ms:
                     of_mean = self.solve(_OWN_PHASES[1] + weight * _OWN_PHASES[2]).ms
                     in_range = max(in_range, of_mean + (1 - weight) * float(low))
-            found = min(found, in_range)
+            least_ms = min(least_ms, in_range)
         relaxation.legal, relaxation.other_legal = legal, other_legal
-        return self._raised(bound, step_ms, kernels=found)
+        return self._raised(bound, step_ms, kernels=least_ms)
 
     def _value(self, prices: Prices, phases: Floats, in_use: int | None = None) -> tuple[float, Choice]:
         """The bound that prices prove for plans that use `in_use` devices, by default all; and the tables' choices at these prices.
@@ -331,8 +331,8 @@ class BoundProof:
 
     def _intercepts(self, prices: Prices, phases: Floats) -> Floats:
         """`(calls,)` ms that making each fused call costs, vectors aside: the c_k of the proof."""
-        found: Floats = prices.vector[:, :-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[KERNELS]
-        return found
+        intercepts: Floats = prices.vector[:, :-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[KERNELS]
+        return intercepts
 
     def _least_step_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
         """Least step ms of a plan in which some device holds a piece `(pieces,)`, or a larger or smaller part of another way `(2, others)`.

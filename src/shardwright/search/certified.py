@@ -316,8 +316,8 @@ class _Restated:
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """As `Certified.search`."""
         with watched(None):
-            found = self.search_with.search(self.restated(task), cost_model, seed=seed, deadline=deadline)
-        return Plan(task, self.joined(found), self.name, seed)
+            plan = self.search_with.search(self.restated(task), cost_model, seed=seed, deadline=deadline)
+        return Plan(task, self.joined(plan), self.name, seed)
 
 
 def _for_torchrec(task: Task) -> Task:

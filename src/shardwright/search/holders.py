@@ -60,8 +60,8 @@ class Loads:
         if not devices.most:
             return np.full(self.ids.size, np.inf)
         sent = max(0.0, 1.0 - weights[1] / devices.fewest - spared)
-        found: Floats = self.ms @ (weights / devices.most) + self.ids * sent
-        return found
+        ms: Floats = self.ms @ (weights / devices.most) + self.ids * sent
+        return ms
 
     def with_kernels(self, extra: Floats) -> Loads:
         """The same loads plus `(n, 2)` ms of forward and of backward kernels."""
@@ -71,9 +71,9 @@ class Loads:
 
     def change(self, devices: Count) -> Floats:
         """`(n, 4)` how `priced` rises with the weights."""
-        found = self.ms / max(devices.most, 1)
-        found[:, 1] -= self.ids / max(devices.fewest, 1)
-        return found
+        slopes = self.ms / max(devices.most, 1)
+        slopes[:, 1] -= self.ids / max(devices.fewest, 1)
+        return slopes
 
 
 class Peers(NamedTuple):
@@ -174,9 +174,9 @@ class Holders:
         """
         best, failed = known, 0
         for held in (*self.of_gates(), *map(self.of_table, hot[:_MOST_TABLES])):
-            found = 0.0 if late() or failed >= _FAILED else self._least(held, step_ms, best, late)
-            failed = failed + 1 if held.table is not None and found <= best else 0
-            best = max(best, found)
+            ms = 0.0 if late() or failed >= _FAILED else self._least(held, step_ms, best, late)
+            failed = failed + 1 if held.table is not None and ms <= best else 0
+            best = max(best, ms)
         return min(best, step_ms)
 
     def of_table(self, table: int) -> Held:
@@ -213,10 +213,10 @@ class Holders:
         everyone = Count(self._devices, self._devices)
         absent = self.value(held, everyone, np.ones(4), absent=True)[0]
         single = {everyone: self._highest(held, everyone, step_ms, enough)}  # by a single number of holders
-        found = {} if self._hopeless(absent, single, enough) else self._first_ranges(held, single, step_ms, enough)
-        while found and len(found) < _RANGES and not late():
-            least = min(found, key=lambda part: (found[part], part))
-            if found[least] >= min(absent, step_ms) or least.fewest == least.most:
+        ranges = {} if self._hopeless(absent, single, enough) else self._first_ranges(held, single, step_ms, enough)
+        while ranges and len(ranges) < _RANGES and not late():
+            least = min(ranges, key=lambda part: (ranges[part], part))
+            if ranges[least] >= min(absent, step_ms) or least.fewest == least.most:
                 break
             middle = (least.fewest + least.most) // 2
             at_middle = Count(middle, middle)
@@ -224,19 +224,19 @@ class Holders:
             if self._hopeless(absent, single, enough):
                 break
             halves = Count(least.fewest, middle), Count(middle + 1, least.most)
-            found |= {
-                part: max(found[least], single[part] if part in single else self._highest(held, part, step_ms, enough))
+            ranges |= {
+                part: max(ranges[least], single[part] if part in single else self._highest(held, part, step_ms, enough))
                 for part in halves
             }
-            del found[least]
+            del ranges[least]
         refuted = 0
-        for part in sorted(found):
-            if found[part] < step_ms:
+        for part in sorted(ranges):
+            if ranges[part] < step_ms:
                 break
             refuted = part.most
         if held.table is not None:
             self._least_holders[held.table] = refuted + 1
-        return min(absent, *found.values()) if found else 0.0
+        return min(absent, *ranges.values()) if ranges else 0.0
 
     def _hopeless(self, absent: float, single: Mapping[Count, float], enough: float) -> bool:
         """Whether the least over all numbers of holders is hardly more than the proven bound."""

@@ -136,25 +136,25 @@ class _Planner:
         """
         many = len(self._task.tables)
         cuts = _Cuts((1,) * many, (1,) * many)
-        found = [each for each in (self._spread(),) if each is not None]
+        candidates = [each for each in (self._spread(),) if each is not None]
         for _ in range(self._options.rounds):
             placed = self._place(cuts)
             if placed.stuck is None:
-                found.append(placed)
+                candidates.append(placed)
                 cuts = self._cut_costliest(cuts)
             elif (after := self._cut_stuck(cuts, placed.stuck)) is not None:
                 cuts = after
             else:
                 break
-        if not found:
+        if not candidates:
             raise InfeasibleTask(
                 "no device has room for the tables in any way that hugectr cuts them; use strategy certified"
             )
-        return min(found, key=lambda one: one.cost)
+        return min(candidates, key=lambda candidate: candidate.cost)
 
     def shards(self, placed: _Placement) -> list[Shard]:
         """The candidate's blocks."""
-        found: list[Shard] = []
+        shards: list[Shard] = []
         for index, table in enumerate(self._task.tables):
             across, holders = placed.cuts.columns[index], placed.holders[index]
             wide = table.dim // across
@@ -166,8 +166,8 @@ class _Planner:
                     block = row * self._each + device
                     if block < len(cuts):
                         columns = (column * wide, (column + 1) * wide)
-                        found.append(Shard(table.name, cuts[block], columns, (bucket * self._each + device,)))
-        return found
+                        shards.append(Shard(table.name, cuts[block], columns, (bucket * self._each + device,)))
+        return shards
 
     def _costs(self, cuts: _Cuts, *, shared: bool = True) -> Floats:
         """Cost of a piece of each table, on a device or, if `shared`, on each of the devices of its host."""
@@ -217,7 +217,7 @@ class _Planner:
             if 2 * cuts.rows[table] * cuts.columns[table] <= self._buckets:
                 ways = self._ways(cuts, table, columns=self._options.columns)
                 placed = [self._place(way) for way in ways]
-                fits = [one.stuck is None for one in placed]
+                fits = [candidate.stuck is None for candidate in placed]
                 if len(ways) == 1 or not any(fits):
                     return ways[0]
                 if not all(fits):  # as the original: the cut that does not fit, which the next round cuts on
@@ -256,9 +256,9 @@ class _Planner:
         """Bytes of a piece on each of its devices, by our account."""
         key = (table, cuts.rows[table], cuts.columns[table])
         if key not in self._known:
-            one = self._task.tables[table]
-            rows = math.ceil(one.rows / (cuts.rows[table] * self._each))
+            embedding = self._task.tables[table]
+            rows = math.ceil(embedding.rows / (cuts.rows[table] * self._each))
             self._known[key] = shard_bytes(
-                self._task, Shard(one.name, (0, rows), (0, one.dim // cuts.columns[table]), (0,))
+                self._task, Shard(embedding.name, (0, rows), (0, embedding.dim // cuts.columns[table]), (0,))
             )
         return self._known[key]

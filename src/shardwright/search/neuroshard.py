@@ -262,7 +262,7 @@ def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit:
             served[ranks[0]] += near * values, far * values, ids
     flows = traffic(task, units.fixed)
     sets = sets_of(task, units.fixed) | {
-        set_of("all_to_all", task.table_by_name[name].pooled) for one in units.free for name in one.tables
+        set_of("all_to_all", task.table_by_name[name].pooled) for free in units.free for name in free.tables
     }
     return Pieces(
         units=units,
@@ -322,16 +322,16 @@ class Score:
         """Ticks and ranks of a state's best placement over the grid of limits `(M,)`; infinite ticks if there is none."""
         if self.networks is None:
             return best_by_links(pieces.native, state, limits, self.embedding)
-        found = grid_placements(pieces.native, state, limits)
-        if not len(found):
+        placements = grid_placements(pieces.native, state, limits)
+        if not len(placements):
             return float("inf"), np.zeros(0, dtype=np.int64)
-        ticks = self._by_networks(self.networks, pieces, state, found)
+        ticks = self._by_networks(self.networks, pieces, state, placements)
         chosen = int(np.flatnonzero(ticks == ticks.min())[-1])  # the lowest limit among equals
-        return float(ticks[chosen]), found[chosen]
+        return float(ticks[chosen]), placements[chosen]
 
-    def _by_networks(self, networks: CommunicationNetworks, pieces: Pieces, state: Ints, found: Ints) -> Floats:
+    def _by_networks(self, networks: CommunicationNetworks, pieces: Pieces, state: Ints, placements: Ints) -> Floats:
         """`(k,)` ticks of `(k, n)` placements."""
-        costs = networks.embedding_costs(*placement_times(pieces.native, state, found), self.batch_size)
+        costs = networks.embedding_costs(*placement_times(pieces.native, state, placements), self.batch_size)
         ticks: Floats = np.rint(costs.max(axis=-1) * TICKS)
         return ticks
 
@@ -353,7 +353,7 @@ class Beam:
     inner: Callable[[Ints], tuple[float, Ints]]
     deadline: float | None
     best: Placed | None = None
-    _found: list[Placed | None] = field(default_factory=list)
+    _placements: list[Placed | None] = field(default_factory=list)
     _stop: Event = field(default_factory=Event)
 
     @property
@@ -395,14 +395,14 @@ class Beam:
 
     def _place_all(self, pool: Executor, states: Sequence[Ints]) -> list[Placed]:
         """The placements of the states, in their order; fewer if time runs out."""
-        found = self._found = [None] * len(states)
+        placements = self._placements = [None] * len(states)
         todo = iter(range(len(states)))
 
         def work() -> None:
             for index in todo:
                 if self._late():
                     return
-                found[index] = self._place(states[index])
+                placements[index] = self._place(states[index])
 
         helpers = [pool.submit(work) for _ in range(self._threads - 1)]
         work()
@@ -412,7 +412,7 @@ class Beam:
 
     def _keep_best(self) -> list[Placed]:
         """Update `best`, the first counting among equals, and return the placements found in this step."""
-        placed = [each for each in self._found if each is not None]
+        placed = [each for each in self._placements if each is not None]
         for each in placed:
             if self.best is None or each.ticks < self.best.ticks:
                 self.best = each
@@ -488,10 +488,10 @@ class NeuroShard:
         pieces, cuts = make_pieces(task, units, cost_model)
         judge = Score.of(task, cost_model, embedding=self.score == "embedding")
         limits = self._limits(pieces, cuts.whole)
-        found = Beam(self, cuts, lambda state: judge.best_of_grid(pieces, state, limits), deadline).search()
-        if np.isinf(found.ticks):
+        placed = Beam(self, cuts, lambda state: judge.best_of_grid(pieces, state, limits), deadline).search()
+        if np.isinf(placed.ticks):
             raise _nowhere(pieces, cuts.whole)
-        return Plan(task, shards_of(pieces, found, judge), self.name, seed)
+        return Plan(task, shards_of(pieces, placed, judge), self.name, seed)
 
     def _limits(self, pieces: Pieces, state: Ints) -> Ints:
         """`(M,)` most columns on a device, ascending; the mean is that of all pieces and fixed shards over all devices."""

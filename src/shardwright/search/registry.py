@@ -58,12 +58,12 @@ def strategy_named(name: str) -> Strategy:
     known = _known()
     if name in known:
         return known[name]
-    found = (
+    added = (
         own_plugins("strategies") | plugins("strategies") | own_plugins("strategies")
     )  # a plug-in cannot replace one of our strategies
-    if name not in found:
-        raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known | found)}")
-    return cast(Strategy, load_plugin(found[name], ("supports", "search")))
+    if name not in added:
+        raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known | added)}")
+    return cast(Strategy, load_plugin(added[name], ("supports", "search")))
 
 
 def strategy_names(task: Task | None = None) -> tuple[str, ...]:

@@ -222,10 +222,10 @@ class Relaxation:
         return float(best.max())
 
     def _priced(self, costs: BlockCosts, prices: Prices, weight: float) -> Floats:
-        found: Floats = priced(costs.vectors, costs.call, prices.vector) * weight
+        ms: Floats = priced(costs.vectors, costs.call, prices.vector) * weight
         near, far, ids = served_price(self.catalog.task, prices)
-        found += costs.served @ [near + far, ids]
-        return found
+        ms += costs.served @ [near + far, ids]
+        return ms
 
     @property
     def waits(self) -> Floats:
@@ -235,8 +235,8 @@ class Relaxation:
     @property
     def least_each(self) -> Floats:
         """`(3,)` the least `waits` of each kind on its own."""
-        found: Floats = self.waits.min(axis=0) if len(self.waits) else -self.hidden
-        return found
+        least: Floats = self.waits.min(axis=0) if len(self.waits) else -self.hidden
+        return least
 
     def least_waits(self, weights: Floats) -> float:
         """Least ms of latencies that a plan pays at `(3,)` weights of values, gradients and ids, less what dense layers hide.
@@ -299,10 +299,10 @@ class Sets:
             if any(map(limits.allows, ("row_wise", "table_row_wise", "grid"))):
                 dealt = WAYS[:3] if tables[table].pooled else WAYS[:1]
                 needs[table] |= {set_of(way, tables[table].pooled) for way in dealt}
-        every, wanted = sorted(set().union(*needs)), {frozenset(found) for found in needs if found}
-        exchanged = {one for one in every if one % len(WAYS) != WAYS.index("data_parallel")}
+        every, wanted = sorted(set().union(*needs)), {frozenset(needed) for needed in needs if needed}
+        exchanged = {kind for kind in every if kind % len(WAYS) != WAYS.index("data_parallel")}
         some = (frozenset(chosen) for count in range(1, len(every) + 1) for chosen in combinations(every, count))
-        self.cases = [case for case in some if case & exchanged and all(case & found for found in wanted)]
+        self.cases = [case for case in some if case & exchanged and all(case & needed for needed in wanted)]
         prices = prices_of(catalog.task)
         waits = np.array([waits_of(prices, case) for case in self.cases]).reshape(-1, 2)
         hides = hidden_ms(catalog.task).any()
@@ -374,15 +374,17 @@ def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
 
 def _other_ways(catalog: Catalog) -> OtherWays:
     task, tables, spreads = catalog.task, catalog.tables, catalog.spreads
-    found = _equal_row_blocks(catalog)
-    table, columns = (np.array([getattr(cut, name) for cut in found], dtype=np.int64) for name in ("table", "columns"))
-    cuts = np.array([cut.sizes for cut in found], dtype=np.int64).reshape(-1, 4)
+    equal_rows = _equal_row_blocks(catalog)
+    table, columns = (
+        np.array([getattr(cut, name) for cut in equal_rows], dtype=np.int64) for name in ("table", "columns")
+    )
+    cuts = np.array([cut.sizes for cut in equal_rows], dtype=np.int64).reshape(-1, 4)
     sizes, counts = cuts[:, 0::2].T, (cuts[:, 1::2] * columns[:, None]).T[..., None]
     dim = tables.dim[table] // columns
     of_size = [tables.costs(Blocks(table, rows, dim, np.ones_like(table))) for rows in sizes]
     fits = of_size[0].bytes <= largest_memory(task)[table]
     vectors = np.stack([costs.vectors for costs in of_size])[:, fits]
-    of_links = [spread_links(task, [cut.way for cut in found], costs, np.zeros_like(table)) for costs in of_size]
+    of_links = [spread_links(task, [cut.way for cut in equal_rows], costs, np.zeros_like(table)) for costs in of_size]
     links = np.stack([np.hstack(parts) for parts in of_links])[:, fits]
     counts, of_one = counts[:, fits], cuts[fits, 1::2].sum(axis=1)
     copies = spreads.copies
@@ -405,7 +407,7 @@ def _other_ways(catalog: Catalog) -> OtherWays:
             [
                 set_of(way, task.tables[index].pooled)
                 for index, way in (
-                    *((found[fit].table, found[fit].way) for fit in np.flatnonzero(fits)),
+                    *((equal_rows[fit].table, equal_rows[fit].way) for fit in np.flatnonzero(fits)),
                     *((int(spreads.table[copy]), spreads.ways[copy]) for copy in copies),
                 )
             ],
@@ -435,7 +437,7 @@ class EqualRows(NamedTuple):
 def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
     task = catalog.task
     gridded = set(catalog.forms.table[catalog.forms.rows].tolist())
-    found: list[EqualRows] = []
+    equal_rows: list[EqualRows] = []
     for index, table in enumerate(task.tables):
         limits, near = task.constraints.of(table.name), task.topology.devices_per_host
         in_rows = limits.allows("row_wise") or limits.allows("table_row_wise")
@@ -449,12 +451,12 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
                 for columns in cut:
                     for sizes in equal_sizes(table.rows, count, as_torchrec=limits.equal_rows or dealt):
                         as_dealt = way if sizes[1] + sizes[3] == count else "all_to_all"
-                        found.append(EqualRows(index, columns, sizes, as_dealt))
+                        equal_rows.append(EqualRows(index, columns, sizes, as_dealt))
         for columns in grid_counts(table, limits, task.topology):
             for sizes in equal_sizes(table.rows, near):
                 way = row_ways(task.topology, near, table.pooled)[0] if sizes[1] + sizes[3] == near else "all_to_all"
-                found.append(EqualRows(index, columns, sizes, way))
-    return found
+                equal_rows.append(EqualRows(index, columns, sizes, way))
+    return equal_rows
 
 
 def row_ways(topology: Topology, count: int, pooled: bool) -> tuple[Way, ...]:

@@ -121,9 +121,7 @@ def plan(
     for runtime in runtimes:
         try:
             with watched(progress):
-                found, limited = _planned(
-                    task, runtime, chosen, model, seed, deadline, start, move_cost, cross_replicas
-                )
+                best, limited = _planned(task, runtime, chosen, model, seed, deadline, start, move_cost, cross_replicas)
             break
         except _SidesKept:
             raise
@@ -131,9 +129,9 @@ def plan(
             if runtime == runtimes[-1]:
                 raise
     if start is not None:
-        found = relabelled(found, start)
+        best = relabelled(best, start)
     seconds = time.monotonic() - begin
-    return _with_bound(scored(replace(found, task=task, search_s=seconds), model), limited, model)
+    return _with_bound(scored(replace(best, task=task, search_s=seconds), model), limited, model)
 
 
 def plan_balanced(
@@ -233,12 +231,12 @@ def _planned(
             return chosen.search_from(of, model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
         return chosen.search(of, model, seed=seed, deadline=deadline)
 
-    found = _searched(search, chosen, searched, model, start)
-    if searched is not limited and found.bound_ms is not None:  # the bound is over plans in which tables cross, too
+    best = _searched(search, chosen, searched, model, start)
+    if searched is not limited and best.bound_ms is not None:  # the bound is over plans in which tables cross, too
         bound = lower_bound(limited, model)
-        found = replace(found, bound_ms=bound.ms if bound is not None and bound.ms > 0 else None)
-    found.check()
-    return found, limited
+        best = replace(best, bound_ms=bound.ms if bound is not None and bound.ms > 0 else None)
+    best.check()
+    return best, limited
 
 
 def _searched(
@@ -257,9 +255,9 @@ def _searched(
         wider = replace(task, constraints=replace(task.constraints, tables=wide))
         if chosen.supports(wider) is None and prove_infeasible(wider) is None:
             try:
-                found = search(wider)
-                scope = "wide" if found.bound_scope == "blocks" else found.bound_scope
-                return replace(found, task=task, bound_scope=scope)
+                best = search(wider)
+                scope = "wide" if best.bound_scope == "blocks" else best.bound_scope
+                return replace(best, task=task, bound_scope=scope)
             except InfeasibleTask:
                 pass
     return search(task)

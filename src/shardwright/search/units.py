@@ -168,8 +168,8 @@ def _column_blocks(task: Task, table: Table, allowed: Bools, largest: int) -> Un
         cuts = narrowest * (np.arange(count + 1) * (table.dim // narrowest) // count)
         cuts[-1] = table.dim
         shards = [Shard(table.name, (0, table.rows), (int(a), int(b)), (0,)) for a, b in pairwise(cuts)]
-        if found := _units(task, shards, allowed, largest):
-            return found
+        if units := _units(task, shards, allowed, largest):
+            return units
     return None
 
 
@@ -217,8 +217,8 @@ def rivals_of(task: Task, members: Sequence[Collection[str]]) -> Bools:
             holders.setdefault(name, []).append(index)
     rivals = np.zeros((len(members) if pairs else 0,) * 2, dtype=bool)
     for pair in pairs:
-        ones, others = (holders.get(name, []) for name in pair)
-        rivals[np.ix_(ones, others)] = rivals[np.ix_(others, ones)] = True
+        left, right = (holders.get(name, []) for name in pair)
+        rivals[np.ix_(left, right)] = rivals[np.ix_(right, left)] = True
     return rivals
 
 
@@ -244,9 +244,9 @@ class PartialPlan:
         self._limit = np.array(task.topology.memory_bytes, dtype=np.int64)
         self._apart: dict[str, set[str]] = {}
         for pair in task.constraints.apart_pairs():
-            one, other = sorted(pair)
-            self._apart.setdefault(one, set()).add(other)
-            self._apart.setdefault(other, set()).add(one)
+            first, second = sorted(pair)
+            self._apart.setdefault(first, set()).add(second)
+            self._apart.setdefault(second, set()).add(first)
         self.shards: list[Shard] = list(units.fixed)
         self._used = memory_account(task, self.shards).total
         self._held: dict[str, set[int]] = {}

@@ -65,16 +65,16 @@ class WidthClasses:
         """
         if self.classes < 2 or math.comb(self._devices + self.classes - 1, self.classes - 1) > _MOST:
             return 0.0
-        found = []
+        vectors = []
         for devices in _vectors(self._devices, self.classes):
             if late():
                 return 0.0
-            found.append(Vector(self.value(devices, self._even(devices))[0], devices))
-        heapify(found)
-        while not (found[0].raised or found[0].ms >= step_ms or late()):
-            least = found[0]
-            heapreplace(found, Vector(self._highest(least, step_ms, known), least.devices, raised=True))
-        return min(found[0].ms, step_ms)
+            vectors.append(Vector(self.value(devices, self._even(devices))[0], devices))
+        heapify(vectors)
+        while not (vectors[0].raised or vectors[0].ms >= step_ms or late()):
+            least = vectors[0]
+            heapreplace(vectors, Vector(self._highest(least, step_ms, known), least.devices, raised=True))
+        return min(vectors[0].ms, step_ms)
 
     def _even(self, devices: tuple[int, ...]) -> Floats:
         return np.tile(np.array(devices)[:, None] / self._devices, (1, 4))
@@ -130,13 +130,13 @@ class WidthClasses:
         self, loads: list[Loads], level: Ints, devices: tuple[int, ...], weights: Floats, spared: float
     ) -> Floats:
         """`(classes, n)` ms that a part adds on a device of each class; infinite if it is too wide for the class."""
-        found = np.full((self.classes, level.size), np.inf)
+        prices = np.full((self.classes, level.size), np.inf)
         for each, (of_class, count) in enumerate(zip(loads, devices, strict=True)):
             if count:
                 sent = max(0.0, 1.0 - weights[each, 1] / count - spared)
                 ms = of_class.ms @ (weights[each] / count) + of_class.ids * sent
-                found[each] = np.where(level <= each, ms, np.inf)
-        return found
+                prices[each] = np.where(level <= each, ms, np.inf)
+        return prices
 
     def _spread_prices(self, devices: tuple[int, ...], weights: Floats, spared: float) -> tuple[Floats, Floats]:
         """`(spreads,)` ms of the other ways, parts on the cheapest classes that have room, and `(classes, spreads)` these parts."""

@@ -49,10 +49,10 @@ def _check_tiers(table: Table, shards: Sequence[Shard]) -> None:
     The tiling ensures that blocks fill a tier, once no other block reaches into it.
     """
     tiers = sorted({shard.tier for shard in shards if shard.tier is not None})
-    for one, other in pairwise(tiers):
-        if other[0] < one[1]:
+    for first, second in pairwise(tiers):
+        if second[0] < first[1]:
             raise InvalidPlan(
-                f"table '{table.name}': its tiers {list(one)} and {list(other)} overlap; a row belongs to one tier"
+                f"table '{table.name}': its tiers {list(first)} and {list(second)} overlap; a row belongs to one tier"
             )
     for start, stop in tiers:
         inside = [shard for shard in shards if start < shard.rows[1] and shard.rows[0] < stop]
@@ -61,11 +61,11 @@ def _check_tiers(table: Table, shards: Sequence[Shard]) -> None:
             raise InvalidPlan(
                 f"{_block(alien)} overlaps the tier [{start}, {stop}) but is not part of it; set its tier to [{start}, {stop})"
             )
-        found = {shard.rows for shard in inside}
-        if found != set(dealt_ranges((start, stop), len(found))):
+        row_ranges = {shard.rows for shard in inside}
+        if row_ranges != set(dealt_ranges((start, stop), len(row_ranges))):
             raise InvalidPlan(
-                f"table '{table.name}': the {len(found)} row ranges of its tier [{start}, {stop}) must differ by one row at most, "
-                f"the larger ones first, and be the same in all columns; found {sorted(found)[:4]}"
+                f"table '{table.name}': the {len(row_ranges)} row ranges of its tier [{start}, {stop}) must differ by one row at most, "
+                f"the larger ones first, and be the same in all columns; found {sorted(row_ranges)[:4]}"
             )
 
 
@@ -207,7 +207,7 @@ def _check_blocks(table: Table, limits: TableConstraint, shards: Sequence[Shard]
 
 def _check_apart(task: Task, held: dict[str, set[int]]) -> None:
     for names in task.constraints.apart:
-        for one, other in combinations(sorted(set(names)), 2):
-            common = held[one] & held[other]
+        for first, second in combinations(sorted(set(names)), 2):
+            common = held[first] & held[second]
             if common:
-                raise InvalidPlan(f"tables {one} and {other} are to be kept apart but share rank {min(common)}")
+                raise InvalidPlan(f"tables {first} and {second} are to be kept apart but share rank {min(common)}")

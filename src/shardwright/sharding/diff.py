@@ -44,9 +44,9 @@ class Carried:
             _counted(len(self.changed), "table", "of another shape"),
             _counted(self.gone_devices if self.lost else 0, "device", "gone"),
         ]
-        found = ", ".join(text for text in missing if text)
-        if found:
-            return found
+        reasons = ", ".join(text for text in missing if text)
+        if reasons:
+            return reasons
         try:
             Plan(task, self.all_shards()).check()
         except InvalidPlan as error:
@@ -100,9 +100,9 @@ def same_devices(older: Topology, newer: Topology) -> dict[int, int]:
     }
 
 
-def same_shape(one: Table, other: Table) -> bool:
+def same_shape(older: Table, newer: Table) -> bool:
     """Whether one table can take over the weights of the other: same rows, dim and type."""
-    return (one.rows, one.dim, one.dtype) == (other.rows, other.dim, other.dtype)
+    return (older.rows, older.dim, older.dtype) == (newer.rows, newer.dim, newer.dtype)
 
 
 def _surviving(shards: Sequence[Shard], same: dict[int, int]) -> list[Shard]:
@@ -204,13 +204,13 @@ def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
     moves: list[Move] = []
     changes = []
     for name in carried.shards:
-        found = _moves_of(task, name, carried, newer.by_table[name])
-        moved = sum(move.bytes for move in found)
+        of_table = _moves_of(task, name, carried, newer.by_table[name])
+        moved = sum(move.bytes for move in of_table)
         size = _held_bytes(newer, name)
         changes.append(
             TableChange(name, older.sharding_type(name), newer.sharding_type(name), moved, max(0, size - moved))
         )
-        moves += found
+        moves += of_table
     return PlanDiff(
         tuple(moves),
         tuple(changes),

@@ -54,7 +54,7 @@ def plan_html(plan: Plan) -> str:
     """HTML with the same line and the tables that take most memory. All text is escaped."""
     tables = plan.task.tables
     held = {
-        name: sum(shard_bytes(plan.task, one) * len(one.devices) for one in plan.by_table[name])
+        name: sum(shard_bytes(plan.task, shard) * len(shard.devices) for shard in plan.by_table[name])
         for name in plan.by_table
     }
     largest = sorted(tables, key=lambda table: -held[table.name])[:_MOST]

@@ -50,21 +50,21 @@ def attached(plan: Plan, maps: Mapping[str, RankMap]) -> dict[str, RankMap]:
         shards = plan.by_table[table.name]
         if table.name not in maps or shards[0].row_order != "hotness":
             continue
-        found = maps[table.name]
-        check_rows(found, table)
-        result[table.name] = found.trimmed(_told_apart(shards))
+        rank_map = maps[table.name]
+        check_rows(rank_map, table)
+        result[table.name] = rank_map.trimmed(_told_apart(shards))
     return result
 
 
-def check_rows(found: RankMap, table: Table) -> None:
+def check_rows(rank_map: RankMap, table: Table) -> None:
     """Check that a rank map covers as many rows as its table has.
 
     Raises:
         InvalidInput: the numbers differ.
     """
-    if found.rows != table.rows:
+    if rank_map.rows != table.rows:
         raise InvalidInput(
-            f"rank map of table '{table.name}': is of {found.rows} rows, the table has {table.rows}; profile the table anew with "
+            f"rank map of table '{table.name}': is of {rank_map.rows} rows, the table has {table.rows}; profile the table anew with "
             "--rank-maps, and plan with the rows of that profile"
         )
 

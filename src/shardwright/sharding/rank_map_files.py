@@ -59,10 +59,10 @@ def rank_map_bytes(maps: Mapping[str, RankMap]) -> bytes:
     from safetensors.numpy import save
 
     arrays: dict[str, npt.NDArray[Any]] = {
-        str(number): one.hottest.astype(np.min_scalar_type(max(one.rows - 1, 0)))
-        for number, one in enumerate(maps.values())
+        str(number): rank_map.hottest.astype(np.min_scalar_type(max(rank_map.rows - 1, 0)))
+        for number, rank_map in enumerate(maps.values())
     }
-    tables = [{"name": name, "rows": one.rows} for name, one in maps.items()]
+    tables = [{"name": name, "rows": rank_map.rows} for name, rank_map in maps.items()]
     # One metadata entry, since safetensors writes several in any order. Arrays are named by number, since a table may have any name.
     return save(arrays, metadata={_HEADER: json.dumps({"format": FORMAT, "tables": tables})})
 
@@ -81,9 +81,9 @@ def load_rank_maps(path: str | Path, sha256: str | None = None) -> dict[str, Ran
 
     file, place = Path(path), Place(str(path))
     with reading(file, "file of rank maps", LARGEST, _REMEDY):
-        if sha256 is not None and (found := _digest(file)) != sha256:
+        if sha256 is not None and (digest := _digest(file)) != sha256:
             raise InvalidInput(
-                f"{path}: its SHA-256 is {found}, the plan was saved with {sha256}; put back the file that was saved with the plan, "
+                f"{path}: its SHA-256 is {digest}, the plan was saved with {sha256}; put back the file that was saved with the plan, "
                 "or plan again"
             )
         with safe_open(str(file), framework="np") as content:

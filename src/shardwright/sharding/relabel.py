@@ -35,12 +35,12 @@ def relabelled(plan: Plan, older: Plan) -> Plan:
     rank_of = _best_ranks(_kept(plan, carried), task.topology.devices_per_host)
     if (rank_of == np.arange(rank_of.size)).all():
         return plan
-    found = replace(plan, shards=tuple(_renumbered(task, plan.shards, rank_of)), cost=None)
+    newer = replace(plan, shards=tuple(_renumbered(task, plan.shards, rank_of)), cost=None)
     try:
-        found.check()
+        newer.check()
     except InvalidPlan:
         return plan
-    return found if moved_bytes(task, carried, found.by_table) < moved_bytes(task, carried, plan.by_table) else plan
+    return newer if moved_bytes(task, carried, newer.by_table) < moved_bytes(task, carried, plan.by_table) else plan
 
 
 def _kept(plan: Plan, carried: Carried) -> Floats:
@@ -64,10 +64,10 @@ def _best_ranks(kept: Floats, per_host: int) -> Ints:
     """
     hosts = len(kept) // per_host
     gains = kept.reshape(hosts, per_host, hosts, per_host)
-    found = np.empty(len(kept), dtype=np.int64)
+    ranks = np.empty(len(kept), dtype=np.int64)
     for new, old in enumerate(_matched(gains.max(axis=3).sum(axis=1))):
-        found[new * per_host : (new + 1) * per_host] = old * per_host + _matched(gains[new, :, old])
-    return found
+        ranks[new * per_host : (new + 1) * per_host] = old * per_host + _matched(gains[new, :, old])
+    return ranks
 
 
 def _matched(gains: Floats) -> Ints:

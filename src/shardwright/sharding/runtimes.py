@@ -87,29 +87,29 @@ def patterns_like(
     most = most_columns(topology.device) or table.dim
     if any(shard.row_order != "id" or shard.dim > most for shard in shards):
         return {}
-    found: dict[str, list[tuple[Range, Range, int]]] = {}
+    patterns: dict[str, list[tuple[Range, Range, int]]] = {}
     if len(shards) == 1 and shards[0].devices == everyone and "data_parallel" not in barred:
-        found["data_parallel"] = []
+        patterns["data_parallel"] = []
     if any(len(shard.devices) > 1 for shard in shards):
-        return found
+        return patterns
     blocks = sorted((shard.columns, shard.rows, shard.devices[0]) for shard in shards)
     as_given = [(rows, columns, rank) for columns, rows, rank in blocks]
     hosts = {topology.host_of(rank) for _, _, rank in as_given}
     if len(shards) == 1:
-        found["table_wise"] = as_given
+        patterns["table_wise"] = as_given
     of_one_width = len({stop - start for _, (start, stop), _ in as_given}) == 1
     if of_one_width and all(rows == (0, table.rows) for rows, _, _ in as_given):
-        found["column_wise"] = as_given
+        patterns["column_wise"] = as_given
         if len(hosts) == 1:
-            found["table_column_wise"] = as_given
+            patterns["table_column_wise"] = as_given
     whole = (0, table.dim)
     if all(columns == whole for _, columns, _ in as_given) and _equal(as_given, table.rows, everyone):
-        found["row_wise"] = row_blocks(table.rows, everyone, whole)
+        patterns["row_wise"] = row_blocks(table.rows, everyone, whole)
     if of_one_width and (grid := _on_hosts(as_given, table, topology)):
         if all(columns == whole for _, columns, _ in as_given):
-            found["table_row_wise"] = grid
-        found["grid_shard"] = grid
-    return {kind: blocks for kind, blocks in found.items() if kind.replace("grid_shard", "grid") not in barred}
+            patterns["table_row_wise"] = grid
+        patterns["grid_shard"] = grid
+    return {kind: blocks for kind, blocks in patterns.items() if kind.replace("grid_shard", "grid") not in barred}
 
 
 def _on_hosts(

@@ -162,10 +162,10 @@ def equal_sizes(rows: int, count: int, *, as_torchrec: bool = True) -> list[tupl
         as_torchrec: whether to return TorchRec's cut too.
     """
     down, longer = divmod(rows, count)
-    found = [(down + 1, longer, down, count - longer) if longer else (down, count, down, 0)]
+    sizes = [(down + 1, longer, down, count - longer) if longer else (down, count, down, 0)]
     most = -(-rows // count)
     full, rest = divmod(rows, most)
-    return [*found, (most, full, rest or most, int(rest > 0))] if as_torchrec and full != found[0][1] else found
+    return [*sizes, (most, full, rest or most, int(rest > 0))] if as_torchrec and full != sizes[0][1] else sizes
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,7 +134,7 @@ def read_stats(text: str, where: str) -> list[StatsTable]:
     Raises:
         InvalidInput: there is no table, or one is cut off, garbled, or lacks a column that a plan needs.
     """
-    found: list[StatsTable] = []
+    statistics: list[StatsTable] = []
     for lines in _between_frames(text):
         heads = [index for index, line in enumerate(lines) if "FQN" in line.cells]
         if not heads and not any("Planner Statistics" in line.text for line in lines):
@@ -143,12 +143,12 @@ def read_stats(text: str, where: str) -> list[StatsTable]:
             spaces = any("FQN" in line.text for line in lines)
             remedy = "name a log that keeps the spaces between cells" if spaces else f"log them with {_DEBUG}"
             raise InvalidInput(f"{where}: line {lines[0].number}: these planner statistics list no tables; {remedy}")
-        one = _stats(lines, heads[0], where)
-        if all(one.tables != other.tables for other in found):
-            found.append(one)
-    if not found:
+        printed = _stats(lines, heads[0], where)
+        if all(printed.tables != other.tables for other in statistics):
+            statistics.append(printed)
+    if not statistics:
         raise InvalidInput(f"{where}: holds no planner statistics of TorchRec; log at level INFO, with {_DEBUG}")
-    return found
+    return statistics
 
 
 def _between_frames(text: str) -> Iterator[list[_Line]]:
@@ -233,29 +233,29 @@ def _stats(lines: list[_Line], head: int, where: str) -> StatsTable:
 def _columns(header: _Line, where: str) -> dict[str, int]:
     """Places of the columns by field."""
     cells = header.cells
-    found = {}
+    places = {}
     for column, names in _COLUMNS.items():
         name = next((name for name in names if name in cells), None)
         if name is not None:
-            found[column] = cells.index(name)
+            places[column] = cells.index(name)
         elif column in _NEEDED:
             raise InvalidInput(
                 f"{where}: line {header.number}: the planner's table has no column '{names[0]}', which a plan needs; its columns are "
                 f"{', '.join(cells)}: log it with a release of TorchRec since 2022"
             )
-    return found
+    return places
 
 
 def _row(line: int, cells: dict[str, str], where: str) -> tuple[LoggedTable, list[int]]:
     """One row, and the batch sizes of its features if they differ from the step's."""
 
     def match(field: str, pattern: re.Pattern[str], what: str) -> re.Match[str]:
-        found = pattern.fullmatch(cells[field])
-        if found is None:
+        matched = pattern.fullmatch(cells[field])
+        if matched is None:
             raise InvalidInput(
                 f"{where}: line {line}: '{cells[field]}' in column '{_COLUMNS[field][0]}' is no {what}; name the log as it was written"
             )
-        return found
+        return matched
 
     def number(field: str) -> float:
         return float(match(field, _NUMBER, "number")[0])
@@ -290,7 +290,7 @@ def _row(line: int, cells: dict[str, str], where: str) -> tuple[LoggedTable, lis
 
 def _ranks(text: str, line: int, where: str) -> tuple[int, ...]:
     """The ranks of a cell: `0,0,3`, or `0-7` for consecutive ones."""
-    found: list[int] = []
+    ranks: list[int] = []
     for part in text.split(","):
         span = _RANKS.fullmatch(part)
         if not span and not part.isdecimal():
@@ -298,8 +298,8 @@ def _ranks(text: str, line: int, where: str) -> tuple[int, ...]:
         low, high = (int(span[1]), int(span[2])) if span else (int(part), int(part))
         if not 0 <= high - low < _MOST_RANKS:
             raise InvalidInput(f"{where}: line {line}: '{text}' is no list of ranks; name the log as it was written")
-        found.extend(range(low, high + 1))
-    return tuple(found)
+        ranks.extend(range(low, high + 1))
+    return tuple(ranks)
 
 
 def _ranks_above(lines: list[_Line]) -> int:

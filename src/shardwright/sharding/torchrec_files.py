@@ -110,12 +110,12 @@ def constraints_code(plan: Plan) -> str:
         InvalidPlan: TorchRec cannot run the plan.
     """
     lines = ["CONSTRAINTS = {"]
-    for name, found in sharding_plan_to_export(plan)["sharding_plan"][""].items():
-        kind, widths = found["sharding_type"], [shard["sizes"][1] for shard in found["shards"] or ()]
+    for name, entry in sharding_plan_to_export(plan)["sharding_plan"][""].items():
+        kind, widths = entry["sharding_type"], [shard["sizes"][1] for shard in entry["shards"] or ()]
         cut = f", min_partition={min(widths)}" if kind in ("column_wise", "table_column_wise", "grid_shard") else ""
         poolings = list(plan.task.table_by_name[name].poolings)
         lines.append(
-            f"    {name!r}: ParameterConstraints(sharding_types=[{kind!r}], compute_kernels=[{found['compute_kernel']!r}]"
+            f"    {name!r}: ParameterConstraints(sharding_types=[{kind!r}], compute_kernels=[{entry['compute_kernel']!r}]"
             f"{cut}, pooling_factors={poolings}),"
         )
     return "\n".join([*lines, "}"])
@@ -124,16 +124,16 @@ def constraints_code(plan: Plan) -> str:
 def _tables(document: dict[str, Any], task: Task, where: str) -> list[tuple[str, dict[str, Any], Place]]:
     """Name in the task, content and place of each table; a name used in several modules gets its module's path as a prefix."""
     modules = document["sharding_plan"]
-    found = []
+    named_tables = []
     for module, tables in modules.items() if isinstance(modules, dict) else ():
         for name, content in tables.items() if isinstance(tables, dict) else ():
             place = Place(where, f"sharding_plan.{module}.{name}")
             if not isinstance(content, dict):
                 raise InvalidInput(f"{place}: must be a mapping that describes the sharding of the table")
-            found.append((name if name in task.table_by_name else f"{module}.{name}", content, place))
-    if not found:
+            named_tables.append((name if name in task.table_by_name else f"{module}.{name}", content, place))
+    if not named_tables:
         raise InvalidInput(f"{where}: sharding_plan holds no tables; name a file written by save_sharding_plan")
-    return found
+    return named_tables
 
 
 def _shards(content: _TableFile, table: Table, task: Task, place: Place) -> list[Shard]:
@@ -142,7 +142,7 @@ def _shards(content: _TableFile, table: Table, task: Task, place: Place) -> list
         return [Shard.whole(table, *range(devices))]
     if not content.shards:
         raise InvalidInput(f"{place}: shards is missing; only data_parallel tables have none")
-    found = []
+    shards = []
     for shard in content.shards:
         match = _PLACEMENT.fullmatch(shard.placement)
         if match is None or int(match[1]) >= devices:
@@ -151,8 +151,8 @@ def _shards(content: _TableFile, table: Table, task: Task, place: Place) -> list
             )
         (row, column), (rows, columns) = shard.offsets, shard.sizes
         if rows > 0 and columns > 0:  # TorchRec also writes empty blocks
-            found.append(Shard(table.name, (row, row + rows), (column, column + columns), (int(match[1]),)))
-    return found
+            shards.append(Shard(table.name, (row, row + rows), (column, column + columns), (int(match[1]),)))
+    return shards
 
 
 def _blocks(pattern: Pattern, plan: Plan, placed: list[str]) -> dict[str, Any]:

@@ -93,14 +93,14 @@ def _checked_types(value: object) -> tuple[str, ...]:
     if not kinds:
         raise InvalidInput("constraints: sharding_types is empty, so no plan is allowed; name at least one type")
     known = [known_name(kind, SHARDING_TYPES, _SPELT) for kind in kinds]
-    found = tuple(name for name in known if name is not None)
-    if len(found) < len(kinds):
+    types = tuple(name for name in known if name is not None)
+    if len(types) < len(kinds):
         unknown = kinds[known.index(None)]
         raise InvalidInput(
             f"constraints: unknown sharding type {unknown!r}; known types are {', '.join(SHARDING_TYPES)}"
             f"{did_you_mean(unknown, SHARDING_TYPES)}"
         )
-    return found
+    return types
 
 
 def _checked_ranks(value: object) -> tuple[int, ...]:

@@ -194,7 +194,7 @@ def _topology_to_dict(topology: Topology) -> dict[str, Any]:
 def _limits() -> Iterable[tuple[str, Any, Any]]:
     """Name, type and default of each limit of a table, as a constraint in a file states it."""
     for name, kind in get_type_hints(TableConstraint).items():
-        stated = [one for one in get_args(kind) if one is not type(None)] if isinstance(kind, UnionType) else [kind]
+        stated = [part for part in get_args(kind) if part is not type(None)] if isinstance(kind, UnionType) else [kind]
         yield name, stated[0] | UnsetType, UNSET
 
 
@@ -233,8 +233,8 @@ def _subject(fields: dict[str, Any], place: Place) -> str:
     """Return the kind of a constraint: "table", "colocate" or "apart"."""
     named = [kind for kind in ("table", "colocate", "apart") if kind in fields]
     if len(named) != 1:
-        found = " and ".join(named) or "none"
-        raise InvalidInput(f"{place}: names {found} of table, colocate and apart; a constraint names exactly one")
+        kinds = " and ".join(named) or "none"
+        raise InvalidInput(f"{place}: names {kinds} of table, colocate and apart; a constraint names exactly one")
     if named != ["table"] and len(fields) > 1:
         other = next(field for field in fields if field not in named)
         raise InvalidInput(

@@ -99,7 +99,7 @@ class MeasuredLinks:
             "cluster": asdict(self.cluster),
             "links": links_to_dict(self.links),
             "errors": {
-                name: {link: asdict(one) for link, one in classes.items()} for name, classes in self.errors.items()
+                name: {link: asdict(error) for link, error in classes.items()} for name, classes in self.errors.items()
             },
             "date": self.date,
         }

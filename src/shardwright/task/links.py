@@ -73,8 +73,8 @@ class Links:
 
     def of(self, collective: Collective) -> tuple[LinkSpeed | None, LinkSpeed | None]:
         """Speeds of a collective inside a host and between hosts."""
-        found: tuple[LinkSpeed | None, LinkSpeed | None] = getattr(self, collective)
-        return found
+        speeds: tuple[LinkSpeed | None, LinkSpeed | None] = getattr(self, collective)
+        return speeds
 
     def scaled(self, latency: float, bandwidth: tuple[float, float]) -> Links:
         """The links with all latencies, and the bandwidths inside a host and between hosts, times factors."""
@@ -119,7 +119,7 @@ def links_to_dict(links: Links) -> dict[str, dict[str, Any]]:
         for collective in COLLECTIVES
     }
     of_collective["modules"] = {name: ms for name, ms in asdict(links.modules).items() if ms}
-    return {name: found for name, found in of_collective.items() if found}
+    return {name: values for name, values in of_collective.items() if values}
 
 
 def _speed(content: object, what: str) -> LinkSpeed | None:

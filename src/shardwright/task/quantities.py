@@ -66,10 +66,10 @@ def text(value: object) -> str | None:
 def list_of(kind: Callable[[object], _Item | None], value: object) -> tuple[_Item, ...] | None:
     """Return the items of an iterable as `kind` (`whole`, `text`) converts them, a set's in order; None if it is none or an item fails."""
     items = listed(value)
-    found = [one for item in items or () if (one := kind(item)) is not None]
-    if items is None or len(found) < len(items):
+    converted = [plain for item in items or () if (plain := kind(item)) is not None]
+    if items is None or len(converted) < len(items):
         return None
-    return tuple(sorted(found) if isinstance(value, Set) else found)
+    return tuple(sorted(converted) if isinstance(value, Set) else converted)
 
 
 def checked_whole(value: object, what: str, most: int | None = None) -> int:

@@ -178,11 +178,11 @@ class Topology:
             InvalidInput: no preset has this name, or an override names no attribute or breaks a rule.
         """
         known = ("cpu", *PRESETS)
-        found = known_name(name, known)
-        if found is None and (part := _part_of_a_host(name)):
-            found, count = part
+        base_name = known_name(name, known)
+        if base_name is None and (part := _part_of_a_host(name)):
+            base_name, count = part
             overrides = {"devices_per_host": count, **overrides}
-        if found is None:
+        if base_name is None:
             raise InvalidInput(
                 f"topology: unknown preset {name!r}; known presets are {', '.join(known)}{did_you_mean(name, known)}"
             )
@@ -192,7 +192,7 @@ class Topology:
                 raise InvalidInput(
                     f"topology: unknown attribute {given!r}; known attributes are {', '.join(attributes)}"
                 )
-        base = _this_machine() if found == "cpu" else PRESETS[found]
+        base = _this_machine() if base_name == "cpu" else PRESETS[base_name]
         return replace(base, **{"memory": base.memory_bytes[0], **overrides})  # type: ignore[arg-type]
 
 
@@ -257,8 +257,8 @@ PRESETS: dict[str, Topology] = {
 
 def usual_links(device: str) -> dict[str, float] | None:
     """Bandwidths and latencies of the first preset with such devices, by field; None if no preset has them."""
-    found = next((preset for preset in PRESETS.values() if preset.device == device), None)
-    return None if found is None else {name: getattr(found, name) for name in _LINK_FIELDS}
+    first = next((preset for preset in PRESETS.values() if preset.device == device), None)
+    return None if first is None else {name: getattr(first, name) for name in _LINK_FIELDS}
 
 
 Deduplication: TypeAlias = Literal["none", "device", "host"]
@@ -350,7 +350,9 @@ class Exchange:
 
     def __repr__(self) -> str:
         changed = (
-            f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if getattr(self, one.name) != one.default
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
         )
         return f"Exchange({', '.join(changed)})"
 

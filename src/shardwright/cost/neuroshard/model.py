@@ -331,12 +331,12 @@ def model_of(
 def _devices(header: Mapping[str, str]) -> tuple[int, ...]:
     """Numbers of devices with communication networks, from a file's header."""
     text = header.get("devices", "")
-    found = tuple(_count(header, "devices", part, MAX_DEVICES) for part in text.split(",")) if text else ()
-    if len(set(found)) < len(found) or len(found) > _MOST_NETWORKS:
+    counts = tuple(_count(header, "devices", part, MAX_DEVICES) for part in text.split(",")) if text else ()
+    if len(set(counts)) < len(counts) or len(counts) > _MOST_NETWORKS:
         raise InvalidInput(
             f"the header's devices are {text[:80]!r}, must be at most {_MOST_NETWORKS} different numbers; train the model again"
         )
-    return found
+    return counts
 
 
 def _count(header: Mapping[str, str], name: str, text: str, most: int) -> int:

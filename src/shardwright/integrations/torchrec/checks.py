@@ -126,11 +126,11 @@ def _check_ranks(place: TablePlace, table: ParameterSharding, problem: TorchRecP
         by_columns = list(held.values())
     elif kind not in (ShardingType.DATA_PARALLEL.value, ShardingType.ROW_WISE.value):
         return
-    for found in by_columns:
-        first = found[0] // near * near if found else 0
-        if found != list(range(first, first + near)):
+    for of_columns in by_columns:
+        first = of_columns[0] // near * near if of_columns else 0
+        if of_columns != list(range(first, first + near)):
             raise PlannerError(
-                f"table '{place.fqn}' is {kind} on ranks {found}; it must lie on all {near} ranks from {first} on: plan anew for this "
+                f"table '{place.fqn}' is {kind} on ranks {of_columns}; it must lie on all {near} ranks from {first} on: plan anew for this "
                 "topology",
                 PlannerErrorType.INVALID_RANK_ASSIGNMENT,
             )
@@ -162,13 +162,13 @@ def _check_towers(plan: ShardingPlan, problem: TorchRecProblem) -> None:
     """Check that the tables of a tower lie on one host, as `ShardedEmbeddingTower` asserts."""
     hosts: dict[str, set[int]] = defaultdict(set)
     for place in problem.places.values():
-        if place.found.tower is not None:
+        if place.table.tower is not None:
             ranks = plan.plan[place.path][place.name].ranks or ()
-            hosts[place.found.tower] |= {problem.task.topology.host_of(rank) for rank in ranks}
-    for tower, found in hosts.items():
-        if len(found) > 1:
+            hosts[place.table.tower] |= {problem.task.topology.host_of(rank) for rank in ranks}
+    for tower, of_tower in hosts.items():
+        if len(of_tower) > 1:
             raise PlannerError(
-                f"tower '{tower}' is planned on hosts {sorted(found)}; all tables of a tower lie on one host",
+                f"tower '{tower}' is planned on hosts {sorted(of_tower)}; all tables of a tower lie on one host",
                 PlannerErrorType.INVALID_RANK_ASSIGNMENT,
             )
 
@@ -181,19 +181,19 @@ def on_first_rank(make: Callable[[], ShardingPlan], group: dist.ProcessGroup | N
     Raises:
         PlannerError: `make` failed on the first rank; the first rank itself raises what `make` raised.
     """
-    found: list[Any] = [None, None]
+    outcome: list[Any] = [None, None]
     failed: Exception | None = None
     if dist.get_rank(group) == 0:
         try:
-            found[0] = make()
+            outcome[0] = make()
         except Exception as error:
             failed = error
-            found[1] = (getattr(error, "error_type", PlannerErrorType.OTHER), str(error))
+            outcome[1] = (getattr(error, "error_type", PlannerErrorType.OTHER), str(error))
     first = dist.get_global_rank(group, 0) if group is not None else 0
-    dist.broadcast_object_list(found, first, group=group)
+    dist.broadcast_object_list(outcome, first, group=group)
     if failed is not None:
         raise failed
-    plan, why = found
+    plan, why = outcome
     if why is not None:
         raise PlannerError(f"planning failed on the first rank: {why[1]}", why[0])
     if not isinstance(plan, ShardingPlan):

@@ -101,12 +101,12 @@ def kernels_by_type(
     # On CPUs, FBGEMM's dense kernel always pools, and takes one batch size only.
     dense = device != "cpu" or (table.pooled and not variable_batches)
     asked = {kind: _kernels(table, kind, given, device, dense=dense) for kind in PREFERENCE if kind in types}
-    found = {
+    usable = {
         kind: tuple(kernel for kernel in kernels if kernel != _DENSE or kind == _REPLICAS)
         for kind, kernels in asked.items()
     }
-    found = {kind: kernels for kind, kernels in found.items() if kernels}
-    if not found:
+    usable = {kind: kernels for kind, kernels in usable.items() if kernels}
+    if not usable:
         only_dense = any(asked.values())
         raise PlannerError(
             f"table '{table.path}.{table.name}': sharder {type(table.sharder).__name__} offers sharding types {sorted(offered)} on "
@@ -116,7 +116,7 @@ def kernels_by_type(
             "widen the constraints, or use another sharder",
             PlannerErrorType.INVALID_COMPUTE_KERNEL if only_dense else PlannerErrorType.STRICT_CONSTRAINTS,
         )
-    return found
+    return usable
 
 
 def _scales_apart(table: ShardableTable) -> bool:

@@ -47,18 +47,18 @@ def patterns_of(plan: Plan, problem: TorchRecProblem) -> dict[str, Pattern]:
         InvalidPlan: TorchRec cannot run the blocks of a table, or its constraints forbid them; the message names the table.
     """
     tables, topology = problem.task.table_by_name, problem.task.topology
-    found = {
+    patterns = {
         name: pattern_of(plan.by_table[name], tables[name], topology, place.types)
         for name, place in problem.places.items()
     }
     calls: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, pattern in found.items():
+    for name, pattern in patterns.items():
         if pattern.kind in _IN_COLUMNS and not tables[name].pooled:
             calls[problem.places[name].path, pattern.kind].append(name)
     for names in calls.values():
-        width = math.gcd(*(stop - start for name in names for _, (start, stop), _ in found[name].blocks))
-        found |= {name: _in_width(found[name], width) for name in names}
-    return found
+        width = math.gcd(*(stop - start for name in names for _, (start, stop), _ in patterns[name].blocks))
+        patterns |= {name: _in_width(patterns[name], width) for name in names}
+    return patterns
 
 
 def _in_width(pattern: Pattern, width: int) -> Pattern:
@@ -127,15 +127,15 @@ def _in_fewer_types(
     """Give tables of one column block a sharding type that their module already uses: each further type calls its own collectives."""
     pooled = {name for name in patterns if problem.task.table_by_name[name].pooled}
     kinds = {(problem.places[name].path, pattern.kind) for name, pattern in patterns.items() if name in pooled}
-    found = dict(patterns)
+    fewer = dict(patterns)
     for name in pooled:
         place, own = problem.places[name], patterns[name].kind
         for kind in _CUT_ALIKE.get(own, ()):
             runs = name in kernels or place.kernels.get(kind, ())[:1] == place.kernels.get(own, ())[:1]
             fits = name not in kernels or kernels[name].kernel in place.kernels.get(kind, ())
             if (place.path, kind) in kinds and runs and fits:
-                found[name] = replace(found[name], kind=kind)
-    return found
+                fewer[name] = replace(fewer[name], kind=kind)
+    return fewer
 
 
 def plan_of(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Plan:
@@ -147,16 +147,18 @@ def plan_of(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Plan:
     check_complete(sharding_plan, problem)
     shards: list[Shard] = []
     for name, place in problem.places.items():
-        found = sharding_plan.plan[place.path][place.name]
+        sharding = sharding_plan.plan[place.path][place.name]
         table = problem.task.table_by_name[name]
-        if found.sharding_type == ShardingType.DATA_PARALLEL.value:
+        if sharding.sharding_type == ShardingType.DATA_PARALLEL.value:
             shards.append(Shard.whole(table, *range(problem.task.topology.devices)))
             continue
-        if found.sharding_spec is None:
+        if sharding.sharding_spec is None:
             raise InvalidPlan(
-                f"table '{place.fqn}' is sharded {found.sharding_type} but has no sharding_spec; plan anew"
+                f"table '{place.fqn}' is sharded {sharding.sharding_type} but has no sharding_spec; plan anew"
             )
-        shards += [shard_of(name, one, place.unit) for one in found.sharding_spec.shards if min(one.shard_sizes) > 0]
+        shards += [
+            shard_of(name, shard, place.unit) for shard in sharding.sharding_spec.shards if min(shard.shard_sizes) > 0
+        ]
     return Plan(problem.task, shards, strategy="torchrec")
 
 

@@ -69,10 +69,10 @@ def listed_by(enumerator: Enumerator | None, module: nn.Module, sharders: Sequen
     """The list of a user's own class of enumerators for a model; None for TorchRec's own class, which follows the constraints."""
     if enumerator is None or type(enumerator) is EmbeddingEnumerator:
         return None
-    found: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    listed: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for option in enumerator.enumerate(module, list(sharders)):
-        found.setdefault((option.path, option.name), set()).add((option.sharding_type, option.compute_kernel))
-    return found
+        listed.setdefault((option.path, option.name), set()).add((option.sharding_type, option.compute_kernel))
+    return listed
 
 
 def kernels_listed(
@@ -84,11 +84,11 @@ def kernels_listed(
         PlannerError: it lists none of them.
     """
     allowed = listed.get((table.path, table.name), set())
-    found = {kind: tuple(one for one in some if (kind, one) in allowed) for kind, some in kernels.items()}
-    if not any(found.values()):
+    left = {kind: tuple(kernel for kernel in some if (kind, kernel) in allowed) for kind, some in kernels.items()}
+    if not any(left.values()):
         raise PlannerError(
             f"table '{table.path}.{table.name}': the enumerator lists {sorted(allowed) or 'nothing'} for it, but sharder and "
             f"constraints allow none of these; they allow {dict(kernels)}: let the enumerator list one of those",
             PlannerErrorType.STRICT_CONSTRAINTS,
         )
-    return {kind: some for kind, some in found.items() if some}
+    return {kind: some for kind, some in left.items() if some}

@@ -128,7 +128,7 @@ def log_replicas(plan: ShardingPlan, problem: TorchRecProblem) -> None:
         for place in problem.places.values()
         if plan.plan[place.path][place.name].sharding_type == ShardingType.DATA_PARALLEL.value
     ]
-    named = sorted({place.found.optimizer for place in replicated if place.found.optimizer})
+    named = sorted({place.table.optimizer for place in replicated if place.table.optimizer})
     if replicated:
         _LOGGER.log(
             logging.WARNING if named else logging.INFO,
@@ -144,8 +144,8 @@ class SearchPage(EmbeddingStats):
     def log(self, *values: Any, **fields: Any) -> None:
         """Log the page; see TorchRec's `EmbeddingStats`."""
         super().log(*values, **fields)
-        found = fields.get("debug_stats")
-        said = found.line() if isinstance(found, SearchStats) else ""
+        stats = fields.get("debug_stats")
+        said = stats.line() if isinstance(stats, SearchStats) else ""
         if said:
             self._stats_table.insert(_PROPOSALS + 1, f"#{said: ^{self._width - 2}}#")
             _LOGGER.info(said)

@@ -40,21 +40,21 @@ def chosen_hosts(tables: Sequence[Table], towers: Mapping[str, tuple[str, str]],
         if table.name in towers:
             module, tower = towers[table.name]
             modules[module][tower].append(table)
-    by_size = sorted(modules.values(), key=lambda one: -sum(_held(tables) for tables in one.values()))
-    looked_up = sum(_looked_up(tables) for one in by_size for tables in one.values())
+    by_size = sorted(modules.values(), key=lambda of_module: -sum(_held(tables) for tables in of_module.values()))
+    looked_up = sum(_looked_up(tables) for of_module in by_size for tables in of_module.values())
     room = np.array(topology.memory_bytes, dtype=float).reshape(topology.hosts, -1).sum(axis=1)
     filled, busy = np.zeros(topology.hosts), np.zeros(topology.hosts)
-    found: dict[str, int] = {}
-    for one in by_size:
-        held = np.array([_held(tables) for tables in one.values()], dtype=float)
-        values = np.array([_looked_up(tables) for tables in one.values()]) * topology.hosts / looked_up
+    hosts: dict[str, int] = {}
+    for of_module in by_size:
+        held = np.array([_held(tables) for tables in of_module.values()], dtype=float)
+        values = np.array([_looked_up(tables) for tables in of_module.values()]) * topology.hosts / looked_up
         for tables_of, host, more, work in zip(
-            one.values(), _ascending(held, values, filled, busy, room), held, values, strict=True
+            of_module.values(), _ascending(held, values, filled, busy, room), held, values, strict=True
         ):
             filled[host] += more
             busy[host] += work
-            found |= {table.name: host for table in tables_of}
-    return found
+            hosts |= {table.name: host for table in tables_of}
+    return hosts
 
 
 def _held(tables: Sequence[Table]) -> int:
@@ -89,8 +89,8 @@ def _ascending(held: Floats, values: Floats, filled: Floats, busy: Floats, room:
             axis=1
         )  # of equal sums, the one with fewest towers on later hosts
         least = sums.min(axis=1)
-    found, stop = [0] * held.size, held.size
+    hosts, stop = [0] * held.size, held.size
     for host in reversed(range(filled.size)):
-        found[firsts[host, stop] : stop] = [host] * (stop - firsts[host, stop])
+        hosts[firsts[host, stop] : stop] = [host] * (stop - firsts[host, stop])
         stop = firsts[host, stop]
-    return found
+    return hosts

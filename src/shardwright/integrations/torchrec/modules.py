@@ -92,7 +92,7 @@ def shardable_tables(
         constraints: constraints by name of the parameter.
     """
     by_type = {sharder_name(sharder.module_type): sharder for sharder in sharders}
-    found: list[ShardableTable] = []
+    tables: list[ShardableTable] = []
     waiting = [("", module)]
     while waiting:
         path, part = waiting.pop()
@@ -105,10 +105,10 @@ def shardable_tables(
             given = constraints.get(name) if constraints else None
             if given and given.device_group and given.device_group != compute_device:
                 continue
-            found.append(
+            tables.append(
                 ShardableTable(path, name, tensor, part, sharder, pooled, *stated.get(name, ((), False, None)))
             )
-    return found
+    return tables
 
 
 def unsharded(module: nn.Module, path: str = "") -> nn.Module:
@@ -136,14 +136,14 @@ def unsharded(module: nn.Module, path: str = "") -> nn.Module:
 
 def _collection_of(sharded: Any) -> nn.Module:
     meta = torch.device("meta")
-    found: nn.Module
+    collection: nn.Module
     if isinstance(sharded, ShardedEmbeddingBagCollection):
-        found = EmbeddingBagCollection(sharded._embedding_bag_configs, sharded._is_weighted, meta)
+        collection = EmbeddingBagCollection(sharded._embedding_bag_configs, sharded._is_weighted, meta)
     else:
-        found = EmbeddingCollection(sharded._embedding_configs, meta, sharded._need_indices)
-    for weight in found.parameters():  # restores the mark of `apply_optimizer_in_backward`, which sharding removed
+        collection = EmbeddingCollection(sharded._embedding_configs, meta, sharded._need_indices)
+    for weight in collection.parameters():  # restores the mark of `apply_optimizer_in_backward`, which sharding removed
         setattr(weight, "_optimizer_classes", [type(_optimizer_of(sharded), (), {})])  # noqa: B010 - no attribute of the type
-    return found
+    return collection
 
 
 def _optimizer_of(sharded: Any) -> str:
@@ -167,10 +167,10 @@ def _stated(module: nn.Module, path: str) -> dict[str, tuple[tuple[str, ...], bo
         parts = [(path, module.embedding)]
     elif isinstance(module, EmbeddingTowerCollection):
         parts = [(f"{path}.tower_{number}", tower.embedding) for number, tower in enumerate(module.towers)]
-    found = {}
+    stated = {}
     for tower, part in parts:
         weighted = bool(getattr(part, "is_weighted", bool)())
         for reader in ("embedding_bag_configs", "embedding_configs"):
             for config in getattr(part, reader, list)():
-                found[config.name] = (tuple(config.feature_names), weighted, tower)
-    return found
+                stated[config.name] = (tuple(config.feature_names), weighted, tower)
+    return stated

@@ -129,12 +129,12 @@ def moved(plan: ShardingPlan, problem: TorchRecProblem) -> Moved:
 
 def bytes_off_device(plan: ShardingPlan, problem: TorchRecProblem) -> dict[str, list[int]]:
     """`(ranks,)` bytes in the host memory of each rank, as "ddr", and on its SSD, as "ssd"."""
-    found = {tier: [0] * problem.task.topology.devices for tier in ("ddr", "ssd")}
+    bytes_ = {tier: [0] * problem.task.topology.devices for tier in ("ddr", "ssd")}
     for name, place in problem.places.items():
         for rank, kept in _shards(problem, name, plan.plan[place.path][place.name]):
-            found["ddr"][rank] += kept.host
-            found["ssd"][rank] += kept.ssd
-    return found
+            bytes_["ddr"][rank] += kept.host
+            bytes_["ssd"][rank] += kept.ssd
+    return bytes_
 
 
 def _shards(problem: TorchRecProblem, name: str, sharding: ParameterSharding) -> list[tuple[int, Kept]]:

@@ -58,7 +58,9 @@ def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int
     Raises:
         PlannerError: the buckets do not divide the rows, or a managed collision module's buckets do not divide evenly among the ranks.
     """
-    stated = {id(module): _stated_buckets(module) for module in {id(one.module): one.module for one in tables}.values()}
+    stated = {
+        id(module): _stated_buckets(module) for module in {id(table.module): table.module for table in tables}.values()
+    }
     counts = [stated[id(table.module)].get(table.name) for table in tables]
     for table, buckets in zip(tables, counts, strict=True):
         if buckets is None:
@@ -81,26 +83,26 @@ def possible_kernels(
     Raises:
         PlannerError: no kernel is left, or there are fewer buckets than ranks.
     """
-    found = dict(kernels)
+    possible = dict(kernels)
     if not any(device.storage.ssd > 0 for device in topology.devices):
-        found = _without(found, (KEY_VALUE,))
-    others = _without(found, VIRTUAL)
+        possible = _without(possible, (KEY_VALUE,))
+    others = _without(possible, VIRTUAL)
     if others:
-        found = others
-    elif _ROWS in found:
-        found = {_ROWS: found[_ROWS]}
+        possible = others
+    elif _ROWS in possible:
+        possible = {_ROWS: possible[_ROWS]}
     rows, per_host = int(table.tensor.shape[0]), min(topology.intra_group_size, topology.world_size)
     if buckets is not None and -(-rows // per_host) % (rows // buckets):
-        found = {kind: some for kind, some in found.items() if kind not in _HOST_ROWS}
-    if not found:
+        possible = {kind: some for kind, some in possible.items() if kind not in _HOST_ROWS}
+    if not possible:
         raise PlannerError(
             f"table '{table.path}.{table.name}': its kernels {sorted({k for some in kernels.values() for k in some})} cannot run here: "
             "key_value needs a topology with ssd_cap above 0, and buckets cannot be cut; widen the constraints",
             PlannerErrorType.STRICT_CONSTRAINTS,
         )
-    if buckets is not None and _ROWS in found and buckets < topology.world_size:
+    if buckets is not None and _ROWS in possible and buckets < topology.world_size:
         raise _bad_buckets(table, buckets, f"but row-wise sharding needs one for each of {topology.world_size} ranks")
-    return found
+    return possible
 
 
 def bucket_cuts(rows: int, buckets: int, ranks: int) -> list[int]:
@@ -110,7 +112,7 @@ def bucket_cuts(rows: int, buckets: int, ranks: int) -> list[int]:
 
 
 def _without(kernels: Mapping[str, tuple[str, ...]], barred: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    left = {kind: tuple(one for one in some if one not in barred) for kind, some in kernels.items()}
+    left = {kind: tuple(kernel for kernel in some if kernel not in barred) for kind, some in kernels.items()}
     return {kind: some for kind, some in left.items() if some}
 
 
@@ -123,7 +125,7 @@ def _stated_buckets(module: nn.Module) -> dict[str, int | None]:
         configs = module.embedding_bag_configs()
     elif isinstance(module, EmbeddingCollection):
         configs = module.embedding_configs()
-    return {one.name: one.total_num_buckets for one in configs if one.use_virtual_table}
+    return {config.name: config.total_num_buckets for config in configs if config.use_virtual_table}
 
 
 def _bad_buckets(table: ShardableTable, buckets: int, rule: str) -> PlannerError:

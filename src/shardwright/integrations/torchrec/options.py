@@ -67,7 +67,7 @@ def unplaced_options(problem: TorchRecProblem, cost_model: CostModel) -> list[Sh
     for place, whole, work, perf in zip(problem.places.values(), wholes, works, times, strict=True):
         kind, kernels = next(iter(place.kernels.items()))
         table = ParameterSharding(kind, kernels[0])
-        extent = [int(length) for length in place.found.tensor.shape]
+        extent = [int(length) for length in place.table.tensor.shape]
         shard = TorchRecShard(extent, [0, 0], *_load(whole, work, perf, table, problem), -1)
         options.append(_option(place, table, [shard], problem))
     return options
@@ -79,7 +79,7 @@ def _blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> li
         everyone = range(problem.task.topology.devices)
         return [Shard.whole(problem.task.table_by_name[name], *everyone)] * len(everyone)
     unit = problem.places[name].unit
-    return [shard_of(name, one, unit) if min(one.shard_sizes) > 0 else None for one in table.sharding_spec.shards]
+    return [shard_of(name, shard, unit) if min(shard.shard_sizes) > 0 else None for shard in table.sharding_spec.shards]
 
 
 def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: CostModel) -> list[Perf]:
@@ -117,7 +117,7 @@ def _load(
 
 def _shards(place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[Storage, Perf]]) -> list[TorchRecShard]:
     if table.sharding_spec is None:
-        size = [int(length) for length in place.found.tensor.shape]
+        size = [int(length) for length in place.table.tensor.shape]
         extents = [(size, [0, 0], rank) for rank in range(len(loads))]
     else:
         extents = [
@@ -133,16 +133,16 @@ def _shards(place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[S
 def _option(
     place: TablePlace, table: ParameterSharding, shards: list[TorchRecShard], problem: TorchRecProblem
 ) -> ShardingOption:
-    found, given = place.found, place.given
+    shardable, given = place.table, place.given
     return ShardingOption(
         name=place.name,
-        tensor=found.tensor,
-        module=(place.path, found.module),
+        tensor=shardable.tensor,
+        module=(place.path, shardable.module),
         input_lengths=list(given.pooling_factors) if given else [POOLING_FACTOR],
         batch_size=problem.batch_size,
         shards=shards,
-        dependency=found.tower,
-        is_pooled=found.pooled,
+        dependency=shardable.tower,
+        is_pooled=shardable.pooled,
         feature_names=list(given.feature_names) if given and given.feature_names else None,
         **choices_of(table),
     )

@@ -218,13 +218,13 @@ def _in_model(plan: ShardingPlan, model: nn.Module, where: str) -> ShardingPlan:
     exported = cast(EmbeddingModuleShardingPlan, plan.plan[""])
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
     waiting = set(exported)
-    for found in shardable_tables(model, get_default_sharders(), "cuda"):
-        name = found.name if found.name in exported else f"{found.path}.{found.name}"
+    for table in shardable_tables(model, get_default_sharders(), "cuda"):
+        name = table.name if table.name in exported else f"{table.path}.{table.name}"
         if name not in exported:
             raise InvalidPlan(
-                f"{where}: the model's table '{found.path}.{found.name}' is not in this plan; plan this model"
+                f"{where}: the model's table '{table.path}.{table.name}' is not in this plan; plan this model"
             )
-        modules.setdefault(found.path, EmbeddingModuleShardingPlan())[found.name] = exported[name]
+        modules.setdefault(table.path, EmbeddingModuleShardingPlan())[table.name] = exported[name]
         waiting.discard(name)
     if waiting:
         raise InvalidPlan(f"{where}: the model has no table {some_of(sorted(waiting))}; plan this model")
@@ -249,8 +249,8 @@ def load_saved_plan(path: str | Path) -> SavedPlan:
 def _module_from_file(tables: object, place: Place) -> EmbeddingModuleShardingPlan:
     if not isinstance(tables, dict):
         raise InvalidInput(f"{place}: must map names of tables to their sharding")
-    found = {name: (convert(table, _TableFile, place.at(name)), place.at(name)) for name, table in tables.items()}
-    return EmbeddingModuleShardingPlan({name: _table_from_file(table, at) for name, (table, at) in found.items()})
+    converted = {name: (convert(table, _TableFile, place.at(name)), place.at(name)) for name, table in tables.items()}
+    return EmbeddingModuleShardingPlan({name: _table_from_file(table, at) for name, (table, at) in converted.items()})
 
 
 def _table_to_file(name: str, table: ParameterSharding) -> _TableFile:

@@ -231,9 +231,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         if self._sizes:
             return self._plan_groups(module, sharders)
         constraints = self._said.constraints
-        found = shardable_tables(module, sharders, self._topology.compute_device, constraints)
+        tables = shardable_tables(module, sharders, self._topology.compute_device, constraints)
         with _as_planner_error():
-            check_numbers(constraints, {table.name for table in found})
+            check_numbers(constraints, {table.name for table in tables})
         left = self._storage_reservation.reserve(
             topology=self._topology,
             batch_size=self._batch_size,
@@ -245,13 +245,13 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         listed = listed_by(self._asked, module, sharders)
         events = PlannerEvents(type(self).__name__, constraints)
         events.begins(self._topology, left, self._storage_reservation, timeout_s=self._timeout_seconds)
-        if not found:
+        if not tables:
             return ShardingPlan({})
-        warn_of_unknown(module, sharders, found, constraints)
-        warn_without_optimizer(found)
+        warn_of_unknown(module, sharders, tables, constraints)
+        warn_without_optimizer(tables)
         known = profiles_by_name(self._profiles)
         try:
-            problem = self._problem(found, left, listed, known)
+            problem = self._problem(tables, left, listed, known)
             self._cost_model = self._given_model or default_cost_model(self._topology, problem.task)
             plan = self._finish(self._found(problem, sharders, begin), problem, sharders, begin)
         except PlannerError as error:
@@ -308,11 +308,11 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         if self._sizes:
             raise InvalidInput("sharding_group_size is given; review the plan of a group with that group's topology")
         sharders = get_default_sharders() if sharders is None else sharders
-        found = self.plan(unsharded(get_unwrapped_module(module)), sharders)
+        best = self.plan(unsharded(get_unwrapped_module(module)), sharders)
         if self.last_problem is None or self.last_plan is None:
             raise InvalidInput(NO_TABLE)
         result = compared(plan_of(given, self.last_problem), self.last_plan, self._cost_model)
-        return result, given if result.better is result.plan else found
+        return result, given if result.better is result.plan else best
 
     def hash_planner_context_inputs(self) -> int:
         """TorchRec's hash of the inputs; of a sharding group's inputs, if the last plan is for a group."""
@@ -334,7 +334,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             planner = planners[groups.size] = self._for_group(groups, limit)
             return planner.plan(module, sharders), planner.last_plan
 
-        begin, limits = perf_counter(), [one for one in (self._time_limit, self._timeout_seconds) if one is not None]
+        begin = perf_counter()
+        limits = [limit for limit in (self._time_limit, self._timeout_seconds) if limit is not None]
         self.last_group_sizes, self.last_groups, result = best_size(self._sizes, search, min(limits, default=None))
         best = self._of_group = planners[self.last_groups.size]
         if best.last_problem is not None:
@@ -342,7 +343,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             result = best._finish(result, best.last_problem, sharders, begin)
         self.last_plan, self.last_problem, self.last_moved = best.last_plan, best.last_problem, best.last_moved
         self._best_plan = best._best_plan
-        self._num_proposals, self._num_plans = len(planners), sum(one._num_plans for one in planners.values())
+        self._num_proposals, self._num_plans = len(planners), sum(planner._num_plans for planner in planners.values())
         return result
 
     def _for_group(self, groups: ShardingGroups, limit: float | None) -> "ShardwrightPlanner":
@@ -364,7 +365,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return self._enumerator.last_stored_search_space
 
     def _problem(
-        self, found: list[ShardableTable], left: TorchRecTopology, listed: Listed | None, known: dict[str, Table]
+        self, tables: list[ShardableTable], left: TorchRecTopology, listed: Listed | None, known: dict[str, Table]
     ) -> TorchRecProblem:
         """The problem of tables that were found.
 
@@ -374,7 +375,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         said = self._said
         with _as_planner_error():
             problem = problem_of_tables(
-                found,
+                tables,
                 self._topology,
                 left,
                 said.batch_size,
@@ -430,10 +431,10 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     def _log(self, plan: ShardingPlan, options: list[ShardingOption], sharders: list[Sharder], begin: float) -> None:
         """Log statistics of a plan. If the plan is empty, the options are those that could not be placed."""
         ours = self.last_plan
-        found = SearchStats(type(self).__name__, self._timeout_seconds)
+        search_stats = SearchStats(type(self).__name__, self._timeout_seconds)
         if ours is not None and ours.cost is not None:
-            found.strategy, found.step_ms = ours.strategy, ours.cost.step_ms
-            found.bound_ms, found.gap = ours.bound_ms, ours.gap
+            search_stats.strategy, search_stats.step_ms = ours.strategy, ours.cost.step_ms
+            search_stats.bound_ms, search_stats.gap = ours.bound_ms, ours.gap
         for stats in self._stats:
             stats.log(
                 sharding_plan=plan,
@@ -448,7 +449,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
                 sharders=sharders,
                 enumerator=self._enumerator.given,
                 debug=self._debug,
-                debug_stats=found,
+                debug_stats=search_stats,
             )
 
     def _figures(self, begin: float) -> dict[str, object]:

@@ -50,12 +50,12 @@ _BY_STATE: tuple[tuple[str, Optimizer], ...] = (
 
 def optimizer_of(tables: Iterable[ShardableTable]) -> Optimizer:
     """The optimizer with the most state among those of the tables; FBGEMM's default, SGD, if none is named."""
-    found: Optimizer = "sgd"
+    largest: Optimizer = "sgd"
     for name in {(table.optimizer or "sgd").lower().replace("_", "") for table in tables}:
         kind: Optimizer = next((ours for part, ours in _BY_STATE if part in name), "adam")
-        if OPTIMIZERS.index(kind) > OPTIMIZERS.index(found):
-            found = kind
-    return found
+        if OPTIMIZERS.index(kind) > OPTIMIZERS.index(largest):
+            largest = kind
+    return largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class TablePlace:
         name: name of the parameter in that module's part of a sharding plan.
         kernels: compute kernels by sharding type (TorchRec's names), fastest first; types in order of preference.
         given: the user's constraints on the table; None if there are none.
-        found: the table in the model: weights, module, sharder, features.
+        table: the table in the model: weights, module, sharder, features.
         buckets: number of buckets of a zero-collision-hashing table, each on one rank; None for other tables.
         unit: rows of the parameter per row of the task's table: a bucket's rows if a virtual table has too many rows, else 1.
         narrowed: whether constraints or an enumerator leave fewer types and kernels than the sharder offers.
@@ -77,7 +77,7 @@ class TablePlace:
     name: str
     kernels: Mapping[str, tuple[str, ...]]
     given: ParameterConstraints | None
-    found: ShardableTable
+    table: ShardableTable
     buckets: int | None = None
     unit: int = 1
     narrowed: bool = False
@@ -86,7 +86,7 @@ class TablePlace:
     def cache(self) -> CacheParams:
         """Cache parameters of the kernel: those of the constraints, else those of the sharder."""
         given = (self.given.cache_params if self.given else None) or CacheParams()
-        fused = self.found.fused
+        fused = self.table.fused
         return replace(
             given,
             load_factor=fused.get("cache_load_factor") if given.load_factor is None else given.load_factor,
@@ -98,9 +98,9 @@ class TablePlace:
     @property
     def store_cache_bytes(self) -> int:
         """Bytes of device memory that each shard takes as cache of a key-value store; the same for shards of any size."""
-        params, fused = self.given.key_value_params if self.given else None, self.found.fused
+        params, fused = self.given.key_value_params if self.given else None, self.table.fused
         megabytes = (params.max_l1_cache_size if params else None) or fused.get("max_l1_cache_size") or 0
-        share, tensor = float(fused.get("cache_load_factor", KV_CACHING_RATIO)), self.found.tensor
+        share, tensor = float(fused.get("cache_load_factor", KV_CACHING_RATIO)), self.table.tensor
         return min(int(megabytes) * _MEGABYTE, math.ceil(tensor.numel() * tensor.element_size() * share))
 
     @property
@@ -111,7 +111,7 @@ class TablePlace:
     @property
     def rows(self) -> int:
         """Rows of the parameter."""
-        return int(self.found.tensor.shape[0])
+        return int(self.table.tensor.shape[0])
 
     @property
     def fqn(self) -> str:
@@ -175,20 +175,20 @@ def problem_of(
         InvalidInput: the model has no table to shard, or a value breaks a rule.
     """
     size = BATCH_SIZE if batch_size is None else batch_size
-    found = shardable_tables(module, sharders, topology.compute_device, constraints)
-    if not found:
+    shardable = shardable_tables(module, sharders, topology.compute_device, constraints)
+    if not shardable:
         raise InvalidInput(NO_TABLE)
-    warn_of_unknown(module, sharders, found, constraints)
+    warn_of_unknown(module, sharders, shardable, constraints)
     reserved = topology
     if storage_reservation is not None:
         reserved = storage_reservation.reserve(
             topology=topology, batch_size=size, module=module, sharders=list(sharders), constraints=_dict(constraints)
         )
-    return problem_of_tables(found, topology, reserved, size, constraints, profiles)
+    return problem_of_tables(shardable, topology, reserved, size, constraints, profiles)
 
 
 def problem_of_tables(
-    found: Sequence[ShardableTable],
+    shardable: Sequence[ShardableTable],
     topology: TorchRecTopology,
     reserved: TorchRecTopology,
     batch_size: int,
@@ -201,7 +201,7 @@ def problem_of_tables(
     """Build the problem from tables that are already found and storage that is already reserved.
 
     Args:
-        found: the tables.
+        shardable: the tables.
         topology: devices, their storage and bandwidths.
         reserved: the same with the storage that is left.
         batch_size: samples of a step on each rank.
@@ -211,11 +211,11 @@ def problem_of_tables(
         listed: the types and kernels that a user's enumerator lists.
         pipeline: the training pipeline that the user's storage estimator counts with.
     """
-    counts = Counter(table.name for table in found)
+    counts = Counter(table.name for table in shardable)
     known, ours = profiles_by_name(profiles), topology_of(topology, reserved, known_links)
-    variable = variable_batches([(constraints or {}).get(table.name) for table in found], batch_size)
+    variable = variable_batches([(constraints or {}).get(table.name) for table in shardable], batch_size)
     places, tables = {}, []
-    for table, buckets in zip(found, bucket_counts(found, topology.world_size), strict=True):
+    for table, buckets in zip(shardable, bucket_counts(shardable, topology.world_size), strict=True):
         given = (constraints or {}).get(table.name)
         offered = kernels_by_type(table, given, topology, variable_batches=variable)
         kernels = possible_kernels(offered, table, topology, buckets)
@@ -232,10 +232,10 @@ def problem_of_tables(
         tables,
         ours,
         batch_size * ours.devices,
-        optimizer=optimizer_of(found),
+        optimizer=optimizer_of(shardable),
         constraints=Constraints(tables=limits),
         exchange=replace(
-            exchange_of(found, constraints),
+            exchange_of(shardable, constraints),
             pipeline="prefetch" if any(place.cache.prefetch_pipeline for place in places.values()) else pipeline,
         ),
     )
@@ -245,12 +245,12 @@ def problem_of_tables(
 def warn_of_unknown(
     module: nn.Module,
     sharders: Sequence[Sharder],
-    found: Sequence[ShardableTable],
+    tables: Sequence[ShardableTable],
     constraints: Mapping[str, ParameterConstraints] | None,
 ) -> None:
     """Warn once of constraints for tables that the model lacks. They are ignored, because models may share constraints."""
-    unknown = set(constraints or {}) - {table.name for table in found}
-    if unknown:  # `found` lacks tables of other device groups
+    unknown = set(constraints or {}) - {table.name for table in tables}
+    if unknown:  # `tables` lacks tables of other device groups
         unknown -= {table.name for table in shardable_tables(module, sharders, "", None)}
     if unknown:
         warnings.warn(
@@ -260,9 +260,9 @@ def warn_of_unknown(
         )
 
 
-def warn_without_optimizer(found: Sequence[ShardableTable]) -> None:
+def warn_without_optimizer(tables: Sequence[ShardableTable]) -> None:
     """Warn once if no table names the optimizer that trains it, because its state then counts 0 bytes."""
-    if not any(table.quantised or table.optimizer for table in found):
+    if not any(table.quantised or table.optimizer for table in tables):
         warnings.warn(
             "no table names an embedding optimizer, so plans leave no room for its state: call apply_optimizer_in_backward before "
             "planning, or name it in the sharders' fused_params (EmbOptimType.EXACT_SGD has no state)",
@@ -284,22 +284,22 @@ def _limits(
         )
     }
     towers = {
-        name: (place.path, place.found.tower) if place.found.tower is not None else (name, name)
+        name: (place.path, place.table.tower) if place.table.tower is not None else (name, name)
         for name, place in places.items()
-        if place.found.tower is not None or needs_host(place.types)
+        if place.table.tower is not None or needs_host(place.types)
     }
     hosts = chosen_hosts(tables, towers, topology)
     widest = None if topology.device == "cpu" else most_columns_here()
     return {
         table.name: limits_of(
             table,
-            searched_types(places[table.name].found, places[table.name].given, places[table.name].types),
+            searched_types(places[table.name].table, places[table.name].given, places[table.name].types),
             places[table.name].given,
             topology,
             narrowest=narrowest[table.name],
             widest=widest,
             host=hosts.get(table.name, 0),
-            bound=places[table.name].found.tower is not None,
+            bound=places[table.name].table.tower is not None,
         )
         for table in tables
     }
@@ -313,18 +313,18 @@ def _unit(table: ShardableTable, kernels: Mapping[str, tuple[str, ...]], buckets
 
 def _table(
     name: str,
-    found: ShardableTable,
+    table: ShardableTable,
     given: ParameterConstraints | None,
     batch_size: int,
     known: Mapping[str, Table],
     unit: int,
 ) -> Table:
-    rows, dim = int(found.tensor.shape[0]) // unit, int(found.tensor.shape[1])
-    pooling, access = statistics_of(found.name, rows, found.features, given, batch_size, known)
-    weighted = found.weighted or bool(given and given.is_weighted)
-    shares = id_shares_of(found.name, rows * unit, found.features, known)
+    rows, dim = int(table.tensor.shape[0]) // unit, int(table.tensor.shape[1])
+    pooling, access = statistics_of(table.name, rows, table.features, given, batch_size, known)
+    weighted = table.weighted or bool(given and given.is_weighted)
+    shares = id_shares_of(table.name, rows * unit, table.features, known)
     return Table(
-        name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype), weighted=weighted, id_shares=shares
+        name, rows, dim, pooling, table.pooled, access, _dtype(table.tensor.dtype), weighted=weighted, id_shares=shares
     )
 
 
@@ -332,13 +332,13 @@ _WIRE: dict[torch.dtype, WireType] = {torch.float16: "fp16", torch.bfloat16: "bf
 
 
 def exchange_of(
-    found: Sequence[ShardableTable], constraints: Mapping[str, ParameterConstraints] | None = None
+    tables: Sequence[ShardableTable], constraints: Mapping[str, ParameterConstraints] | None = None
 ) -> Exchange:
     """The types on the wire: those of the sharders' codecs, else those of outputs; the widest if tables differ."""
     given = constraints or {}
-    types = [_codec_types(table) or _output_types(table, given.get(table.name)) for table in found]
+    types = [_codec_types(table) or _output_types(table, given.get(table.name)) for table in tables]
     values, gradients = (max(of_tables, key=VALUE_BYTES.__getitem__) for of_tables in zip(*types, strict=True))
-    by_kernel = (values, gradients) != ("fp32", "fp32") and not any(map(_codec_types, found))
+    by_kernel = (values, gradients) != ("fp32", "fp32") and not any(map(_codec_types, tables))
     return Exchange(values=values, gradients=gradients, conversion="kernel" if by_kernel else "codec")
 
 

@@ -96,10 +96,10 @@ def statistics_of(
     lookups = [factor * count for factor, count in zip(factors, bags, strict=True)]
     matched = _matched(name, features, known)
     weights = lookups if len(lookups) == len(matched) else [1.0] * len(matched)
-    found = [
+    weighted = [
         (fitted(profile.access, rows), weight) for profile, weight in zip(matched, weights, strict=True) if profile
     ]
-    return _by_bag(name, factors, bags), _mixed(found) if found else AccessProfile.uniform(rows)
+    return _by_bag(name, factors, bags), _mixed(weighted) if weighted else AccessProfile.uniform(rows)
 
 
 def check_numbers(constraints: Mapping[str, ParameterConstraints] | None, names: Collection[str]) -> None:
@@ -121,12 +121,12 @@ def check_numbers(constraints: Mapping[str, ParameterConstraints] | None, names:
 def id_shares_of(name: str, rows: int, features: Sequence[str], known: Mapping[str, Table]) -> tuple[float, ...]:
     """Distribution of a table's lookups over its ids, for all of its features together; empty if it is unknown for one of them."""
     profiles = [profile for profile in _matched(name, features, known) if profile is not None]
-    found = [shares_of_more_ids(profile.id_shares, profile.rows, rows) for profile in profiles]
-    if len(found) < len(_matched(name, features, known)) or len({len(shares) for shares in found}) > 1:
+    by_profile = [shares_of_more_ids(profile.id_shares, profile.rows, rows) for profile in profiles]
+    if len(by_profile) < len(_matched(name, features, known)) or len({len(shares) for shares in by_profile}) > 1:
         return ()
     total = sum(profile.pooling for profile in profiles)
     weights = [profile.pooling / total for profile in profiles]
-    return tuple(sum(map(operator.mul, shares, weights)) for shares in zip(*found, strict=True))
+    return tuple(sum(map(operator.mul, shares, weights)) for shares in zip(*by_profile, strict=True))
 
 
 def _by_bag(name: str, factors: Sequence[float], bags: Sequence[float]) -> list[float]:
@@ -136,10 +136,10 @@ def _by_bag(name: str, factors: Sequence[float], bags: Sequence[float]) -> list[
         raise InvalidInput(
             f"constraints of table '{name}': num_poolings and batch_sizes make {count} bags a sample, must make at most {MAX_FEATURES}"
         )
-    found = [factor for factor, many in zip(factors, bags, strict=True) for _ in range(int(many))]
+    of_bags = [factor for factor, many in zip(factors, bags, strict=True) for _ in range(int(many))]
     if not all(many.is_integer() for many in bags):
-        found = [sum(map(operator.mul, factors, bags)) / count] * count
-    return [max(each, _LEAST) for each in found or [0.0]]
+        of_bags = [sum(map(operator.mul, factors, bags)) / count] * count
+    return [max(each, _LEAST) for each in of_bags or [0.0]]
 
 
 def _one_each(
@@ -168,13 +168,13 @@ def fitted(access: AccessProfile, rows: int) -> AccessProfile:
     return access.thinned(rows)
 
 
-def _mixed(found: Sequence[tuple[AccessProfile, float]]) -> AccessProfile:
+def _mixed(weighted: Sequence[tuple[AccessProfile, float]]) -> AccessProfile:
     """One profile of all features together, as if rows that are hot for one feature were hot for the others."""
-    if len(found) == 1 or all(access == found[0][0] for access, _ in found):
-        return found[0][0]
-    rows = np.unique(np.concatenate([access.rows for access, _ in found]))
-    total = sum(weight for _, weight in found)
-    share = sum(np.interp(rows, access.rows, access.share) * (weight / total) for access, weight in found)
+    if len(weighted) == 1 or all(access == weighted[0][0] for access, _ in weighted):
+        return weighted[0][0]
+    rows = np.unique(np.concatenate([access.rows for access, _ in weighted]))
+    total = sum(weight for _, weight in weighted)
+    share = sum(np.interp(rows, access.rows, access.share) * (weight / total) for access, weight in weighted)
     return AccessProfile(rows, np.asarray(share))
 
 

@@ -35,7 +35,7 @@ class DynamicProgramming(Proposer):
     def load(self, search_space: list[ShardingOption], enumerator: Enumerator | None = None) -> None:
         """Take every table's options, smallest first."""
         by_name: dict[str, list[ShardingOption]] = {}
-        for option in sorted(search_space, key=lambda one: _bytes(one.total_storage)):
+        for option in sorted(search_space, key=lambda option: _bytes(option.total_storage)):
             by_name.setdefault(option.fqn, []).append(option)
         self._options, self._proposals = list(by_name.values()), None
 
@@ -59,13 +59,13 @@ class DynamicProgramming(Proposer):
         assert storage_constraint is not None
         memory = [_bytes(device.storage) for device in storage_constraint.devices]
         usable = [
-            [one for one in options if max(_bytes(shard.storage) for shard in one.shards) <= max(memory)]
+            [option for option in options if max(_bytes(shard.storage) for shard in option.shards) <= max(memory)]
             for options in self._options
         ]
         tables = [
             (
-                np.array([_bytes(one.total_storage) for one in options], dtype=np.float64),
-                np.array([one.total_perf for one in options]),
+                np.array([_bytes(option.total_storage) for option in options], dtype=np.float64),
+                np.array([option.total_perf for option in options]),
             )
             for options in usable
         ]
@@ -99,11 +99,11 @@ def cheapest_by_memory(tables: Sequence[Options], memory: float, bins: int) -> l
         first = order[np.flatnonzero(np.diff(cells, prepend=-1))]
         used, cost = then[first], total[first]
         back.append((first // max(len(ms), 1), first % max(len(ms), 1)))
-    found = []
+    proposals = []
     for cell in range(len(used) - 1, -1, -1):
         at, choice = cell, []
         for before, option in reversed(back):
             choice.append(int(option[at]))
             at = int(before[at])
-        found.append(choice[::-1])
-    return found
+        proposals.append(choice[::-1])
+    return proposals

@@ -45,10 +45,10 @@ def check_versions(release_of: Callable[[str], str | None]) -> None:
             f"TorchRec {torchrec} does not go with FBGEMM {fbgemm}; they need the same release: {remedy}"
         )
     wanted = MATCHED.get(torch or "")
-    for name, found in (("FBGEMM", fbgemm), ("TorchRec", torchrec)):
-        if wanted and found and found != wanted:
+    for name, release in (("FBGEMM", fbgemm), ("TorchRec", torchrec)):
+        if wanted and release and release != wanted:
             raise MissingDependency(
-                f"torch {torch} does not go with {name} {found}; torch {torch} goes with {name} {wanted}: {remedy}"
+                f"torch {torch} does not go with {name} {release}; torch {torch} goes with {name} {wanted}: {remedy}"
             )
 
 

@@ -113,10 +113,10 @@ def _cached(problem: TorchRecProblem, table: Table, choice: KernelChoice, least:
     access = table.access.block(0, rows) if rows < table.rows else table.access
     if abs(access.total_rows - rows) > 0.5:
         access = AccessProfile.uniform(rows)
-    found = (
+    finding = (
         FOUND_MS * problem.topology.hbm_mem_bw / (table.weight_bytes / table.rows) if choice.kernel in CACHED else 0.0
     )
-    pooling = table.pooling * (1 + missed * max(slower - 1, 0) + found) if table.pooled else table.pooling
+    pooling = table.pooling * (1 + missed * max(slower - 1, 0) + finding) if table.pooled else table.pooling
     return replace(table, rows=rows, pooling=pooling, access=access)
 
 
@@ -160,7 +160,7 @@ def with_host_sync(plan: Plan, problem: TorchRecProblem, choices: Mapping[str, K
         for shard in plan.by_table[name]:
             added[shard.devices[0]] += missing * shard.row_count * shard.dim / (table.rows * table.dim) * each
     devices = (
-        replace(one, backward_ms=one.backward_ms + more) for one, more in zip(plan.cost.devices, added, strict=True)
+        replace(cost, backward_ms=cost.backward_ms + more) for cost, more in zip(plan.cost.devices, added, strict=True)
     )
     return replace(plan, cost=PlanCost(tuple(devices)))
 
@@ -199,10 +199,10 @@ class Search:
             tried.append(choices)
             for spread in (False, True) if choices else (False,):
                 try:
-                    found = self._with(problem, choices, spread)
-                    result = sharding_plan_of(found, problem, choices)
+                    plan = self._with(problem, choices, spread)
+                    result = sharding_plan_of(plan, problem, choices)
                     _check_room(result, problem)
-                    return found, result
+                    return plan, result
                 except InfeasibleTask as error:
                     binding = binding or error
                 except InvalidPlan as error:
@@ -211,7 +211,7 @@ class Search:
 
     def _with(self, problem: TorchRecProblem, choices: dict[str, KernelChoice], spread: bool) -> Plan:
         searched = search_task(problem, choices, spread=spread)
-        found = find_plan(
+        plan = find_plan(
             searched.task,
             strategy=self.strategy,
             cost_model=self.cost_model,
@@ -219,7 +219,7 @@ class Search:
             time_limit=self.limit(problem),
             runs_on="torchrec",
         )
-        result = with_host_sync(runnable(searched.answer(found, problem), problem), problem, choices)
+        result = with_host_sync(runnable(searched.answer(plan, problem), problem), problem, choices)
         if not choices:
             result.check()
         return result

@@ -77,7 +77,7 @@ def group_topology(whole: TorchRecTopology, groups: ShardingGroups) -> TorchRecT
     for rank, device in enumerate(result.devices):
         held = [whole.devices[replica].storage for replica in groups.replicas(rank)]
         device.storage = Storage(
-            min(one.hbm for one in held), min(one.ddr for one in held), min(one.ssd for one in held)
+            min(room.hbm for room in held), min(room.ddr for room in held), min(room.ssd for room in held)
         )
     return result
 
@@ -111,11 +111,11 @@ def best_size(
             return GroupSize(groups, why_not=str(error))
         return GroupSize(groups, ours, "" if ours else _LOADED)
 
-    found = each_size(sizes, time_limit, attempt)
+    tried = each_size(sizes, time_limit, attempt)
     if not plans:
         raise failed[-1]
-    best = next((one for one in found if one.why_not == _LOADED), found.best)
-    return found, best.groups, plans[best.groups.size]
+    best = next((size for size in tried if size.why_not == _LOADED), tried.best)
+    return tried, best.groups, plans[best.groups.size]
 
 
 def dmp_arguments(groups: ShardingGroups) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def dmp_arguments(groups: ShardingGroups) -> dict[str, Any]:
 
 def of_first_rank(groups: ShardingGroups | None, group: dist.ProcessGroup | None) -> ShardingGroups | None:
     """Send the groups that the first rank of a process group has chosen to all of its ranks."""
-    found: list[Any] = [groups]
-    dist.broadcast_object_list(found, dist.get_global_rank(group, 0) if group is not None else 0, group=group)
-    chosen: ShardingGroups | None = found[0]
+    sent: list[Any] = [groups]
+    dist.broadcast_object_list(sent, dist.get_global_rank(group, 0) if group is not None else 0, group=group)
+    chosen: ShardingGroups | None = sent[0]
     return chosen

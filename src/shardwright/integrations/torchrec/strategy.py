@@ -66,11 +66,11 @@ def torchrec_plan(
     for _ in range(_ATTEMPTS):
         planner = _planner(task, constraints, proposer, reserved, _left(timeout_seconds, started))
         try:
-            found = plan_of(planner.plan(module, sharders), places)
+            converted = plan_of(planner.plan(module, sharders), places)
         except PlannerError as error:
             reason = reason or f"TorchRec's planner: {error}".split("\n")[0]
             break
-        plan = Plan(task, found.shards, NAME, seed)
+        plan = Plan(task, converted.shards, NAME, seed)
         try:
             plan.check()
         except InvalidPlan as error:

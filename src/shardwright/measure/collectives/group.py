@@ -151,7 +151,7 @@ class RankGroup:
             if len(ended) == len(self._ranks) or any(code < 0 for code in ended) or (ended and monotonic() > settled):
                 break
             sleep(_LOOK_S / 10)
-        known = {rank: code for rank, one in enumerate(self._ranks) if (code := one.process.poll()) is not None}
+        known = {number: code for number, rank in enumerate(self._ranks) if (code := rank.process.poll()) is not None}
         if not known:
             return GroupFailed("rank 0 closed its output")
         rank = min(known, key=lambda number: (known[number] >= 0, number))

@@ -180,8 +180,8 @@ def named(name: str, older: str) -> Callable[..., Any]:
     """A function of torch.distributed by its current name, or by its name before torch 2.13."""
     import torch.distributed as dist
 
-    found: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, older)
-    return found
+    function: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, older)
+    return function
 
 
 def group_backend(device_kind: str) -> str:

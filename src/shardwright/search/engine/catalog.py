@@ -225,22 +225,22 @@ def _costs(tables: Tables, pieces: Blocks, blocks: Ints) -> BlockCosts:
 
 
 def _spreads(task: Task, tables: Tables) -> Spreads:
-    found = [
+    dealt = [
         (index, way)
         for index, table in enumerate(task.tables)
         for way in dealt_ways(table, task.constraints.of(table.name), task.topology, index)
     ]
-    ways = [way for _, way in found]
+    ways = [way for _, way in dealt]
     table, columns, on_each, replicas = (
         np.array(values, dtype=np.int64)
         for values in (
-            [index for index, _ in found],
+            [index for index, _ in dealt],
             [way.columns for way in ways],
             [way.per_device for way in ways],
             [way.devices.size if way.copies else 1 for way in ways],
         )
     )
-    rows = np.array([way.block_rows(task.tables[index]) for index, way in found], dtype=np.int64)
+    rows = np.array([way.block_rows(task.tables[index]) for index, way in dealt], dtype=np.int64)
     blocks = Blocks(table, rows, tables.dim[table] // columns, replicas)
     memory = np.array(task.topology.memory_bytes, dtype=np.int64)
     costs = tables.costs(blocks)
@@ -482,8 +482,8 @@ class Assembly:
     @property
     def rows(self) -> Bools:
         """`(forms,)` whether each form cuts rows."""
-        found: Bools = self.catalog.forms.rows[self.forms]
-        return found
+        cuts_rows: Bools = self.catalog.forms.rows[self.forms]
+        return cuts_rows
 
     @cached_property
     def spread_item(self) -> Ints:
@@ -503,8 +503,8 @@ class Assembly:
     @cached_property
     def whole(self) -> Ints:
         """`(items,)` the row of each item's whole piece."""
-        found: Ints = self.arrays.first[1 : self.arrays.most.size + 1] - 1
-        return found
+        whole: Ints = self.arrays.first[1 : self.arrays.most.size + 1] - 1
+        return whole
 
     def units(self, form: int) -> int:
         """Number of units into which a form cuts its item."""
@@ -512,10 +512,10 @@ class Assembly:
 
     def forms_of(self, item: int) -> list[int]:
         """All forms of an item."""
-        found = [item]
-        while (form := int(self.arrays.next_form[found[-1]])) != item:
-            found.append(form)
-        return found
+        forms = [item]
+        while (form := int(self.arrays.next_form[forms[-1]])) != item:
+            forms.append(form)
+        return forms
 
     def spreads_of(self, item: int) -> range:
         """All spreads of an item."""
@@ -590,7 +590,7 @@ def assemble(
 def _bits(task: Task, needs: Sequence[Sequence[tuple[Way, int]]]) -> Ints:
     """`(n,)` the sets of collectives that n things need, a bit each, given the ways of their tables."""
     sets = [{set_of(way, task.tables[table].pooled) for way, table in ways} for ways in needs]
-    return np.array([sum(1 << one for one in found) for found in sets], dtype=np.int64)
+    return np.array([sum(1 << kind for kind in needed) for needed in sets], dtype=np.int64)
 
 
 def _rings(item: Ints) -> Ints:

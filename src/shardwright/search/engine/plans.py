@@ -343,7 +343,7 @@ def _place_lost(solution: Solution, assembly: Assembly, lost: list[Lost]) -> Non
     solution.refresh()
     load, form, width = solution.times.sum(axis=1), solution.form, solution.width
     price = {piece: float(arrays.price[arrays.first[form[piece]] + width[piece] - 1]) for piece, _ in lost}
-    for piece, beside in sorted(lost, key=lambda one: -price[one[0]]):
+    for piece, beside in sorted(lost, key=lambda entry: -price[entry[0]]):
         item, of = int(arrays.item[form[piece]]), (int(form[piece]), int(width[piece]))
         for device in np.argsort(load, kind="stable").tolist():
             holds = solution.piece_on(item, device) >= 0
@@ -531,12 +531,12 @@ class WarmStart:
 
     def chosen(self, shards: Sequence[Shard]) -> tuple[Sequence[Shard], float]:
         """The shards that a search has found, or the start plan's if these cost no more once moves are priced; and their step time."""
-        found, moved = self._scored(shards)
+        ms, moved = self._scored(shards)
         if self.kept is None:
-            return shards, found
+            return shards, ms
         kept, _ = self._scored(self.kept)
-        worth = kept - found - self._ms_per_byte * moved > 1e-7 * kept
-        return (shards, found) if worth else (self.kept, kept)
+        worth = kept - ms - self._ms_per_byte * moved > 1e-7 * kept
+        return (shards, ms) if worth else (self.kept, kept)
 
     def _scored(self, shards: Sequence[Shard]) -> tuple[float, int]:
         by_table = Plan(self._task, shards).by_table

@@ -85,8 +85,8 @@ class Prepared:
         """Selections of sets of collectives whose plans may take less than `step_ms`, most promising first, as far as time allows."""
         if self._proof is None or self._bound is None:
             return []
-        found = self._proof.by_sets(self._bound, step_ms, late)
-        return [Case(self._proof.sets[case], bound.prices) for case, bound in found]
+        bounds = self._proof.by_sets(self._bound, step_ms, late)
+        return [Case(self._proof.sets[case], bound.prices) for case, bound in bounds]
 
     def alone(self, deadline: float | None) -> Case | None:
         """All sets of collectives, at the prices of a step without dense layers; None if these hide nothing or there is no bound.
@@ -121,7 +121,7 @@ class Prepared:
     def remedy_of(self, item: int) -> str:
         """A remedy that would give an item room."""
         limits = [self.task.constraints.of(table.name) for table in self.assembly.tables_of(item)]
-        remedy = remedy_for(next((one for one in limits if one != ANY), ANY), self.task.topology.hosts)
+        remedy = remedy_for(next((limit for limit in limits if limit != ANY), ANY), self.task.topology.hosts)
         alike = "give them the same sharding_types, since colocated tables are cut alike; or "
         return (alike if len(limits) > 1 else "") + remedy
 
@@ -273,7 +273,7 @@ def _within(assembly: Assembly, case: Case) -> tuple[Floats, Floats]:
     """The prices of pieces and spreads in a case; ways beyond its sets are infinite, unless an item has no other."""
     arrays, items = assembly.arrays, assembly.arrays.most.size
     price, spread_price = _prices(assembly, case.prices)
-    item, outside = np.repeat(arrays.item, np.diff(arrays.first)), ~sum(1 << one for one in case.sets)
+    item, outside = np.repeat(arrays.item, np.diff(arrays.first)), ~sum(1 << kind for kind in case.sets)
     able = (arrays.sets & outside == 0)[item] & np.isfinite(price)
     spread_able = arrays.spread_sets & outside == 0
     some = np.isin(np.arange(items), np.concatenate([item[able], assembly.spread_item[spread_able]]))
@@ -430,17 +430,17 @@ class SearchSession:
 
     def start(self, starts: Sequence[Start]) -> int:
         """Run several starts at once, each placed and improved. If all fail, return an item that found no device, else -1."""
-        found = list(self._pool.map(self._started, starts))
-        for solutions, _ in found:
+        outcomes = list(self._pool.map(self._started, starts))
+        for solutions, _ in outcomes:
             for solution in solutions:
                 self._keep(solution)
             self.failed += not solutions
-        return NOTHING if any(solutions for solutions, _ in found) else found[-1][1]
+        return NOTHING if any(solutions for solutions, _ in outcomes) else outcomes[-1][1]
 
     def survey(self, starts: Sequence[Start]) -> None:
         """Run further starts: keep each as it is if it is the best, and improve it if it is not far behind."""
         made = self._pool.map(lambda how: None if self.late else start(self.prepared, how), starts)
-        self._take_up([found[0] for found in made if found is not None and found[1] < 0])
+        self._take_up([outcome[0] for outcome in made if outcome is not None and outcome[1] < 0])
 
     def adopt(self, plans: Sequence[Plan]) -> None:
         """As `survey`, with plans for the task instead of starts, as far as the search's pieces can express them."""
@@ -459,8 +459,8 @@ class SearchSession:
             return False
         self._keep(solution.copy())
         if improve:
-            for one in self._both_kinds(solution):
-                self._keep(one)
+            for improved in self._both_kinds(solution):
+                self._keep(improved)
         return True
 
     def fill(self) -> int:
@@ -549,8 +549,8 @@ class SearchSession:
 
     def _keep(self, solution: Solution) -> None:
         """Keep a full solution if it is the best so far, or the best of its kind."""
-        found, kind = solution.value(), self._copied(solution)
-        if kind not in self._best_of or found < self._best_of[kind][1]:
-            self._best_of[kind] = (solution, found)
-        if found < self.best_ms * (1 - 1e-7):
-            self.best, self.best_ms = solution, found
+        ms, kind = solution.value(), self._copied(solution)
+        if kind not in self._best_of or ms < self._best_of[kind][1]:
+            self._best_of[kind] = (solution, ms)
+        if ms < self.best_ms * (1 - 1e-7):
+            self.best, self.best_ms = solution, ms

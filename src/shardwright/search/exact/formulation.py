@@ -152,18 +152,18 @@ def add_links(program: Program, task: Task, placement: PlacementVariables, times
             of_pieces = of_kinds[:, way, link, rank] + of_others[:, rank]
             some = np.flatnonzero(of_pieces)
             columns = [*placement.taken[some], times[rank, LINKS][phase], *used.values()]
-            program.row(columns, [*-of_pieces[some], 1.0, *(-of_sets[one] for one in used)], low=-hidden_ms / unit_ms)
+            program.row(columns, [*-of_pieces[some], 1.0, *(-of_sets[kind] for kind in used)], low=-hidden_ms / unit_ms)
 
 
 def _lines(task: Task) -> list[tuple[int, tuple[float, float, float], float]]:
     """Lower limits of each pass: the pass, shares of the traffic forward, backward and of ids, and ms behind dense layers."""
     hidden = task.exchange.hidden
-    found = [(0, (1.0, 0.0, 0.0), hidden.values + hidden.ids), (1, (0.0, 1.0, 0.0), hidden.gradients)]
+    lines = [(0, (1.0, 0.0, 0.0), hidden.values + hidden.ids), (1, (0.0, 1.0, 0.0), hidden.gradients)]
     if hidden.values:
-        found.append((0, (0.0, 0.0, 1.0), hidden.ids))
+        lines.append((0, (0.0, 0.0, 1.0), hidden.ids))
     if hidden.ids:
-        found.append((0, (1.0, 0.0, -1.0), hidden.values))
-    return found
+        lines.append((0, (1.0, 0.0, -1.0), hidden.values))
+    return lines
 
 
 def _link_ms(program: Program, task: Task, placement: PlacementVariables) -> tuple[Floats, Floats]:
@@ -183,9 +183,9 @@ def _link_ms(program: Program, task: Task, placement: PlacementVariables) -> tup
                 for key in (("forward", "values"), ("backward", "gradients")):
                     flows[key].sent *= np.array(left)[:, None]
                     flows[key].received *= np.array(left)[:, None]
-            found = (*passes_of(task, flows), flows["forward", "ids"])
-            each.append([[flow.sent / bandwidth, flow.received / bandwidth] for flow in found])
-            others = np.stack([flow.apart for flow in found])
+            passes = (*passes_of(task, flows), flows["forward", "ids"])
+            each.append([[flow.sent / bandwidth, flow.received / bandwidth] for flow in passes])
+            others = np.stack([flow.apart for flow in passes])
             if left is not None:
                 values = value_bytes(task, shard_work(task, piece.shard))
                 others[:2, piece.shard.devices[0]] += values * prices.dealt[int(way.outputs == "table_row_wise")]
@@ -277,10 +277,10 @@ def _add_sets(program: Program, placement: PlacementVariables) -> dict[int, int]
     needs: dict[tuple[int, str], list[int]] = {}
     for variable, way in zip(placement.chosen.tolist(), placement.ways, strict=True):
         needs.setdefault((set_of(way.outputs, way.table.pooled), way.table.name), []).append(variable)
-    for (one, _), chosen in needs.items():
-        if one not in used:
-            used[one] = int(program.variables([1.0])[0])
-        program.row([used[one], *chosen], [1.0, *-np.ones(len(chosen))], low=0.0)
+    for (kind, _), chosen in needs.items():
+        if kind not in used:
+            used[kind] = int(program.variables([1.0])[0])
+        program.row([used[kind], *chosen], [1.0, *-np.ones(len(chosen))], low=0.0)
     return used
 
 

@@ -449,9 +449,9 @@ def add_order(program: Program, task: Task, placement: PlacementVariables) -> No
         pieces = [placement.pieces[i] for i in held]
         loads.append((held, np.array([weight.get(piece.shard.table, 0.0) * piece.share for piece in pieces])))
     for ranks in _alike(task).values():
-        for one, other in pairwise(ranks):
-            columns = placement.taken[np.concatenate([loads[one][0], loads[other][0]])]
-            program.row(columns, np.concatenate([loads[one][1], -loads[other][1]]), low=0.0)
+        for first, second in pairwise(ranks):
+            columns = placement.taken[np.concatenate([loads[first][0], loads[second][0]])]
+            program.row(columns, np.concatenate([loads[first][1], -loads[second][1]]), low=0.0)
 
 
 def _alike(task: Task) -> dict[Hashable, list[int]]:

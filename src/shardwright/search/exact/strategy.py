@@ -104,7 +104,8 @@ class Exact:
         """Whether `units_per_table` gives some table fewer column units than it has."""
         limits = [(table, task.constraints.of(table.name)) for table in task.tables]
         return any(
-            column_units(table, one, self.units_per_table) < column_units(table, one, None) for table, one in limits
+            column_units(table, limit, self.units_per_table) < column_units(table, limit, None)
+            for table, limit in limits
         )
 
     def _why_none(self, task: Task, ways: Sequence[Way], *, proven: bool) -> str:

@@ -313,13 +313,13 @@ def _programme(sums: list[Floats], limits: Limits) -> tuple[float, Floats, Float
         program.row([*weights, passes[link // 2]], [*columns[link] / unit, -1.0], high=-wait / unit)
     program.row(weights, columns[_LINKS] / scale[0], high=1.0)
     program.row(weights, columns[_LINKS + 1] / scale[1], high=1.0 if limits.each is not None else np.inf)
-    found = program.relaxed()
-    if found.values is None or found.duals is None:
+    solution = program.relaxed()
+    if solution.values is None or solution.duals is None:
         return np.inf, np.zeros(len(sums)), np.concatenate([np.full(_LINKS, 0.5), 1.0 / scale])
-    marginals = np.maximum(-found.duals[1:], 0.0)
+    marginals = np.maximum(-solution.duals[1:], 0.0)
     prices = np.concatenate([marginals[:_LINKS], marginals[_LINKS:] * unit / scale])
     prices[:_LINKS] /= np.repeat(np.maximum(marginals[:_LINKS].reshape(-1, 2).sum(axis=1), 1e-300), 2)
-    return found.objective * unit, found.values[weights], prices
+    return solution.objective * unit, solution.values[weights], prices
 
 
 _EVERY_WAY: tuple[Tier, ...] = ("cold", "hot", "warm", "host")
@@ -333,8 +333,8 @@ def communication_bound(task: Task) -> tuple[float, TierRelaxation | None]:
     relaxation = TierRelaxation(rates_of(task, sequences, _EVERY_WAY))
     memory = float(sum(task.topology.memory_bytes)) - sum(_least_besides(task, table) for table in task.tables)
     rows = sum(_looked_up(table) * row_memory(task, table) for table in sequences)
-    found = relaxation.solve(Limits(memory, None, _least_waits(task, rows, memory)))
-    return max(0.0, found.bound_ms - task.exchange.hidden.total_ms) if found else 0.0, relaxation
+    mixture = relaxation.solve(Limits(memory, None, _least_waits(task, rows, memory)))
+    return max(0.0, mixture.bound_ms - task.exchange.hidden.total_ms) if mixture else 0.0, relaxation
 
 
 def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
@@ -376,8 +376,8 @@ def tier_bound(task: Task, memory: Ints, relaxation: TierRelaxation) -> float:
         relaxation = TierRelaxation(replace(rates, bytes=rates.bytes + np.outer(cold, offsets)), relaxation)
     free = float(memory.sum()) - sum(_least_besides(task, table) for table in rates.tables)
     looked_up = sum(_looked_up(table) * row_memory(task, table) for table in rates.tables)
-    found = relaxation.solve(Limits(free, None, _least_waits(task, looked_up, free)))
-    return max(0.0, found.bound_ms - task.exchange.hidden.total_ms) if found else 0.0
+    mixture = relaxation.solve(Limits(free, None, _least_waits(task, looked_up, free)))
+    return max(0.0, mixture.bound_ms - task.exchange.hidden.total_ms) if mixture else 0.0
 
 
 def _looked_up(table: Table) -> float:

@@ -200,24 +200,24 @@ class Dealer:
         """
         if np.ptp(self.memory) == 0:
             return self._fitted(relaxation, self.memory)
-        found, refused = [], None
+        fitted, refused = [], None
         ideal = self._boundaries(relaxation, (self.memory - self._reserve()).astype(np.float64))[1]
         for self._levels in _LEVELS:
             memory = np.full_like(self.memory, self.memory.min()) if self._levels == 1 else self.memory
             try:
-                found.append(self._fitted(relaxation, memory))
+                fitted.append(self._fitted(relaxation, memory))
             except InfeasibleTask as error:
                 refused = error
                 continue
-            if found[-1].ms <= _NEAR_ENOUGH * ideal:
-                return found[-1]
-        if refused is not None and not found:
+            if fitted[-1].ms <= _NEAR_ENOUGH * ideal:
+                return fitted[-1]
+        if refused is not None and not fitted:
             raise refused
-        return min(found, key=self.communication)
+        return min(fitted, key=self.communication)
 
-    def communication(self, one: Fitted) -> float:
+    def communication(self, fitted: Fitted) -> float:
         """Ms of the slowest device's forward plus the slowest device's backward communication."""
-        shards = [*self._others, *(shard for deal in one.dealt for shard in deal.shards())]
+        shards = [*self._others, *(shard for deal in fitted.dealt for shard in deal.shards())]
         return sum(float(ms.max()) for ms in communication_ms(self._task, shards))
 
     def _fitted(self, relaxation: TierRelaxation, memory: Ints) -> Fitted:
@@ -272,9 +272,9 @@ class Dealer:
         ends: Ints = np.minimum(np.floor(np.cumsum(held, axis=1) + 1e-6), most).astype(np.int64)
         return ends, mixture.ms
 
-    def _tried(self, found: tuple[Ints, float], budget: Floats) -> Fitted:
+    def _tried(self, optimum: tuple[Ints, float], budget: Floats) -> Fitted:
         """Deal out the tiers at some boundaries."""
-        task, per_host, (boundaries, ms) = self._task, self._task.topology.devices_per_host, found
+        task, per_host, (boundaries, ms) = self._task, self._task.topology.devices_per_host, optimum
         row = np.array([row_memory(task, table) for table in self._tables], dtype=np.float64)
         rows = np.array([table.rows for table in self._tables], dtype=np.float64)
         hot, warm = boundaries.T
@@ -306,8 +306,8 @@ def _waits(task: Task, others: Sequence[Shard]) -> Floats:
     flows, prices = traffic(task, others), prices_of(task)
     sets = sets_of(task, others) | {set_of("all_to_all", False)}
     waits, bandwidth = waits_of(prices, sets), np.array(task.topology.bandwidth_of("all_to_all"))
-    found = [
+    of_passes = [
         wait + flow.busiest.max(axis=1) / bandwidth * 1e3 + flow.apart.max()
         for flow, wait in zip((flows.forward, flows.backward), waits, strict=True)
     ]
-    return np.concatenate([*found, np.zeros(2)])
+    return np.concatenate([*of_passes, np.zeros(2)])

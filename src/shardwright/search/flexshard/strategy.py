@@ -83,10 +83,10 @@ def tier_plan(task: Task, *, tiers: Sequence[Tier] = ALL_TIERS, others: Sequence
         return TierPlan(task, {}, tuple(others), plans_bound, plans_bound)
     rates = rates_of(task, tables, tiers)
     of_these = len(tables) == sum(not table.pooled for table in task.tables) and tuple(tiers) == ALL_TIERS
-    found = TierRelaxation(rates, relaxation if of_these else None)
+    tier_relaxation = TierRelaxation(rates, relaxation if of_these else None)
     dealer = Dealer(task, tables, rates, others)
-    bound = max(plans_bound, tier_bound(task, dealer.memory, found))
-    best = dealer.best(found)
+    bound = max(plans_bound, tier_bound(task, dealer.memory, tier_relaxation))
+    best = dealer.best(tier_relaxation)
     if best.ms > bound * _NEAR_ENOUGH:
         best = _with_fewer_tiers(task, tables, tiers, others, best)
     ends = {table.name: (hot, warm) for table, (hot, warm) in zip(tables, best.boundaries.tolist(), strict=True)}
@@ -98,12 +98,12 @@ def _with_fewer_tiers(
     task: Task, tables: Sequence[Table], tiers: Sequence[Tier], others: Sequence[Shard], best: Fitted
 ) -> Fitted:
     """Try all tiers, and all but one upper tier, and keep the best: a tier takes buffers, for which memory may be too tight."""
-    found = [best]
+    fits = [best]
     for left_out in tiers[1:] if len(tiers) > 2 else ():
         rates = rates_of(task, tables, [tier for tier in tiers if tier != left_out])
         dealer = Dealer(task, tables, rates, others)
-        found.append(dealer.best(TierRelaxation(rates)))
-    return found[0] if len(found) == 1 else min(found, key=dealer.communication)
+        fits.append(dealer.best(TierRelaxation(rates)))
+    return fits[0] if len(fits) == 1 else min(fits, key=dealer.communication)
 
 
 def least_memory(task: Task, tables: Sequence[Table], room: Floats | Ints) -> Ints:
@@ -168,12 +168,12 @@ def _placed_pooled(
     for most in (np.minimum(room, max(even, 1)), room):
         topology = replace(pooled.topology, memory=most.tolist())
         try:
-            found = Certified().search(replace(pooled, topology=topology), cost_model, seed=seed, deadline=deadline)
+            placed = Certified().search(replace(pooled, topology=topology), cost_model, seed=seed, deadline=deadline)
         except InfeasibleTask:
             if most is room:
                 raise
             continue
-        return list(found.shards)
+        return list(placed.shards)
     raise AssertionError("one of the two attempts returns or raises")
 
 
@@ -184,7 +184,7 @@ def _pooled_task(task: Task) -> Task | None:
         return None
     names, limits = {table.name for table in tables}, task.constraints
     within = [tuple(group for group in groups if set(group) <= names) for groups in (limits.colocate, limits.apart)]
-    kept = Constraints({name: one for name, one in limits.tables.items() if name in names}, *within)
+    kept = Constraints({name: limit for name, limit in limits.tables.items() if name in names}, *within)
     return replace(task, tables=tables, constraints=kept)
 
 
@@ -238,8 +238,8 @@ class FlexShard:
             InfeasibleTask: the tables do not fit the memory.
         """
         others = place_others(task, tiered_tables(task), cost_model, seed, deadline)
-        found = tier_plan(task, tiers=self.tiers, others=others)
-        return Plan(task, found.shards, self.name, seed, bound_ms=found.plans_bound_ms or None)
+        tiered = tier_plan(task, tiers=self.tiers, others=others)
+        return Plan(task, tiered.shards, self.name, seed, bound_ms=tiered.plans_bound_ms or None)
 
 
 @dataclass(frozen=True)

@@ -274,15 +274,15 @@ def _group(task: Task, places: Places, tables: Sequence[Table]) -> Group:
     where = places.of(mask)
     needs = [_possible(task, table, where) for table in tables]
     names = tuple(table.name for table in tables)
-    fewest = [min(need.fewest for need in one) for one in needs]
-    most = [max(need.most for need in one) for one in needs]
+    fewest = [min(need.fewest for need in of_table) for of_table in needs]
+    most = [max(need.most for need in of_table) for of_table in needs]
     if max(fewest) > min(most):
         wide, narrow = names[fewest.index(max(fewest))], names[most.index(min(most))]
         raise InfeasibleTask(
             f"constraints contradict each other: tables {', '.join(names)} are to be colocated, but '{wide}' lies on at least "
             f"{max(fewest)} devices and '{narrow}' on at most {min(most)}; give them the same sharding_types"
         )
-    size = sum(min(need.total_bytes for need in one) for one in needs)
+    size = sum(min(need.total_bytes for need in of_table) for of_table in needs)
     single = min(most) == 1 or where.count == 1
     if single and size > where.memory[0] and len(tables) > 1:
         needed, present = compared(size, where.memory[0])
@@ -296,23 +296,23 @@ def _group(task: Task, places: Places, tables: Sequence[Table]) -> Group:
 
 def _possible(task: Task, table: Table, where: Where) -> list[Need]:
     """The needs of a table's sharding types whose largest block fits some device."""
-    found = needs_of(task, table, where)
+    of_types = needs_of(task, table, where)
     fitting = [
         need
-        for need in found
+        for need in of_types
         if isinstance(need, Need) and need.holders <= where.count and need.block_bytes <= where.memory[need.holders - 1]
     ]
     if not fitting:
-        raise InfeasibleTask(_nowhere(task, table, where, found))
+        raise InfeasibleTask(_nowhere(task, table, where, of_types))
     return fitting
 
 
-def _nowhere(task: Task, table: Table, where: Where, found: Sequence[Need | Impossible]) -> str:
+def _nowhere(task: Task, table: Table, where: Where, of_types: Sequence[Need | Impossible]) -> str:
     """The rule that keeps a table from every device, and a remedy."""
     limits = task.constraints.of(table.name)
-    needs = [need for need in found if isinstance(need, Need)]
-    barred = [f"{one.kind} {one.reason}" for one in found if isinstance(one, Impossible)]
-    allowed = ", ".join(one.kind for one in found)
+    needs = [need for need in of_types if isinstance(need, Need)]
+    barred = [f"{of_type.kind} {of_type.reason}" for of_type in of_types if isinstance(of_type, Impossible)]
+    allowed = ", ".join(of_type.kind for of_type in of_types)
     more = [kind for kind in ("row_wise", "column_wise") if not limits.allows(kind)]
     help_with = [f"allow {' or '.join(more)} for it"] if more else []
     help_with += ["raise its max_shards"] if limits.max_shards is not None else []

@@ -61,20 +61,20 @@ def _rivals(apart: Iterable[Sequence[int]], large: Sequence[int]) -> dict[int, s
     """For each group, by index, the groups it cannot share a device with; only groups that are kept apart from another are named."""
     rivals: dict[int, set[int]] = defaultdict(set)
     for names in apart:
-        for one in names:
-            rivals[one] |= set(names) - {one}
+        for group in names:
+            rivals[group] |= set(names) - {group}
     both = set(large) & rivals.keys()
-    for one in both:
-        rivals[one] |= set(large) - {one}
+    for group in both:
+        rivals[group] |= set(large) - {group}
     return rivals
 
 
 def _extended(start: Sequence[int], rivals: dict[int, set[int]]) -> frozenset[int]:
     """The clique with further groups that rival all of it, those with most rivals first."""
     clique = set(start)
-    common = set.intersection(*(rivals.get(one, set()) for one in start)) - clique if start else set()
+    common = set.intersection(*(rivals.get(group, set()) for group in start)) - clique if start else set()
     while common:
-        chosen = max(sorted(common), key=lambda one: len(rivals[one]))
+        chosen = max(sorted(common), key=lambda group: len(rivals[group]))
         clique.add(chosen)
         common &= rivals[chosen]
     return frozenset(clique)
@@ -90,11 +90,11 @@ def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: Ints) 
     wanted = np.array([mask for mask, group in zip(options, members, strict=True) for _ in range(group.fewest)])
     crowded = _most_crowded(wanted, np.ones(needed), np.ones(memory.size))
     confined = int((~(wanted & ~crowded).any(axis=1)).sum())
-    found = needed - max(0, confined - int(crowded.sum()))  # the largest matching, by König's theorem
-    if found < needed:
+    matched = needed - max(0, confined - int(crowded.sum()))  # the largest matching, by König's theorem
+    if matched < needed:
         raise InfeasibleTask(
             f"no two of these {len(members)} tables or colocated groups may share a device, being kept apart or too large: "
-            f"{_some(members, 8)}; they need {needed} devices of their own, but only {found} can be assigned: allow at least as many "
+            f"{_some(members, 8)}; they need {needed} devices of their own, but only {matched} can be assigned: allow at least as many "
             "devices, drop a constraint, or allow column_wise or row_wise for the large ones"
         )
 
@@ -167,8 +167,8 @@ def _most_crowded(masks: Bools, needs: Floats, room: Floats) -> Bools:
     counted = program.variables(np.ones(len(sets)), cost=-np.bincount(same_set.ravel(), needs) / unit)
     for index, kind in np.argwhere(kinds):
         program.row([counted[index], devices[kind]], [1.0, -1.0], high=0.0)
-    found = program.relaxed().values
-    chosen: Bools = np.zeros(room.size, dtype=bool) if found is None else (found[devices] > 0.5)[same_device.ravel()]
+    values = program.relaxed().values
+    chosen: Bools = np.zeros(room.size, dtype=bool) if values is None else (values[devices] > 0.5)[same_device.ravel()]
     return chosen
 
 

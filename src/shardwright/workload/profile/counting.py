@@ -267,10 +267,10 @@ def count_part(
         for span in job.part:
             log = span.open(job.reading)
             for batch in log.batches(names, range(span.first, span.stop)):
-                found = [name for name in names if name in batch.schema.names]
-                work = [(counters[name], batch.column(name), f"{log.path}: column '{name}'") for name in found]
+                present = [name for name in names if name in batch.schema.names]
+                work = [(counters[name], batch.column(name), f"{log.path}: column '{name}'") for name in present]
                 counted(sum(pool.map(ColumnCounter.add, *zip(*work, strict=True))))
-                rows += batch.num_rows * (first in found)
+                rows += batch.num_rows * (first in present)
     return Counts({name: counter.finish() for name, counter in counters.items()}, rows)
 
 
@@ -283,16 +283,16 @@ def counts_by(pool: Pool[None], jobs: Sequence[CountingJob], counted: Callable[[
     at_once = _AHEAD * pool.size
     for first in range(0, len(jobs), at_once):
         parts = jobs[first : first + at_once]
-        found: dict[int, Counts | str] = {}
+        outcomes: dict[int, Counts | str] = {}
         for (number, _), part in pool.map(_counted_or_refused, enumerate(map(_with_absolute_paths, parts))):
-            found[number] = part
+            outcomes[number] = part
             if not isinstance(part, str):
                 counted(part.lookups)
         for number, job in enumerate(parts):
-            part = found.pop(number)
+            part = outcomes.pop(number)
             if isinstance(part, str):
                 raise InvalidInput(_as_named(part, job.part))
-            yield replace(part, columns={name: _named(one, job.part) for name, one in part.columns.items()})
+            yield replace(part, columns={name: _named(column, job.part) for name, column in part.columns.items()})
 
 
 def no_state() -> None:

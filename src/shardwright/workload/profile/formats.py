@@ -264,15 +264,15 @@ class ParquetLog(LogReader):
 
     def _find_chunks(self) -> dict[str, list[int]]:
         """Positions of each column's chunks; the chunk of a list column has a path such as history.list.element."""
-        found: dict[str, list[int]] = {name: [] for name in self.schema.names}
+        chunks: dict[str, list[int]] = {name: [] for name in self.schema.names}
         for position in range(self._metadata.num_columns):
             parts = self._metadata.schema.column(position).path.split(".")
             prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))  # names may have dots too
-            name = next((name for name in prefixes if name in found), None)
+            name = next((name for name in prefixes if name in chunks), None)
             if name is None:
                 raise self._damaged(f"column chunk {position} belongs to no column")
-            found[name].append(position)
-        return found
+            chunks[name].append(position)
+        return chunks
 
     @contextmanager
     def _damage_named(self, place: str = "") -> Iterator[None]:

@@ -125,8 +125,8 @@ def _profiled(
             progress(lookups, total)
 
     here = (count_part(job, counted=counted) for job in jobs)
-    found = here if pool is None else counts_by(pool, jobs, counted)
-    return _result(files, selection, merge_all(empty, found))
+    parts = here if pool is None else counts_by(pool, jobs, counted)
+    return _result(files, selection, merge_all(empty, parts))
 
 
 def _distinct_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -163,10 +163,10 @@ def _fitting(option: str, pattern: str, names: Collection[str], what: str = "pro
     Raises:
         InvalidInput: it fits none.
     """
-    found = matching(pattern, names)
-    if not found:
+    columns = matching(pattern, names)
+    if not columns:
         raise InvalidInput(f"{option}: '{pattern}' is not a {what}; those are: {', '.join(names) or 'none'}")
-    return found
+    return columns
 
 
 def _empty_columns(
@@ -191,8 +191,8 @@ def _result(files: Sequence[Path], selection: Selection, counts: Counts) -> Prof
     columns = counts.columns
     refused = {name: column.refused for name, column in columns.items() if column.refused}
     wanted = columns if selection.is_events else selection.columns or ()
-    if found := [reason for name, reason in refused.items() if name in wanted]:
-        raise InvalidInput("; ".join(found))
+    if reasons := [reason for name, reason in refused.items() if name in wanted]:
+        raise InvalidInput("; ".join(reasons))
     unused = {
         name: "holds only nulls" for name in selection.kinds if name not in columns or not columns[name].sketch.events
     } | refused

@@ -76,10 +76,10 @@ class Doubt:
     table: Table
 
     def __str__(self) -> str:
-        one = self.table
+        table = self.table
         return (
-            f"{self.column!r} {self.reason}; its table takes {format_bytes(one.weight_bytes)} "
-            f"({one.rows:,} rows x dim {one.dim} x {DTYPE_BYTES[one.dtype]} bytes)"
+            f"{self.column!r} {self.reason}; its table takes {format_bytes(table.weight_bytes)} "
+            f"({table.rows:,} rows x dim {table.dim} x {DTYPE_BYTES[table.dtype]} bytes)"
         )
 
 
@@ -238,7 +238,7 @@ class ProfileResult:
         """
         if self.is_events:
             return []
-        found = []
+        doubts = []
         for column, table in zip(self.columns.values(), tables, strict=True):
             reason = (
                 _like_time(column)
@@ -248,8 +248,8 @@ class ProfileResult:
                 or _always_new(column)
             )
             if reason:
-                found.append(Doubt(column.name, reason, table))
-        return found
+                doubts.append(Doubt(column.name, reason, table))
+        return doubts
 
     def uneven(self, tables: Sequence[Table]) -> list[str]:
         """Return a warning that names the features whose ids lie in order of popularity, or whose hot ids lie together otherwise.
@@ -257,7 +257,7 @@ class ProfileResult:
         Args:
             tables: what `tables` returned.
         """
-        found, doubted = [], {doubt.column for doubt in self.doubts(tables)}
+        crowded, doubted = [], {doubt.column for doubt in self.doubts(tables)}
         for name, column in self.columns.items():
             if name in doubted or column.max_id is None or not _FEWEST_IDS <= column.max_id + 1 <= LARGEST_ROW:
                 continue
@@ -266,11 +266,11 @@ class ProfileResult:
             busiest = int(np.argmax(shares))
             if shares[busiest] - hottest > _CROWDED / ID_RANGES:
                 first = busiest * (column.max_id + 1) // ID_RANGES
-                found.append(f"{column.name!r} ({shares[busiest]:.0%}, from {first:,} on)")
-        if not found:
+                crowded.append(f"{column.name!r} ({shares[busiest]:.0%}, from {first:,} on)")
+        if not crowded:
             return []
         return [
-            f"most lookups go to one sixteenth of the ids of {', '.join(found)}: TorchRec cuts rows by ranges of ids, so that one device "
+            f"most lookups go to one sixteenth of the ids of {', '.join(crowded)}: TorchRec cuts rows by ranges of ids, so that one device "
             "would serve them all; hash or shuffle these ids, or keep row_wise out of the constraints of their tables"
         ]
 

@@ -74,22 +74,24 @@ class Selection:
         for pattern in (*(self.columns or ()), *self.exclude):
             if not matching(pattern, names):
                 raise InvalidInput(f"{self.first}: there is no column '{pattern}'; its columns are {_listed(names)}")
-        found = {name: kind for name, kind in self.kinds.items() if kind is not None}
-        if not found and self.kinds:
+        with_ids = {name: kind for name, kind in self.kinds.items() if kind is not None}
+        if not with_ids and self.kinds:
             raise InvalidInput(
                 f"{self.first}: the log is empty: columns {_listed(self.kinds)} have no value; name a log with ids"
             )
-        if not found:
+        if not with_ids:
             others = _listed(f"{name} ({reason})" for name, reason in self.left_out.items())
             raise InvalidInput(
                 f"{self.first}: no column holds embedding ids (integers, text or lists of these); its columns: {others}"
             )
-        return found
+        return with_ids
 
     def _kinds_of(self, log: LogReader) -> dict[str, ColumnKind | None]:
         names = log.schema.names
         excluded = {name for pattern in self.exclude for name in matching(pattern, names)}
-        wanted = None if self.columns is None else {name for one in self.columns for name in matching(one, names)}
+        wanted = (
+            None if self.columns is None else {name for pattern in self.columns for name in matching(pattern, names)}
+        )
         kinds: dict[str, ColumnKind | None] = {}
         for name, column_type in zip(names, log.schema.types, strict=True):
             kind = column_kind(column_type)

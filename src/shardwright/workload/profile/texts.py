@@ -193,14 +193,14 @@ def _delimiter_of(path: Path, usual: str, lines: Sequence[str]) -> str:
     even = [mark for mark in possible if len(set(columns[mark])) == 1]  # the first sample has as many columns
     if usual in possible and even in ([], [usual]):
         return usual
-    found = even or possible or [usual]
-    if len(found) > 1:
-        names = " and ".join(_DELIMITERS[mark] for mark in found)
+    marks = even or possible or [usual]
+    if len(marks) > 1:
+        names = " and ".join(_DELIMITERS[mark] for mark in marks)
         raise InvalidInput(
             f"{path}: its columns may be separated by {names}: the header and the first sample hold both; separate them by one, and put "
             "values that hold the other in quotes"
         )
-    return found[0]
+    return marks[0]
 
 
 def _first_rows(lines: Sequence[str], mark: str) -> list[list[str]]:

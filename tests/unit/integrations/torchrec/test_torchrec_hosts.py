@@ -74,7 +74,7 @@ def test_what_towers_say_of_features_and_weights_is_read():
     ours = planner()
     ours.plan(model, SHARDERS)
     (place,) = ours.last_problem.places.values()
-    assert place.found.features == ("f_w0",)
+    assert place.table.features == ("f_w0",)
     assert ours.last_problem.task.tables[0].weighted
 
 

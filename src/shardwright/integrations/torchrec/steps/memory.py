@@ -48,8 +48,8 @@ def allocated_bytes(sharded: ShardedModel) -> Allocated:
 
 
 def _tensors(module: torch.nn.Module, prefixes: Iterable[str]) -> list[torch.Tensor]:
-    found = [getattr(module, prefix + place, None) for prefix in prefixes for place in _PLACES]
-    return [tensor for tensor in found if torch.is_tensor(tensor)]
+    values = [getattr(module, prefix + place, None) for prefix in prefixes for place in _PLACES]
+    return [tensor for tensor in values if torch.is_tensor(tensor)]
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -59,14 +59,14 @@ class ModuleProbe:
         """Serve a request for a module's steps, or for a rung."""
         return answer(member, request, policy)
 
-    def with_modules(self, ask: Callable[[dict[str, Any], str], dict[str, Any]], found: MeasuredLinks) -> MeasuredLinks:
+    def with_modules(self, ask: Callable[[dict[str, Any], str], dict[str, Any]], links: MeasuredLinks) -> MeasuredLinks:
         """The links with the times of both modules.
 
         Args:
             ask: has all ranks serve a request, and returns the reply of rank 0.
-            found: links that were measured on these ranks.
+            links: links that were measured on these ranks.
         """
-        cluster, times = found.cluster, {}
+        cluster, times = links.cluster, {}
         for kind in KINDS:
             request = {
                 "module": kind,
@@ -75,9 +75,9 @@ class ModuleProbe:
                 "near": cluster.devices_per_host,
             }
             reply = ask(request, f"for steps of {kind} tables")
-            beyond = float(reply["step_ms"]) - _collectives_ms(_plan(request), found.links)
+            beyond = float(reply["step_ms"]) - _collectives_ms(_plan(request), links.links)
             times[f"{kind}_ms"] = float(f"{min(max(0.0, beyond), reply['cpu_ms']):.4g}")
-        return replace(found, links=replace(found.links, modules=ModuleTimes(**times)))
+        return replace(links, links=replace(links.links, modules=ModuleTimes(**times)))
 
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:

@@ -72,11 +72,11 @@ def _forward(module: ShardedModule[Any, Any, Any, Any], batch: KeyedJaggedTensor
         settle(member)
     start_together(member)
     with record_function(_LABEL + "lookup_ms"):
-        found = module.compute(context, received)
+        looked_up = module.compute(context, received)
         settle(member)
     start_together(member)
     with record_function(_LABEL + "output_dist_ms"):
-        result = module.output_dist(context, found).wait()
+        result = module.output_dist(context, looked_up).wait()
         tensors = [rows.values() for rows in result.values()] if isinstance(result, dict) else [result.values()]
         settle(member)
     return tensors

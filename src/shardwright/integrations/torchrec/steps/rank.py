@@ -77,14 +77,14 @@ def run_rounds(plans: Sequence[Plan], wanted: Rounds, member: Member) -> list[li
         Reports of each plan by round and rank.
     """
     sharding_plans = [planned(plan, member.device.type) for plan in plans]
-    found: list[list[RankReport]] = [[] for _ in plans]
+    of_plans: list[list[RankReport]] = [[] for _ in plans]
     for round_ in range(wanted.rounds):
-        for plan, sharding_plan, reports in zip(plans, sharding_plans, found, strict=True):
+        for plan, sharding_plan, reports in zip(plans, sharding_plans, of_plans, strict=True):
             sharded = ShardedModel.of(plan.task, sharding_plan, member)
             reports.append(_report(sharded, Batches(plan.task, wanted.seed + round_), wanted, member))
             del sharded
             gc.collect()  # a model has reference cycles
-    texts = gathered(msgspec.json.encode(found), member)
+    texts = gathered(msgspec.json.encode(of_plans), member)
     by_rank = [msgspec.json.decode(text, type=list[list[RankReport]]) for text in texts]
     return [[list(ranks) for ranks in zip(*rounds, strict=True)] for rounds in zip(*by_rank, strict=True)]
 
@@ -125,7 +125,7 @@ def gathered(text: bytes, member: Member) -> list[bytes]:
     own = torch.frombuffer(bytearray(text.ljust(most)), dtype=torch.uint8).to(member.device)
     texts = [torch.empty_like(own) for _ in sizes]
     dist.all_gather(texts, own)
-    return [bytes(found[: int(size)].tolist()) for found, size in zip(texts, sizes, strict=True)]
+    return [bytes(padded[: int(size)].tolist()) for padded, size in zip(texts, sizes, strict=True)]
 
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:

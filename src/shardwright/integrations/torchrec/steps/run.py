@@ -30,16 +30,16 @@ from shardwright.task.quantities import format_bytes
 
 STEP = "step"
 PHASES: dict[str, tuple[tuple[str, ...], Callable[[PlanCost], float]]] = {
-    "forward kernel": (("lookup_ms",), lambda cost: max(one.forward_ms for one in cost.devices)),
+    "forward kernel": (("lookup_ms",), lambda cost: max(device.forward_ms for device in cost.devices)),
     "forward communication": (
         ("input_dist_ms", "output_dist_ms"),
-        lambda cost: max(one.forward_communication_ms for one in cost.devices),
+        lambda cost: max(device.forward_communication_ms for device in cost.devices),
     ),
     "backward communication": (
         ("gradient_dist_ms",),
-        lambda cost: max(one.backward_communication_ms for one in cost.devices),
+        lambda cost: max(device.backward_communication_ms for device in cost.devices),
     ),
-    "backward kernel": (("backward_ms",), lambda cost: max(one.backward_ms for one in cost.devices)),
+    "backward kernel": (("backward_ms",), lambda cost: max(device.backward_ms for device in cost.devices)),
 }
 """The phases of a predicted step: the parts of a measured one that they hold, and the prediction."""
 
@@ -231,11 +231,11 @@ def _of_rank_0(plans: Sequence[Plan], member: Member) -> list[Plan]:
     """The plans that rank 0 passes, on every rank."""
     text = gathered(json.dumps([plan_to_dict(plan) for plan in plans]).encode(), member)[0]
     with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
-        file, found = Path(folder) / "plan.json", []
+        file, received = Path(folder) / "plan.json", []
         for document in json.loads(text):
             file.write_text(json.dumps(document))
-            found.append(Plan.load(file))
-        return found
+            received.append(Plan.load(file))
+        return received
 
 
 def _check(plans: Sequence[Plan], device: str, timeout_s: float) -> None:

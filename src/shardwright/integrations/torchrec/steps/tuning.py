@@ -195,28 +195,28 @@ def tune_steps(
 
     leads = place is None or place.rank == 0
     model = resolve_cost_model(cost_model, task)
-    found, notes = (
+    candidates, notes = (
         _candidates(task, model, seed, kind, lambda name: tell(f"planning: {name}") < _PLANNING * limit_s)
         if leads
         else ({}, [])
     )
     timeout_s = max(_LEAST_TIMEOUT_S, limit_s)
     while True:
-        plans = [steps.plan for steps in found.values()]
+        plans = [steps.plan for steps in candidates.values()]
         try:
             with ranks(plans, task.topology.devices, place, device=kind, timeout_s=timeout_s) as measure:
                 if not leads:
                     for number in count():
                         if not measure([], _round(number)):
                             return None
-                stopped = _measure(found, measure if place is not None else _one_by_one(measure), tell, limit_s)
+                stopped = _measure(candidates, measure if place is not None else _one_by_one(measure), tell, limit_s)
                 if place is not None and stopped != "interrupted":
                     measure([], _round(0))  # lets the other ranks go
             break
         except _CandidateFailed as failed:
-            notes.append(_without(found, failed))
-    name = list(found)[taken([steps.rounds(STEP) for steps in found.values()])]
-    return TunedSteps(found, name, stopped, monotonic() - began, notes)
+            notes.append(_without(candidates, failed))
+    name = list(candidates)[taken([steps.rounds(STEP) for steps in candidates.values()])]
+    return TunedSteps(candidates, name, stopped, monotonic() - began, notes)
 
 
 class _CandidateFailed(MeasurementFailed):
@@ -242,16 +242,16 @@ def _one_by_one(measure: Measure) -> Measure:
     return measured
 
 
-def _without(found: dict[str, Steps], failed: _CandidateFailed) -> str:
+def _without(candidates: dict[str, Steps], failed: _CandidateFailed) -> str:
     """Drop the candidate that failed, and return a note; the first plan has to run.
 
     Raises:
         MeasurementFailed: the first plan failed.
     """
-    name = next(name for name, steps in found.items() if steps.plan is failed.plan)
-    if name == next(iter(found)):
+    name = next(name for name, steps in candidates.items() if steps.plan is failed.plan)
+    if name == next(iter(candidates)):
         raise MeasurementFailed(str(failed)) from failed
-    del found[name]
+    del candidates[name]
     return f"{name}: {failed}"
 
 
@@ -260,39 +260,41 @@ def _round(number: int) -> Rounds:
     return Rounds(rounds=1, profiled=1, seed=number)
 
 
-def _measure(found: dict[str, Steps], measure: Measure, tell: Callable[[str], float], limit_s: float) -> str:
+def _measure(candidates: dict[str, Steps], measure: Measure, tell: Callable[[str], float], limit_s: float) -> str:
     """Measure the candidates round by round, and add the results; return why it stopped."""
-    number, round_s = len(next(iter(found.values())).reports), 0.0  # rounds before another candidate failed count
-    left = _left(found)
+    number, round_s = len(next(iter(candidates.values())).reports), 0.0  # rounds before another candidate failed count
+    left = _left(candidates)
     while left:
         begin = tell(f"round {number + 1}, {len(left)} plans")
         if number and begin + round_s > limit_s:
             return "time"
         try:
-            measured = measure([found[name].plan for name in left], _round(number))
+            measured = measure([candidates[name].plan for name in left], _round(number))
         except KeyboardInterrupt:
             if number < LEAST_ROUNDS:
                 raise
             return "interrupted"
         for name, steps in zip(left, measured, strict=True):
-            found[name] = replace(found[name], reports=[*found[name].reports, *steps.reports])
+            candidates[name] = replace(candidates[name], reports=[*candidates[name].reports, *steps.reports])
         now = tell("comparing")
         number, round_s = number + 1, now - begin
-        left = _left(found)
+        left = _left(candidates)
         if left and number < LEAST_ROUNDS:
             each = round_s / len(measured)
-            left = _affordable(found, left, each * (LEAST_ROUNDS - number), limit_s, now)
+            left = _affordable(candidates, left, each * (LEAST_ROUNDS - number), limit_s, now)
             round_s = each * len(left)
-    if len(next(iter(found.values())).reports) < LEAST_ROUNDS and len(found) > 1:
+    if len(next(iter(candidates.values())).reports) < LEAST_ROUNDS and len(candidates) > 1:
         return "time"
     return "settled"
 
 
-def _affordable(found: Mapping[str, Steps], left: list[str], each_s: float, limit_s: float, now: float) -> list[str]:
+def _affordable(
+    candidates: Mapping[str, Steps], left: list[str], each_s: float, limit_s: float, now: float
+) -> list[str]:
     """The plans that can be compared in the time that is left: the first one and the fastest so far; none if there is no time for two.
 
     Args:
-        found: the candidates, each measured at least once.
+        candidates: the candidates, each measured at least once.
         left: names of those that further rounds would measure, the first one first.
         each_s: seconds that the least number of rounds takes for each plan.
         limit_s: the time limit.
@@ -302,7 +304,7 @@ def _affordable(found: Mapping[str, Steps], left: list[str], each_s: float, limi
     if count >= len(left):
         return left
     needed = minutes_text(1.1 * (now + each_s * len(left)))
-    kept = sorted(left[1:], key=lambda name: found[name].step_ms)[: max(0, count - 1)]
+    kept = sorted(left[1:], key=lambda name: candidates[name].step_ms)[: max(0, count - 1)]
     what = (
         f"{counted(len(kept) + 1, 'plan')} of {len(left)} can be compared" if kept else "no two plans can be compared"
     )
@@ -313,9 +315,9 @@ def _affordable(found: Mapping[str, Steps], left: list[str], each_s: float, limi
     return [left[0], *(name for name in left[1:] if name in kept)] if kept else []
 
 
-def _left(found: Mapping[str, Steps]) -> list[str]:
+def _left(candidates: Mapping[str, Steps]) -> list[str]:
     """Names of the candidates that the next round measures."""
-    names, rounds_ms = list(found), [steps.rounds(STEP) for steps in found.values()]
+    names, rounds_ms = list(candidates), [steps.rounds(STEP) for steps in candidates.values()]
     return [names[plan] for plan in next_round(rounds_ms)] if rounds_ms[0] else names
 
 
