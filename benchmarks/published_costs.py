@@ -200,16 +200,9 @@ def by_group(rows: Sequence[Published], group: str) -> list[list[object]]:
         mine = np.array([key in (other, "all") for other in keys])
         gpus = ", ".join(sorted({row.gpu or "not stated" for row, own in zip(rows, mine, strict=True) if own}))
         off = [errors(ratios[mine]) for ratios in found]
-        table.append(
-            [
-                key,
-                *([] if group == "gpu" or key == "all" else [gpus]),
-                int(mine.sum()),
-                *off[0],
-                *off[1][::2],
-                *off[2][::2],
-            ]
-        )
+        table.append([
+            key, *([] if group == "gpu" or key == "all" else [gpus]), int(mine.sum()), *off[0], *off[1][::2], *off[2][::2],
+        ])  # fmt: skip
     if group == "source":
         table[-1].insert(1, "")
     return table
@@ -367,17 +360,9 @@ def finding(figures: Floats) -> list[list[object]]:
     for row in cached:
         lookups, alone = row.tables * row.work.lookups, float(row.parts @ figures)
         beyond = 1e3 * (row.time_us - alone) / lookups
-        table.append(
-            [
-                row.source,
-                row.tables,
-                row.work.rows,
-                f"{lookups:,.0f}",
-                f"{row.time_us:.0f}",
-                f"{alone:.0f}",
-                f"{beyond:.2f}",
-            ]
-        )
+        table.append([
+            row.source, row.tables, row.work.rows, f"{lookups:,.0f}", f"{row.time_us:.0f}", f"{alone:.0f}", f"{beyond:.2f}",
+        ])  # fmt: skip
     return table
 
 

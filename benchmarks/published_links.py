@@ -26,20 +26,9 @@ TABLE = Path(__file__).parent.parent / "data" / "published" / "links.csv"
 RUN = ("gpu", "fabric", "ranks", "hosts", "collective", "source")
 FEWEST, LARGEST = 5, 2**24  # fewest sizes of a run, and bytes of its largest: long against the latency
 HEADS = (
-    "GPU",
-    "fabric",
-    "ranks",
-    "hosts",
-    "collective",
-    "source",
-    "sizes",
-    "latency, us",
-    "GB/s a rank",
-    "median error",
-    "worst",
-    "bandwidth alone: median",
-    "preset: median error",
-)
+    "GPU", "fabric", "ranks", "hosts", "collective", "source", "sizes", "latency, us", "GB/s a rank", "median error", "worst",
+    "bandwidth alone: median", "preset: median error",
+)  # fmt: skip
 
 
 _EXCHANGES = "All-to-alls, most used by embeddings: the fastest published one of large messages. Sums inside a switch do not help them."
@@ -56,18 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rings = int(run[3]) > 1 and run[4] != "all_to_all"  # the rings of a host's ranks share its links
         between = int(run[2]) / int(run[3]) if rings else 1.0
         speed = 1e-3 / slope / between
-        rows.append(
-            [
-                *run,
-                len(times),
-                f"{latency:.0f}",
-                f"{speed:.0f}",
-                f"{np.median(off):.0%}",
-                f"{off.max():.0%}",
-                f"{np.median(bare):.0%}",
-                preset_error(run, sent, times),
-            ]
-        )
+        rows.append([
+            *run, len(times), f"{latency:.0f}", f"{speed:.0f}", f"{np.median(off):.0%}", f"{off.max():.0%}", f"{np.median(bare):.0%}",
+            preset_error(run, sent, times),
+        ])  # fmt: skip
     told = "; ".join(
         f"{name} {preset.link_bandwidth[0] / 1e9:.0f} GB/s after {1e3 * preset.intra_latency_ms:.0f} us inside a host, "
         f"{preset.link_bandwidth[1] / 1e9:.0f} after {1e3 * preset.inter_latency_ms:.0f} between hosts"

@@ -9,7 +9,6 @@ file beside the page. A loss is a step longer than `neuroshard`'s by more than a
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
@@ -19,6 +18,7 @@ from itertools import product
 from benchmarks import plots, results_table
 from benchmarks.block_times import HALF
 from benchmarks.cluster_tasks import cluster_task
+from benchmarks.program import Options, options_of
 from benchmarks.quality_tables import (
     above_bound_table,
     large_table,
@@ -42,7 +42,13 @@ PROOFS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(arguments)
+    options = options_of(
+        __doc__, arguments, tasks=(100, "tasks for 4 and for 8 devices, of each cost model"),
+        large=(False, "clusters of hosts instead of the paper's tasks"),
+        tails=(["pool", "heavy"], "tables of --large", ["pool", "heavy"]),
+        sizes=(LARGE, "sizes of --large", {"metavar": "TxD", "type": size_of}), seeds=(5, "tasks of each size of --large"),
+        models=(list(BATCH), "", list(BATCH)), tolerance=(0.002, "gap at which certified stops"), time_limit=(20.0, "seconds a search"),
+    )  # fmt: skip
     command = results_table.command_of("search_quality", arguments)
     search = Search(options.tolerance, options.time_limit)
     search.warm_up(options.models)
@@ -58,22 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (write_large if options.large else write_paper)(found, options, command)
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=100, help="tasks for 4 and for 8 devices, of each cost model")
-    parser.add_argument("--large", action="store_true", help="clusters of hosts instead of the paper's tasks")
-    parser.add_argument(
-        "--tails", nargs="+", default=["pool", "heavy"], choices=["pool", "heavy"], help="tables of --large"
-    )
-    parser.add_argument("--sizes", nargs="+", type=size_of, default=LARGE, metavar="TxD", help="sizes of --large")
-    parser.add_argument("--seeds", type=int, default=5, help="tasks of each size of --large")
-    parser.add_argument("--models", nargs="+", default=list(BATCH), choices=list(BATCH))
-    parser.add_argument("--tolerance", type=float, default=0.002, help="gap at which certified stops")
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
-    return parser.parse_args(arguments)
-
-
-def small_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
+def small_tasks(options: Options) -> Iterator[tuple[str, Task]]:
     """Yield NeuroShard's tasks, alternating between settings so that a slow hour affects all of them alike."""
     settings = [(model, devices) for model in options.models for devices in PAPER_DEVICES]
     drawn = [
@@ -85,7 +76,7 @@ def small_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
             yield f"{model}, {devices} devices", tasks[number]
 
 
-def large_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
+def large_tasks(options: Options) -> Iterator[tuple[str, Task]]:
     """Yield tasks on clusters, small clusters first."""
     for (tables, devices), model, tail in product(options.sizes, options.models, options.tails):
         for seed in range(options.seeds):
@@ -100,7 +91,7 @@ def large_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
             yield f"{model}, {tables} × {devices}, {tail}", task
 
 
-def write_paper(found: list[Outcome], options: argparse.Namespace, command: str) -> None:
+def write_paper(found: list[Outcome], options: Options, command: str) -> None:
     caption = (
         f"{options.tasks} tasks of each setting (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128; 4 GB a device). `certified` with "
         f"tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. A gap is (step − bound) / bound. "
@@ -118,7 +109,7 @@ def write_paper(found: list[Outcome], options: argparse.Namespace, command: str)
     plot(found, "search_quality")
 
 
-def write_large(found: list[Outcome], options: argparse.Namespace, command: str) -> None:
+def write_large(found: list[Outcome], options: Options, command: str) -> None:
     caption = (
         f"{options.seeds} tasks of each size, tables as in the pool or with a heavy tail (`cluster_tasks.py`), hosts of 8 devices. "
         f"`certified` with tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. Removed: share of `neuroshard`'s "

@@ -47,13 +47,8 @@ def row(name: str, older: sw.Plan, plan: sw.Plan) -> tuple[str, ...]:
     diff = older.diff(plan)
     moved, all_bytes = diff.moved_bytes / 1e9, (diff.moved_bytes + diff.kept_bytes) / 1e9
     return (
-        name,
-        f"{plan.cost.step_ms:.3f}",
-        f"{plan.gap:.1%}",
-        f"{moved:.2f}",
-        f"{all_bytes:.1f}",
-        f"{plan.search_s:.1f}",
-    )
+        name, f"{plan.cost.step_ms:.3f}", f"{plan.gap:.1%}", f"{moved:.2f}", f"{all_bytes:.1f}", f"{plan.search_s:.1f}",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
