@@ -19,10 +19,9 @@ import shardwright as sw
 from benchmarks import learned_strategies, results_table
 from benchmarks.learned_strategies import entrants
 from benchmarks.measured_tables import HeadsAndRows, Measurement, Rows, by_strategy, main_table, order_of
-from benchmarks.plans_measured import MEASURED_A_SECOND, progress, say
+from benchmarks.plans_measured import measured_plans
 from benchmarks.program import Options, options_of
 from shardwright.errors import InfeasibleTask
-from shardwright.measure.measuring import measure_plans
 from shardwright.sharding import Plan
 from shardwright.task import Task
 
@@ -41,11 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for number, task in enumerate(draw_tasks(setting, options.tasks))
         for plan in plans(task, number, options)
     ]
-    count = options.rounds * sum(bool(held) for *_, plan in placed for held in plan.by_device)
-    say(f"{len(placed)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
-    if options.estimate:
+    if (measured := measured_plans([plan for *_, plan in placed], options)) is None:
         return
-    measured = measure_plans([plan for *_, plan in placed], rounds=options.rounds, progress=progress())
     found: dict[Setting, list[Measurement]] = {setting: [] for setting in options.settings}
     for (setting, number, _), result in zip(placed, measured, strict=True):
         found[setting].append(Measurement(setting.devices, number, result))

@@ -27,7 +27,8 @@ from benchmarks.measured_tables import (
 from benchmarks.program import Options, options_of
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
-from shardwright.measure.measuring import measure_plans
+from shardwright.measure.measuring import MeasuredPlan, measure_plans
+from shardwright.sharding import Plan
 from shardwright.workload import paper_tasks
 
 BATCH_SIZE = 1024
@@ -54,15 +55,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for devices, number, task in tasks
         for plan in placed_plans(task, options.strategies, options.time_limit, model)
     ]
-    count = options.rounds * sum(bool(held) for *_, plan in placed for held in plan.by_device)
-    say(f"{len(placed)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
-    if options.estimate:
+    if (measured := measured_plans([plan for *_, plan in placed], options)) is None:
         return
-    measured = measure_plans([plan for *_, plan in placed], rounds=options.rounds, progress=progress())
     found = [
         Measurement(devices, number, result) for (devices, number, _), result in zip(placed, measured, strict=True)
     ]
     write_page(found, model, options, results_table.command_of("plans_measured", arguments))
+
+
+def measured_plans(plans: Sequence[Plan], options: Options) -> Sequence[MeasuredPlan] | None:
+    """Measure plans in `options.rounds` rounds, and tell how long it takes; None if only that is wanted."""
+    count = options.rounds * sum(bool(held) for plan in plans for held in plan.by_device)
+    say(f"{len(plans)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
+    return None if options.estimate else measure_plans(plans, rounds=options.rounds, progress=progress())
 
 
 def say(text: str) -> None:

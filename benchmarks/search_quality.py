@@ -20,13 +20,14 @@ from benchmarks.block_times import HALF
 from benchmarks.cluster_tasks import cluster_task
 from benchmarks.program import Options, options_of
 from benchmarks.quality_tables import (
+    Rows,
     above_bound_table,
     large_table,
     paper_table,
     proof_table,
     strategy_table,
     worst_table,
-)
+)  # fmt: skip
 from benchmarks.scaling_points import size_of
 from benchmarks.search_outcome import BATCH, RIVALS, Outcome, Search
 from shardwright.files import write_atomically
@@ -97,16 +98,9 @@ def write_paper(found: list[Outcome], options: Options, command: str) -> None:
         f"tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. A gap is (step − bound) / bound. "
         f"`block_times.py` explains when a table binds or is costly to cut; the limit in both is at least {HALF:.0%} of the step."
     )
-    tables = [
-        (caption, *paper_table(found)),
-        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
-        ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
-        (PROOFS, *proof_table(found)),
-        ("The ten widest gaps.", *worst_table(found)),
-    ]  # fmt: skip
-    results_table.write_results("search_quality", "Quality of the searches on the paper's tasks", tables, command)
-    write_csv("search_quality", found)
-    plot(found, "search_quality")
+    write(
+        "search_quality", "Quality of the searches on the paper's tasks", (caption, *paper_table(found)), found, command
+    )
 
 
 def write_large(found: list[Outcome], options: Options, command: str) -> None:
@@ -116,25 +110,31 @@ def write_large(found: list[Outcome], options: Options, command: str) -> None:
         f"excess over the bound that `certified` removes, 1 − (certified − bound) / (neuroshard − bound); of all: the same "
         "of the sums over the tasks, each in units of its bound."
     )
-    tables = [
+    write(
+        "search_quality_large",
+        "Quality of the searches on large clusters",
         (caption, *large_table(found)),
+        found,
+        command,
+    )
+
+
+def write(name: str, title: str, first: tuple[str, tuple[str, ...], Rows], found: list[Outcome], command: str) -> None:
+    """Write the page with its first table, every task as a row of `results/<name>.csv`, and the figure."""
+    tables = [
+        first,
         ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
         ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
         (PROOFS, *proof_table(found)),
         ("The ten widest gaps.", *worst_table(found)),
     ]  # fmt: skip
-    results_table.write_results("search_quality_large", "Quality of the searches on large clusters", tables, command)
-    write_csv("search_quality_large", found)
-    plot(found, "search_quality_large")
-
-
-def write_csv(name: str, found: list[Outcome]) -> None:
-    """Write every task as a row of `results/<name>.csv`."""
+    results_table.write_results(name, title, tables, command)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(found[0].columns)
     writer.writerows(outcome.values for outcome in found)
     write_atomically(results_table.RESULTS / f"{name}.csv", text.getvalue())
+    plot(found, name)
 
 
 def plot(found: list[Outcome], name: str) -> None:
