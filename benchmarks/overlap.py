@@ -18,7 +18,7 @@ from typing import Any
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.program import Journal, options_of
-from benchmarks.public_models import cases
+from benchmarks.public_models import MODELS, cases
 from shardwright.cost import cost_model_for, score
 from shardwright.errors import InfeasibleTask
 from shardwright.task import DenseTime
@@ -29,10 +29,7 @@ IDS, ALL = "ids", "all"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = options_of(
-        __doc__, arguments, models=(Path, "task files of further models, NAME.task.yaml", {"metavar": "FOLDER"}),
-        only=("", "cases with this in the model's name", {"metavar": "TEXT"}), journal=JOURNAL,
-    )  # fmt: skip
+    options = options_of(__doc__, arguments, **MODELS, journal=JOURNAL)
     journal, rows = Journal(options.journal, "case"), []
     for name, task, step_ms, _ in cases(options.models):
         if options.only not in name or task.topology.devices == 1:

@@ -30,6 +30,11 @@ REVIEW_SECONDS = 120.0
 MOVES = (20 * 10**9, 100 * 10**9, None)
 """Bytes that a better plan than a published one may move; None for any."""
 JOURNAL = Path("public_models.jsonl")
+MODELS = {
+    "models": (Path, "task files of further models, NAME.task.yaml", {"metavar": "FOLDER"}),
+    "only": ("", "cases with this in the model's name", {"metavar": "TEXT"}),
+}
+"""Options that choose cases."""
 TASK, PLAN = ".task.yaml", ".torchrec_plan.json"
 OF_NVIDIA = "whole step, distributed-embeddings on DGX A100, Adagrad"
 OF_MLCOMMONS = "whole step, torchrec_dlrm on AWS p4d, from records a second"
@@ -99,10 +104,7 @@ CASES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = options_of(
-        __doc__, arguments, models=(Path, "task files of further models, NAME.task.yaml", {"metavar": "FOLDER"}),
-        only=("", "cases with this in the model's name", {"metavar": "TEXT"}), journal=JOURNAL,
-    )  # fmt: skip
+    options = options_of(__doc__, arguments, **MODELS, journal=JOURNAL)
     journal = Journal(options.journal, "case")
     chosen = [case for case in cases(options.models) if options.only in case[0]]
     rows = [journal.kept(name, partial(_outcome, *case)) for name, *case in chosen]

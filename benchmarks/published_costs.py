@@ -8,7 +8,6 @@ an A100 times its own factor: it then shows how times grow, but not how long the
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from torchrec.distributed.planner.constants import BWD_COMPUTE_MULTIPLIER, HBM_M
 from torchrec.distributed.planner.estimator.estimator import compute_block_usage_penalty
 
 from benchmarks import plots
+from benchmarks.program import options_of
 from benchmarks.results_table import write_results
 from shardwright.cost.features import Floats, WorkArrays
 from shardwright.cost.published import GPUS, PARTS, Gpu, PublishedModel, parts
@@ -300,9 +300,7 @@ _FINDING = "Rows in host memory, a cache on the device, forward: time of a looku
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args(
-        arguments
-    )
+    options_of(__doc__, arguments)
     rows = read_table()
     figures, factors = fitted(rows)
     off = ("median", "90th percentile", "worst")

@@ -8,7 +8,6 @@ by relative error. Bytes are those a rank sends: 2 (n - 1) / n of the message in
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Sequence
 from itertools import groupby
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
+from benchmarks.program import options_of
 from benchmarks.results_table import write_results
 from shardwright.cost.features import Floats
 from shardwright.task import PRESETS, Topology
@@ -35,9 +35,7 @@ _EXCHANGES = "All-to-alls, most used by embeddings: the fastest published one of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args(
-        arguments
-    )
+    options_of(__doc__, arguments)
     rows: list[list[object]] = []
     for run, (sent, times) in runs().items():
         latency, slope = fitted(sent, times)

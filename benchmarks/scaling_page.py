@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from benchmarks import plots, results_table
+from benchmarks.program import Options
 from benchmarks.scaling_points import Point, Size
 
 Points = Mapping[tuple[str, Size], Point]
@@ -28,7 +28,7 @@ _MEASURES: dict[str, Callable[[Point], float]] = {
 }
 
 
-def write_page(points: Points, series: Series, options: argparse.Namespace, command: str) -> None:
+def write_page(points: Points, series: Series, options: Options, command: str) -> None:
     """Write the page and the figure; their name ends in the model and the tail if these are not the defaults."""
     name = "_".join(
         ["search_scaling", *([options.model] if options.model != "cpu" else []), *["heavy"] * options.heavy_tail]
