@@ -1,7 +1,7 @@
 """Errors of cost networks on devices they never saw, against the pre-trained cost model and repeat noise.
 
-    python -m benchmarks.learned_costs                     # against the bundled cost model, from which the policies learned python -m
-    benchmarks.learned_costs --measured 40       # against kernels measured on this machine, twice
+    python -m benchmarks.learned_costs                 # against the bundled cost model, from which the policies learned
+    python -m benchmarks.learned_costs --measured 40   # against kernels measured on this machine, twice
 
 Tables come from the test half of the pool. Each task has one placement by `size_lookup` and others at random with unequal devices.
 In a simulated world the pre-trained model is the world itself, so its error is 0 by definition.

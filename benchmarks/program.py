@@ -39,7 +39,8 @@ def options_of(about: str | None, arguments: Sequence[str] | None, **wanted: Any
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, told in wanted.items():
-        default, text, rest = (*(told if isinstance(told, tuple) else (told,)), "", {})[:3]
+        given = told if isinstance(told, tuple) else (told,)
+        default, text, rest = (*given, *("", {})[len(given) - 1 :])
         more = rest if isinstance(rest, dict) else {"type": rest} if callable(rest) else {"choices": rest}
         flag = name if (more := dict(more)).pop("positional", False) else f"--{name.replace('_', '-')}"
         parser.add_argument(flag, **{"help": text or None, **_kind(default), **more})

@@ -64,7 +64,7 @@ HEADS = (
 def caption(options: Options) -> str:
     return (
         f"Seconds of `plan()`, medians of {options.repeats} processes for TorchRec, of {options.repeats} models in each process for ours; "
-        f"TorchRec for at most {options.limit:g} s. Gaps are those of our plans to the bound (medians); steps are predicted."
+        f"TorchRec for at most {options.limit} s. Gaps are those of our plans to the bound (medians); steps are predicted."
     )
 
 
@@ -100,7 +100,7 @@ def measured(planner: str, size: Size, repeat: int, options: Options) -> dict[st
     try:
         answer: dict[str, Any] = said_apart("torchrec_planning_speed", *given, timeout_s=options.limit + _START_S)
     except subprocess.TimeoutExpired:
-        print(f"{planner} {size}: not within {options.limit:g} s", file=sys.stderr)
+        print(f"{planner} {size}: not within {options.limit} s", file=sys.stderr)
         return None
     except subprocess.CalledProcessError as error:
         print(f"{planner} {size}: failed\n{error.stderr}", file=sys.stderr)
