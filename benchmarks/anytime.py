@@ -8,7 +8,6 @@ again for longer limits. Gaps are relative to the best bound that `certified` pr
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import time
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import shardwright as sw
+from benchmarks.program import options_of
 from benchmarks.results_table import command_of, write_results
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import InfeasibleTask
@@ -28,14 +28,8 @@ from shardwright.workload import random_task
 SIZES = ("20x4", "50x4", "100x8", "200x8")
 LIMITS = (0.3, 1.0, 3.0, 10.0, 60.0)
 HEADS = (
-    "strategy",
-    "limit, s",
-    "step above the bound, median",
-    "worst",
-    "gap that it proved itself, median",
-    "seconds, median",
-    "no plan",
-)
+    "strategy", "limit, s", "step above the bound, median", "worst", "gap that it proved itself, median", "seconds, median", "no plan",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,10 @@ class Found:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(arguments)
+    options = options_of(
+        __doc__, arguments, tasks=(3, "tasks a size"), sizes=(list(SIZES), "tables x devices", {"nargs": "*"}),
+        limits=(list(LIMITS), "seconds", {"nargs": "*"}),
+    )  # fmt: skip
     strategies = [strategy_named("certified"), NeuroShard(score="step"), strategy_named("mip")]
     warm_up(strategies)
     tables = []
@@ -74,14 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tables.append((f"{count} tables on {devices} devices, {options.tasks} tasks.", HEADS, rows))
         print(tables[-1], flush=True)
     write_results("anytime", "Step time against search time", tables, command_of("anytime", arguments))
-
-
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", type=int, default=3, help="tasks a size")
-    parser.add_argument("--sizes", nargs="*", default=list(SIZES), help="tables x devices")
-    parser.add_argument("--limits", nargs="*", type=float, default=list(LIMITS), help="seconds")
-    return parser.parse_args(arguments)
 
 
 def warm_up(strategies: Sequence[Strategy]) -> None:

@@ -5,11 +5,11 @@ python -m benchmarks.cost_model samples/cpu
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.program import options_of
 from benchmarks.results_table import write_results
 from shardwright.cost.features import scales
 from shardwright.cost.model import ComputeModel
@@ -22,21 +22,15 @@ SIZES = (1000, 2000, 4000, 8000)
 FEWEST = 10  # fewest sets for which an error is stated
 RANGES = ("1-3", "4-7", "8-11", "12-15", "16+")
 HEADS = (
-    "sets",
-    "mean error",
-    "median error",
-    "forward",
-    "backward",
-    "Spearman",
-    *(f"{tables} tables" for tables in RANGES),
-)
+    "sets", "mean error", "median error", "forward", "backward", "Spearman", *(f"{tables} tables" for tables in RANGES),
+)  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("samples", type=Path, nargs="+", help="sample stores, used together")
-    parser.add_argument("--seeds", type=int, default=2, help="splits and initial weights to try")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__, None, samples=(None, "sample stores, used together", {"positional": True, "nargs": "+", "type": Path}),
+        seeds=(2, "splits and initial weights to try"),
+    )  # fmt: skip
     samples = join([samples_of(read_samples(folder)) for folder in options.samples])
     measured = np.unique(samples.sample)
 
@@ -87,26 +81,20 @@ def kinds(model: ComputeModel, samples: Samples) -> list[tuple[str, ...]]:
     }
     return [
         (
-            kind,
-            str(inside.sum()),
-            f"{np.abs(error[inside]).mean():.2%}",
-            f"{np.median(np.abs(error[inside])):.2%}",
+            kind, str(inside.sum()), f"{np.abs(error[inside]).mean():.2%}", f"{np.median(np.abs(error[inside])):.2%}",
             f"{np.median(error[inside]):+.2%}",
         )
         for kind, inside in chosen.items()
         if inside.sum() >= FEWEST
-    ]
+    ]  # fmt: skip
 
 
 def row(result: Accuracy) -> tuple[str, ...]:
     by_tables = [f"{result.by_tables[key]:.2%}" if key in result.by_tables else "–" for key in RANGES]
     errors = (result.mean_error, result.median_error, result.forward_error, result.backward_error)
     return (
-        str(result.sets),
-        *(f"{error:.2%}" for error in errors if error is not None),
-        f"{result.spearman:.4f}",
-        *by_tables,
-    )
+        str(result.sets), *(f"{error:.2%}" for error in errors if error is not None), f"{result.spearman:.4f}", *by_tables,
+    )  # fmt: skip
 
 
 def linear_error(samples: Samples) -> Accuracy:

@@ -11,7 +11,6 @@ measuring gains.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks.program import options_of
 from benchmarks.results_table import command_of, write_results
 from shardwright.cost.files import device_type
 from shardwright.cost.model import ComputeModel
@@ -41,11 +41,10 @@ COLUMNS = ("sets", "model", "mean error", "median error", "Spearman", "random", 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", action="store_true", help="the files of GPUs, on a separate page")
-    parser.add_argument("--seeds", type=int, default=2, help="splits of each processor's sets, and trainings")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sets that a calibration measured")
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, gpu=(False, "the files of GPUs, on a separate page"),
+        seeds=(2, "splits of each processor's sets, and trainings"), sizes=(SIZES, "sets that a calibration measured"),
+    )  # fmt: skip
     kind, names = ("cuda", ("rowwise_adagrad",)) if options.gpu else ("cpu", ("fbgemm",))
     files = [file for file in sorted(FOLDER.glob("*/*.parquet")) if file.stem in names]
     held = {file: found for file in files if (found := read_parquet(file))[0]["device_kind"] == kind}
@@ -116,11 +115,8 @@ def _figures(predicted: Floats, samples: Samples, kinds: np.ndarray, test: np.nd
     error = np.abs(predicted.sum(axis=1) / samples.times.sum(axis=1) - 1)
     calls = np.bincount(samples.calls[1], minlength=len(samples))
     groups = (
-        test & (kinds == "random"),
-        test & np.isin(kinds, ("policy", "neighbour")),
-        test & (kinds == "pair"),
-        test & (calls > 1),
-    )
+        test & (kinds == "random"), test & np.isin(kinds, ("policy", "neighbour")), test & (kinds == "pair"), test & (calls > 1),
+    )  # fmt: skip
     parts = [float(error[each].mean()) if each.any() else float("nan") for each in groups]
     return [found.mean_error, found.median_error, found.spearman, *parts]
 

@@ -10,13 +10,13 @@ predicted.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import shardwright as sw
 from benchmarks import results_table
+from benchmarks.program import options_of
 from shardwright.cost import score
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import InfeasibleTask
@@ -56,9 +56,7 @@ class Found:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one model on two hosts")
-    options = parser.parse_args(arguments)
+    options = options_of(__doc__, arguments, quick=(False, "one model on two hosts"))
     models, hosts = (MODELS[-1:], (2,)) if options.quick else (MODELS, HOSTS)
     rows = []
     for model, count, (label, runs_on) in ((m, h, r) for m in models for h in hosts for r in RUNTIMES):
@@ -69,18 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         cost, gap = found.plan.cost, found.plan.gap
         assert cost is not None
-        rows.append(
-            (
-                model,
-                f"{count} × 8",
-                label,
-                f"{cost.step_ms:.3f}",
-                "-" if gap is None else f"{100 * gap:.1f}%",
-                f"{found.seconds:.1f}",
-                f"{found.ratio:.3f}",
-                "{} tables in {}".format(*found.cut),
-            )
-        )
+        rows.append((
+            model, f"{count} × 8", label, f"{cost.step_ms:.3f}", "-" if gap is None else f"{100 * gap:.1f}%", f"{found.seconds:.1f}",
+            f"{found.ratio:.3f}", "{} tables in {}".format(*found.cut),
+        ))  # fmt: skip
         print(*rows[-1], sep=" · ", flush=True)
     heads = ("model", "H100s", "blocks for", "step, ms", "gap", "search, s", "by hand / default", "the cut")
     caption = f"Predicted for batches of {BATCH:,} samples, {SECONDS:.0f} s a search at most. Below 1, the cut by hand is better."

@@ -9,7 +9,6 @@ A task is a number: `--only 17` plans task 17 and prints all steps.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -24,6 +23,7 @@ import numpy as np
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.cluster_tasks import cluster_task
+from benchmarks.program import Journal, options_of
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search import strategy_named
 from shardwright.sharding import memory_account
@@ -41,37 +41,29 @@ JOURNAL = Path("default_plan.jsonl")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=500)
-    parser.add_argument("--part", default="1/1", metavar="I/N")
-    parser.add_argument("--only", type=int, metavar="TASK")
-    parser.add_argument("--page", action="store_true", help="only write the page, of the tasks that are finished")
-    parser.add_argument("--journal", type=Path, default=JOURNAL)
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, tasks=500, part=("1/1", "", {"metavar": "I/N"}), only=(int, "", {"metavar": "TASK"}),
+        page=(False, "only write the page, of the tasks that are finished"), journal=JOURNAL,
+    )  # fmt: skip
     if options.only is not None:
         print(json.dumps(outcome(options.only), indent=1))
         return
     part, parts = map(int, options.part.split("/"))
-    known = {row["task"] for row in rows_of(options.journal)}
+    journal = Journal(options.journal, "task")
     for number in range(part - 1, options.tasks, parts):
-        if number not in known and not options.page:
-            row = outcome(number)
-            with options.journal.open("a", encoding="utf-8") as journal:
-                journal.write(json.dumps(row) + "\n")
+        if journal.one(number) is None and not options.page:
+            row = journal.add(number, **outcome(number))
             print(f"{number}/{options.tasks} {row['kind']} {worst(row)}", file=sys.stderr, flush=True)
-    rows = [row for row in rows_of(options.journal) if row["task"] < options.tasks]
+    # Read anew: another part may have added to it.
+    rows = [row for row in Journal(options.journal, "task").rows if row["task"] < options.tasks]
     if len(rows) == options.tasks or options.page:
         write(rows, options.tasks, f"python -m benchmarks.default_plan --tasks {options.tasks}")
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def outcome(number: int) -> dict[str, Any]:
     """Return the step of each strategy, in ms; None if it found no plan."""
     kind, task, runs_on = task_of(number)
-    row: dict[str, Any] = {"task": number, "kind": kind, "runs_on": runs_on, "steps": {}}
+    row: dict[str, Any] = {"kind": kind, "runs_on": runs_on, "steps": {}}
     names = (*RIVALS, *(SLOW if number % 10 == 0 else ()))
     for name in ("auto", *(name for name in names if strategy_named(name).supports(task) is None)):
         begin = time.monotonic()
@@ -176,14 +168,8 @@ def write(rows: list[dict[str, Any]], wanted: int, command: str) -> None:
     beaten = [[row["task"], row["kind"], worst(row)[1], f"{worst(row)[0]:+.2%}"] for row in rows if worst(row)[0] > BAR]
     winners = Counter(row["winner"] for row in rows)
     heads = (
-        "tasks of this kind",
-        "tasks",
-        "placed",
-        f"above by more than {BAR:.1%}",
-        "furthest above",
-        "median s",
-        "median gap",
-    )
+        "tasks of this kind", "tasks", "placed", f"above by more than {BAR:.1%}", "furthest above", "median s", "median gap",
+    )  # fmt: skip
     caption = (
         f"{len(rows)} of {wanted} tasks. The default (`auto`, no time limit) against the best plan of all other strategies "
         f"({SECONDS:g} s each): {', '.join(RIVALS)}; on every tenth task {' and '.join(SLOW)} too. Above: the default's step "

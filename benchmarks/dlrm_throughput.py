@@ -12,7 +12,6 @@ some minutes.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -23,16 +22,15 @@ from typing import Any
 
 import numpy as np
 from experiments.experiment import ResultTable
-from experiments.pages import commit, hardware, markdown
 
 from benchmarks import results_table
 from benchmarks.hosts import HostBed
+from benchmarks.program import MEASURED_ROWS, options_of
 from benchmarks.steps_measured import BEDS, SAMPLES, Case, Rows, asked, distinct, links_of, measured_rows
 from benchmarks.steps_page import Measured, grouped, priced
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import MeasurementFailed
-from shardwright.files import write_atomically
 from shardwright.sharding.files import plan_to_dict
 from shardwright.task import Table, Task, Topology
 
@@ -51,7 +49,7 @@ TABLES = tuple(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parsed(arguments)
+    options = options_of(__doc__, arguments, **MEASURED_ROWS)
     rows = measured_rows(options, cases, lambda case, rows: measure(case, rows, options.model))
     if rows is None:
         return
@@ -120,17 +118,15 @@ def write_page(rows: Sequence[dict[str, Any]], model: CostModel | None, command:
     measured = priced(rows, model)
     by_case = [of_case for _, of_case in grouped(measured, lambda one: one.case)]
     largest = max(check_losses([one.row["losses"] for one in of_case]) for of_case in by_case)
-    days = sorted({row["at"][:10] for row in rows})
-    text = markdown(
+    return results_table.write_measured(
+        "dlrm_throughput",
         "Throughput of training a DLRM over slow links",
         [_summary(by_case), _ABOUT, f"The losses of the plans differ by at most a share of {largest:.1g}."],
         [_throughput(by_case), _steps(by_case)],
         command,
-        f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · priced at commit {commit()} · {hardware()}",
+        rows,
+        "priced at ",
     )
-    path = results_table.RESULTS / "dlrm_throughput.md"
-    write_atomically(path, text)
-    return path
 
 
 _ABOUT = (
@@ -204,15 +200,6 @@ def _steps(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
         ("bed", "links", "plan", "embedding step, predicted", "measured", "whole step", "embeddings' share"),
         rows,
     )
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.dlrm_throughput", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, required=True, help="file of the measured rows")
-    parser.add_argument("--model", type=Path, help="cost model of the kernels; by default that of this machine")
-    parser.add_argument("--page", action="store_true", help="measure nothing, make the page of the rows")
-    parser.add_argument("--quick", action="store_true", help="one bed, some minutes")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ python -m benchmarks.exact_gaps
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Sequence
 from itertools import pairwise
 
 import shardwright as sw
+from benchmarks.program import options_of
 from benchmarks.results_table import command_of, write_results
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.search.exact.formulation import EACH_PHASE, Effort, all_ways, solve
@@ -22,41 +22,23 @@ MODELS = {"cpu": ("CPU, learned", 1024), "h100": ("H100, published", 65_536)}
 SEED = 41
 PROVEN = 1e-4
 HEADS = (
-    "tables",
-    "devices",
-    "cost model",
-    "tasks",
-    "optimum above the bound: median",
-    "worst",
-    "`certified` above the optimum: median",
-    "worst",
-    "`exact` s: median",
-    "worst",
-)
+    "tables", "devices", "cost model", "tasks", "optimum above the bound: median", "worst", "`certified` above the optimum: median",
+    "worst", "`exact` s: median", "worst",
+)  # fmt: skip
 LOSSES = (
-    "tables",
-    "devices",
-    "cost model",
-    "tasks",
-    "the mean device, tables whole numbers of pieces",
-    "+ one maximum, of the sum of all phases",
-    "+ kernels and links apart",
-    "+ forward and backward apart: the step",
-)
+    "tables", "devices", "cost model", "tasks", "the mean device, tables whole numbers of pieces",
+    "+ one maximum, of the sum of all phases", "+ kernels and links apart", "+ forward and backward apart: the step",
+)  # fmt: skip
 """Objectives ever closer to the step. The gain of each is the most that a bound can gain by taking it into account."""
 OBJECTIVES = ((), ((0, 1, 2, 3),), ((0, 3), (1, 2)), EACH_PHASE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=int, default=10, help="tasks of each setting (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for each proof (default: %(default)s)")
-    parser.add_argument("--sizes", nargs="+", default=SIZES, help="tables x devices (default: %(default)s)")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="default: both")
-    parser.add_argument(
-        "--losses", type=int, default=0, help="tasks of each setting whose gap is taken apart (default: none)"
-    )
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, tasks=(10, "tasks of each setting (default: %(default)s)"),
+        limit=(120.0, "seconds for each proof (default: %(default)s)"), sizes=(SIZES, "tables x devices (default: %(default)s)"),
+        models=(list(MODELS), "default: both", list(MODELS)), losses=(0, "tasks of each setting whose gap is taken apart (default: none)"),
+    )  # fmt: skip
     rows = [_row(size, model, options.tasks, options.limit) for model in options.models for size in options.sizes]
     caption = (
         "Tables of the papers' pool, dims 4 to 128. Optimum: the plan of `exact`, proven to be the best plan that the bound covers, "
@@ -85,14 +67,8 @@ def _row(size: str, model: str, count: int, limit: float) -> tuple[object, ...]:
     columns = list(zip(*found, strict=True)) or [(), (), ()]
     of_gap, of_plan, seconds = columns
     return (
-        tables,
-        devices,
-        name,
-        f"{len(found)} of {count}",
-        *_two(of_gap, ".2%"),
-        *_two(of_plan, ".2%"),
-        *_two(seconds, ".1f"),
-    )
+        tables, devices, name, f"{len(found)} of {count}", *_two(of_gap, ".2%"), *_two(of_plan, ".2%"), *_two(seconds, ".1f"),
+    )  # fmt: skip
 
 
 def _shares(task: sw.Task, limit: float) -> tuple[float, float, float] | None:

@@ -10,7 +10,6 @@ about an hour.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -30,6 +29,7 @@ from benchmarks.flexshard_cases import BATCH, Case, cases
 from benchmarks.flexshard_model import losses_unsharded
 from benchmarks.hosts import HostBed, why_not
 from benchmarks.hosts.calibration import calibrate
+from benchmarks.program import Journal, Options, options_of
 from shardwright.cost.flows import INTER, traffic_by_kind
 from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.log is not None and not Path(options.log).is_file():
         say(f"{options.log} is not there: the log is left out")
         options.log = None
-    journal = Journal(Path(options.journal))
+    journal = Journal(options.journal)
     topology = calibrated(options, journal)
     wanted = []
     for case in cases(options.log, quick=options.quick, production=options.production, batches=options.batch):
@@ -85,31 +85,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flexshard_page.write_page(wanted, journal.one("calibration"), command)
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--log", help="file of `user item` lines, in time order per user")
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--devices-per-host", type=int, default=2)
-    parser.add_argument(
-        "--rate", default="100mbit", help="rate of every host's link, in each direction (default 100mbit)"
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="how often each plan is visited (default 3)")
-    parser.add_argument(
-        "--steps", type=int, default=2, help="instrumented steps of a visit, and as many others (default 2)"
-    )
-    parser.add_argument("--memory", type=float, nargs="+", default=list(MEMORIES))
-    parser.add_argument(
-        "--batch", type=int, nargs="+", default=[BATCH], help=f"samples of each device (default {BATCH})"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="two small cases, 1.0 and 1.25 times the memory, one round"
-    )
-    parser.add_argument("--production", action="store_true", help="also 100 tables, and sequences of a thousand")
-    parser.add_argument(
-        "--case", default="", metavar="TEXT", help="only cases with this in their name, as in 'Zipf 1.2'"
-    )
-    parser.add_argument("--journal", default=str(Path(tempfile.gettempdir()) / "flexshard_measured.jsonl"))
-    options = parser.parse_args(arguments)
+def parsed(arguments: Sequence[str] | None) -> Options:
+    options = options_of(
+        __doc__, arguments, log=(None, "file of `user item` lines, in time order per user"), hosts=2, devices_per_host=2,
+        rate=("100mbit", "rate of every host's link, in each direction (default 100mbit)"),
+        rounds=(3, "how often each plan is visited (default 3)"),
+        steps=(2, "instrumented steps of a visit, and as many others (default 2)"), memory=list(MEMORIES),
+        batch=([BATCH], f"samples of each device (default {BATCH})"),
+        quick=(False, "two small cases, 1.0 and 1.25 times the memory, one round"),
+        production=(False, "also 100 tables, and sequences of a thousand"),
+        case=("", "only cases with this in their name, as in 'Zipf 1.2'", {"metavar": "TEXT"}),
+        journal=Path(tempfile.gettempdir()) / "flexshard_measured.jsonl",
+    )  # fmt: skip
     if options.quick:
         options.rounds, options.memory = 1, [1.0, 1.25]
     return options
@@ -119,32 +106,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Journal:
-    """Lines of JSON, each with a key. The last line of a key counts; a last line that was cut short does not."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._found: dict[str, dict[str, Any]] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = path.read_text() if path.exists() else ""
-        for line in text[: text.rfind("\n") + 1].splitlines():
-            one = json.loads(line)
-            self._found[one["key"]] = one
-        path.write_text(text[: text.rfind("\n") + 1])
-
-    def one(self, key: str) -> dict[str, Any] | None:
-        """Return the facts under a key; None if there are none."""
-        return self._found.get(key)
-
-    def add(self, key: str, **facts: Any) -> dict[str, Any]:
-        """Store facts, on disk at once."""
-        self._found[key] = {"key": key, **facts}
-        with self.path.open("a") as file:
-            file.write(json.dumps(self._found[key]) + "\n")
-        return self._found[key]
-
-
-def calibrated(options: argparse.Namespace, journal: Journal) -> Topology:
+def calibrated(options: Options, journal: Journal) -> Topology:
     """Return the bed's links: from the journal, or measured now."""
     setting = [options.hosts, options.devices_per_host, options.rate]
     known = journal.one("calibration")
@@ -160,7 +122,7 @@ def calibrated(options: argparse.Namespace, journal: Journal) -> Topology:
 
 
 def measured_case(
-    case: Case, topology: Topology, options: argparse.Namespace, journal: Journal
+    case: Case, topology: Topology, options: Options, journal: Journal
 ) -> tuple[Case, list[dict[str, Any]]]:
     """Measure all plans of a case."""
     bed = [options.hosts, options.devices_per_host, options.rate, options.steps]
@@ -241,7 +203,7 @@ def predicted(task: Task, plan: sw.Plan) -> dict[str, Any]:
     }
 
 
-def run_jobs(case: Case, visit: int, jobs: Sequence[Job], options: argparse.Namespace, journal: Journal) -> None:
+def run_jobs(case: Case, visit: int, jobs: Sequence[Job], options: Options, journal: Journal) -> None:
     """Measure plans in one start of the ranks; if one fails, earlier results are kept."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="flexshard-") as name:

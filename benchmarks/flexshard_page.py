@@ -105,13 +105,8 @@ def _caption(case: Case, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _summary(found: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
     heads = (
-        "case",
-        "exchange",
-        "memory",
-        "traffic less than row_wise",
-        "communication faster",
-        "same, against recshard",
-    )
+        "case", "exchange", "memory", "traffic less than row_wise", "communication faster", "same, against recshard",
+    )  # fmt: skip
     rows: Rows = []
     for case, results in found:
         base = base_of(results)

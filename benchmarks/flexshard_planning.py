@@ -9,7 +9,6 @@ the plan is not timed. Times are medians. Processor time stands beside wall time
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 from experiments.flexshard.sequence_models import EXCHANGES, cluster, model, task_of, with_memory
 
+from benchmarks.program import options_of
 from benchmarks.results_table import command_of, write_results
 from shardwright.search.flexshard import tier_plan
 from shardwright.task import Task, Topology
@@ -33,10 +33,7 @@ CLUSTERS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=int, default=500)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args(arguments)
+    options = options_of(__doc__, arguments, tables=500, repeats=3)
     tier_plan(task_of(model(1, 2, (0.8, 1.3)), cluster(2)))  # imports the solver
     tables = model(0, options.tables, (0.8, 1.3), rows=(ROWS, ROWS))
     rows = []
@@ -60,20 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"a device. Gap: communication against the bound over all choices of tiers, and over all plans. "
                 f"Medians of {options.repeats} searches.",
                 [
-                    "cluster",
-                    "exchange",
-                    "memory",
-                    "search s",
-                    "processor s",
-                    "scoring s",
-                    "gap, tiers",
-                    "gap, all plans",
+                    "cluster", "exchange", "memory", "search s", "processor s", "scoring s", "gap, tiers", "gap, all plans",
                 ],
                 rows,
             )
         ],
         command_of("flexshard_planning", arguments),
-    )
+    )  # fmt: skip
 
 
 def unequal(task: Task) -> Task:

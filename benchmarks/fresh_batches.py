@@ -7,13 +7,13 @@ Random sets of tables are timed three times in a row in one process: on fresh ba
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from benchmarks import results_table
+from benchmarks.program import options_of
 from shardwright.hardware import cache_bytes
 from shardwright.measure import fused
 from shardwright.measure.device_work import Visit
@@ -28,9 +28,7 @@ ARENA_BYTES = 4_000_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=120)
-    options = parser.parse_args(arguments)
+    options = options_of(__doc__, arguments, sets=120)
     core = ReservedCore()
     core.pin()
     space = SampleSpace(tuple(table_pool("dlrm-2021")), seed=5)
@@ -38,12 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = [timed(session, space.draw(number)) for number in range(options.sets)]
     quiet = [one for one in found if one[1]]
     heads = (
-        "rows of a batch / last-level cache",
-        "sets",
-        "fresh / repeated, median",
-        "10th to 90th percentile",
-        "fresh / fresh",
-    )
+        "rows of a batch / last-level cache", "sets", "fresh / repeated, median", "10th to 90th percentile", "fresh / fresh",
+    )  # fmt: skip
     rows = [row for low, high in pairwise(EDGES) if (row := row_of(quiet, low, high)) is not None]
     caption = (
         f"Forward and backward of {len(quiet)} random sets of tables, of {len(found)}: those during which the machine was quiet. Fresh: as "

@@ -11,15 +11,15 @@ strategies it is compared to get as many tasks again, in which a third of the ta
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.plan_requests import load_requests, measure_requests, read_results, requests_of, save_requests
+from benchmarks.program import Options, options_of
 from shardwright.measure.measuring import Printer
 from shardwright.measure.timing import TimingPolicy
 
@@ -50,54 +50,44 @@ _SEQUENCE_MEMORY = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parsed(arguments)
-    return int(options.run(options) or 0)
+    given = list(sys.argv[1:] if arguments is None else map(str, arguments))
+    steps = {"prepare": (prepare, PREPARE), "measure": (measure, MEASURE), "page": (page, PAGE)}
+    name = options_of(__doc__, given[:1], step=(str, "", {"positional": True, "choices": list(steps)})).step
+    step, wanted = steps[name]
+    options = options_of(step.__doc__, given[1:], folder=(Path, "", {"positional": True}), **wanted)
+    options.given = " ".join(given)
+    return int(step(options) or 0)
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.set_defaults(given=" ".join(sys.argv[1:] if arguments is None else map(str, arguments)))
-    steps = parser.add_subparsers(required=True)
-    first = steps.add_parser("prepare", help="plan, and write the requests to measure")
-    first.set_defaults(run=prepare)
-    first.add_argument("folder", type=Path)
-    first.add_argument(
-        "--tasks", type=int, default=24, help="number of tasks with pooled tables only, and again with sequence tables"
-    )
-    first.add_argument("--least", type=int, default=LEAST, help="plans that each strategy must have")
-    first.add_argument("--devices", type=int, default=4)
-    first.add_argument("--batch-size", type=int, default=65_536)
-    first.add_argument("--device", default="h200", help="device type of the tasks")
-    first.add_argument("--scale", type=float, default=1.0, help="factor on the rows of every table")
-    first.add_argument("--strategies", nargs="+", help="default: all")
-    first.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
-    first.add_argument(
-        "--policies", type=Path, help="folder with dreamshard.safetensors, autoshard.safetensors (default: bundled)"
-    )
-    first.add_argument("--model", type=Path, help="cost model to plan with (default: the bundled one of the device)")
-    first.add_argument("--sequence-tasks", type=int, help="number of tasks with sequence tables (default: as --tasks)")
-    first.add_argument(
-        "--beside",
-        type=Path,
-        help=f"another cost model: '{BESIDE}' are certified's plans with it, for the pooled tables",
-    )
-    second = steps.add_parser("measure", help="measure the prepared requests; needs the measuring packages only")
-    second.set_defaults(run=measure)
-    second.add_argument("folder", type=Path)
-    second.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    second.add_argument("--backend", choices=("fbgemm", "embedding_bag"))
-    second.add_argument("--rounds", type=int, default=3)
-    second.add_argument("--seconds", type=float, default=500.0)
-    second.add_argument("--runs", type=int, help="count exactly this many runs per measurement")
-    third = steps.add_parser("page", help="write the page and the Parquet file")
-    third.set_defaults(run=page)
-    third.add_argument("folder", type=Path)
-    third.add_argument("--model", type=Path, help="cost model to predict with (default: the one that made the plans)")
-    third.add_argument("--name", default="gpu_plans", help="name of the page and the Parquet file")
-    return parser.parse_args(arguments)
+# Options of the steps besides the folder.
+PREPARE: dict[str, Any] = {
+    "tasks": (24, "number of tasks with pooled tables only, and again with sequence tables"),
+    "least": (LEAST, "plans that each strategy must have"),
+    "devices": 4,
+    "batch_size": 65_536,
+    "device": ("h200", "device type of the tasks"),
+    "scale": (1.0, "factor on the rows of every table"),
+    "strategies": (None, "default: all", {"nargs": "+"}),
+    "time_limit": (20.0, "seconds a search"),
+    "policies": (Path, "folder with dreamshard.safetensors, autoshard.safetensors (default: bundled)"),
+    "model": (Path, "cost model to plan with (default: the bundled one of the device)"),
+    "sequence_tasks": (int, "number of tasks with sequence tables (default: as --tasks)"),
+    "beside": (Path, f"another cost model: '{BESIDE}' are certified's plans with it, for the pooled tables"),
+}
+MEASURE: dict[str, Any] = {
+    "device": ("cuda", "", ("cpu", "cuda")),
+    "backend": (None, "", ("fbgemm", "embedding_bag")),
+    "rounds": 3,
+    "seconds": 500.0,
+    "runs": (int, "count exactly this many runs per measurement"),
+}
+PAGE: dict[str, Any] = {
+    "model": (Path, "cost model to predict with (default: the one that made the plans)"),
+    "name": ("gpu_plans", "name of the page and the Parquet file"),
+}
 
 
-def prepare(options: argparse.Namespace) -> int:
+def prepare(options: Options) -> int:
     """Plan, and write plans and requests; returns 1 if a strategy has fewer plans than wanted."""
     import shardwright as sw
     from shardwright.cost.choice import cost_model_for, given_cost_model
@@ -134,7 +124,7 @@ def prepare(options: argparse.Namespace) -> int:
     return count_plans(plans, strategies, options.least)
 
 
-def matches(options: argparse.Namespace, strategies: Sequence[str]) -> Iterator[tuple[Task, list[str]]]:
+def matches(options: Options, strategies: Sequence[str]) -> Iterator[tuple[Task, list[str]]]:
     """Yield each task with the strategies that should plan it."""
     from shardwright.workload import paper_tasks
 
@@ -183,7 +173,7 @@ def entrant(name: str, policies: Path | None) -> Strategy:
     return with_policy(strategy, policy) if policy is not None and policy.exists() else strategy
 
 
-def measure(options: argparse.Namespace) -> int:
+def measure(options: Options) -> int:
     """Measure, and print the missing measurements; returns 0 even if the time was too short."""
     runs = options.runs
     policy = runs and TimingPolicy(TimingPolicy.of(options.device).statistic, warm_up=1, passes=runs, runs=runs)
@@ -204,7 +194,7 @@ def measure(options: argparse.Namespace) -> int:
     return 0
 
 
-def page(options: argparse.Namespace) -> None:
+def page(options: Options) -> None:
     """Write `results/<name>.parquet` with one row per device, and the page."""
     import pyarrow as pa
     import pyarrow.parquet as pq

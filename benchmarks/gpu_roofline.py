@@ -7,7 +7,6 @@ A store made by `scripts/collect_gpu.sh` has the copy bandwidth in its checks.js
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from benchmarks import plots, results_table
+from benchmarks.program import options_of
 from shardwright.cost.features import WorkArrays
 from shardwright.errors import InvalidInput
 from shardwright.files import parse_document
@@ -76,11 +76,12 @@ class Roofline:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stores", type=Path, nargs="+", help="sample stores of one machine, or Parquet files")
-    parser.add_argument("--ceiling", type=float, help="GB/s that a copy reads and writes (default: of checks.json)")
-    parser.add_argument("--name", default="gpu_roofline", help="name of the page and the figure")
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments,
+        stores=(None, "sample stores of one machine, or Parquet files", {"positional": True, "nargs": "+", "type": Path}),
+        ceiling=(float, "GB/s that a copy reads and writes (default: of checks.json)"),
+        name=("gpu_roofline", "name of the page and the figure"),
+    )  # fmt: skip
     ceiling = 1e9 * options.ceiling if options.ceiling else measured_ceiling(options.stores)
     found = joined([roofline_of(read_samples(store), ceiling) for store in options.stores])
     draw(found, options.name)
@@ -191,13 +192,8 @@ def size_table(found: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, .
                     (name, size, str(inside.sum()), f"{middle:.1%}", f"{low:.1%} to {high:.1%}", f"{bound:.0%}")
                 )
     heads = (
-        "phase",
-        "bytes to move",
-        "sets",
-        "share of the ceiling, median",
-        "10th to 90th percentile",
-        "latency-bound",
-    )
+        "phase", "bytes to move", "sets", "share of the ceiling, median", "10th to 90th percentile", "latency-bound",
+    )  # fmt: skip
     return caption, heads, rows
 
 

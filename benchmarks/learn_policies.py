@@ -9,10 +9,10 @@ that is stopped goes on when the program is started again; its figures go to `ou
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.program import options_of
 from shardwright.cost.files import load_model
 from shardwright.cost.published import PublishedModel
 from shardwright.learned.options import PricedAutoShard, PricedDreamShard
@@ -29,16 +29,12 @@ GPUS = ("rtx2080ti", "v100", "h200", "b200", "mi250", "mi300")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", default=bundled_policy("dreamshard").parent)
-    parser.add_argument("--processor", type=Path, required=True, help="cost model of the processor to learn from")
-    parser.add_argument("--tasks", type=Path, default=Path(__file__).with_name("policies.yaml"))
-    parser.add_argument(
-        "--strategies", nargs="+", default=("dreamshard", "autoshard"), choices=("dreamshard", "autoshard")
-    )
-    parser.add_argument("--rounds", type=int, help="rounds of each training; by default those of its options")
-    parser.add_argument("--logs", type=Path, default=LOGS)
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, folder=(bundled_policy("dreamshard").parent, "", {"positional": True, "nargs": "?"}),
+        processor=(Path, "cost model of the processor to learn from", {"required": True}),
+        tasks=Path(__file__).with_name("policies.yaml"), strategies=(("dreamshard", "autoshard"), "", ("dreamshard", "autoshard")),
+        rounds=(int, "rounds of each training; by default those of its options"), logs=(LOGS, ""),
+    )  # fmt: skip
     tasks = load_training_tasks(options.tasks).tasks
     world = SimulatedWorld(load_model(options.processor), tuple(PublishedModel(gpu) for gpu in GPUS))
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Errors of cost networks on devices they never saw, against the pre-trained cost model and repeat noise.
 
-    python -m benchmarks.learned_costs                     # against the bundled cost model, from which the policies learned python -m
-    benchmarks.learned_costs --measured 40       # against kernels measured on this machine, twice
+    python -m benchmarks.learned_costs                 # against the bundled cost model, from which the policies learned
+    python -m benchmarks.learned_costs --measured 40   # against kernels measured on this machine, twice
 
 Tables come from the test half of the pool. Each task has one placement by `size_lookup` and others at random with unequal devices.
 In a simulated world the pre-trained model is the world itself, so its error is 0 by definition.
@@ -9,7 +9,6 @@ In a simulated world the pre-trained model is the world itself, so its error is 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from benchmarks.learned_predictors import (
     sorted_placement,
     true_outputs,
 )
+from benchmarks.program import Options, options_of
 from shardwright.cost import cost_model_for
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.worlds import MeasuredWorld, Placed, SimulatedWorld, World
@@ -58,7 +58,15 @@ class Case:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(arguments)
+    options = options_of(
+        __doc__, arguments, settings=([Setting.of("20x4"), Setting.of("50x4"), Setting.of("80x8")], "", Setting.of),
+        placements=(300, "placements in a simulated world"),
+        measured=(int, "so many placements, measured on this machine", {"metavar": "N"}),
+        rounds=(2, "how often each device is measured, each time"),
+        networks=(["dreamshard", "autoshard"], "", ["dreamshard", "autoshard"]),
+        dreamshard=(Path, "policy of dreamshard with a cost network", {"metavar": "POLICY"}),
+        autoshard=(Path, "policy of autoshard with a cost network", {"metavar": "POLICY"}),
+    )  # fmt: skip
     model = cost_model_for("cpu")
     placed = placements(options)
     world: World = MeasuredWorld("cpu", rounds=options.rounds) if options.measured else SimulatedWorld(model)
@@ -76,30 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_page(cases, options, world.name, results_table.command_of(NAME, arguments))
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--settings", nargs="+", type=Setting.of, default=[Setting.of("20x4"), Setting.of("50x4"), Setting.of("80x8")]
-    )
-    parser.add_argument("--placements", type=int, default=300, help="placements in a simulated world")
-    parser.add_argument("--measured", type=int, metavar="N", help="so many placements, measured on this machine")
-    parser.add_argument("--rounds", type=int, default=2, help="how often each device is measured, each time")
-    parser.add_argument(
-        "--networks", nargs="+", default=["dreamshard", "autoshard"], choices=["dreamshard", "autoshard"]
-    )
-    parser.add_argument("--dreamshard", type=Path, metavar="POLICY", help="policy of dreamshard with a cost network")
-    parser.add_argument("--autoshard", type=Path, metavar="POLICY", help="policy of autoshard with a cost network")
-    return parser.parse_args(arguments)
-
-
-def predictors(options: argparse.Namespace) -> dict[str, Predictor]:
+def predictors(options: Options) -> dict[str, Predictor]:
     """Return the cost networks by name and policy."""
     makers = {"dreamshard": dreamshard_predictor, "autoshard": autoshard_predictor}
     paths = {name: getattr(options, name) for name in options.networks}
     return {f"{name}, {policy_version(name, path)}": makers[name](path) for name, path in paths.items()}
 
 
-def placements(options: argparse.Namespace, of_task: int = 4) -> list[tuple[bool, Placed]]:
+def placements(options: Options, of_task: int = 4) -> list[tuple[bool, Placed]]:
     """Return placements, each with whether it is balanced; about a quarter of them are."""
     count = options.measured or options.placements
     tasks = -(-count // (of_task * len(options.settings)))
@@ -114,7 +106,7 @@ def placements(options: argparse.Namespace, of_task: int = 4) -> list[tuple[bool
     return found[:count]
 
 
-def write_page(cases: list[Case], options: argparse.Namespace, world: str, command: str) -> None:
+def write_page(cases: list[Case], options: Options, world: str, command: str) -> None:
     noise = (
         "The second measurement is the same placements measured again: no prediction can be closer than that."
         if options.measured
@@ -131,16 +123,8 @@ def write_page(cases: list[Case], options: argparse.Namespace, world: str, comma
     }
     table = [row for kind, chosen in rows.items() for row in error_rows(kind, chosen)]
     heads = (
-        "placements",
-        "output",
-        "by",
-        "values",
-        "mean error",
-        "median",
-        "90th percentile",
-        "signed, median",
-        "mean ms",
-    )
+        "placements", "output", "by", "values", "mean error", "median", "90th percentile", "signed, median", "mean ms",
+    )  # fmt: skip
     name = f"{NAME}_measured" if options.measured else NAME
     results_table.write_results(name, "Errors of cost networks on unseen shards", [(caption, heads, table)], command)
 

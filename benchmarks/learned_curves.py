@@ -8,7 +8,6 @@ tasks come from the other half of the pool. Every round adds some rows to `resul
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -23,7 +22,8 @@ from experiments.learned.tasks import VALIDATION_SEED, Setting, draw_tasks
 from benchmarks import learned_training, results_table
 from benchmarks.learned_curves_page import COLUMNS, VALIDATION, plot, tables
 from benchmarks.learned_journal import Journal, Row
-from benchmarks.learned_training import add_training_options, options_of
+from benchmarks.learned_training import TRAINING, training_options
+from benchmarks.program import Options, options_of
 from shardwright.cost import cost_model_for
 from shardwright.learned.policy_files import SavedPolicy, save_policy
 from shardwright.learned.worlds import SimulatedWorld
@@ -35,7 +35,11 @@ Round = tuple[dict[str, float], SavedPolicy]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(arguments)
+    options = options_of(
+        __doc__, arguments, tasks_file=(Path(__file__).parent / "published_policies.yaml", "training tasks"),
+        setting=(Setting(50, 4), "of the validation tasks", Setting.of), tasks=(10, "validation tasks"),
+        **TRAINING | {"seeds": (3, TRAINING["seeds"][1])},
+    )  # fmt: skip
     training = load_training_tasks(options.tasks_file)
     validation = draw_tasks(options.setting, options.tasks, seed=VALIDATION_SEED)
     journal = Journal(results_table.RESULTS / f"{NAME}.csv", COLUMNS)
@@ -56,26 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         plot([row for row in rows if row["strategy"] == strategy], strategy, validation, f"{NAME}_{strategy}")
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--tasks-file", type=Path, default=Path(__file__).parent / "published_policies.yaml", help="training tasks"
-    )
-    parser.add_argument("--setting", type=Setting.of, default=Setting(50, 4), help="of the validation tasks")
-    parser.add_argument("--tasks", type=int, default=10, help="validation tasks")
-    add_training_options(parser)
-    parser.set_defaults(seeds=3)
-    return parser.parse_args(arguments)
-
-
-def version(training: TrainingTasks, strategy: str, options: argparse.Namespace) -> str:
+def version(training: TrainingTasks, strategy: str, options: Options) -> str:
     """Return the version of a training: everything besides the seed that its rows depend on."""
     return " ".join(
         [
             training.digest,
             model_version("cpu"),
             f"{options.setting.name} {options.tasks}",
-            *getattr(options, f"{strategy}_option"),
+            *(getattr(options, f"{strategy}_option") or []),
         ]
     )
 
@@ -93,11 +85,11 @@ def train(
     seed: int,
     training: TrainingTasks,
     validation: Sequence[Task],
-    options: argparse.Namespace,
+    options: Options,
 ) -> None:
     """Train with one seed; replaces rows that an earlier run left of the same training."""
     journal.keep(lambda row: (row["strategy"], row["version"], row["seed"]) != (strategy, known_as, str(seed)))
-    chosen = options_of(strategy, seed, options)
+    chosen = training_options(strategy, seed, options)
     rounds, spent, begin = chosen.rounds, 0.0, time.monotonic()
     for number, (figures, policy) in enumerate(rounds_of(training.tasks, chosen), start=1):
         spent += time.monotonic() - begin

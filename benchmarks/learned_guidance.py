@@ -9,7 +9,6 @@ thread. The table shows the seconds until a search comes within 1% of the best p
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.learned_quality import World, drawn
+from benchmarks.program import options_of
 from benchmarks.results_table import command_of, write_results
 from shardwright.cost.files import bundled_models, load_model
 from shardwright.learned.dreamshard.strategy import DreamShard
@@ -67,11 +67,10 @@ Curve = list[tuple[float, float]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", default=["200x16", "1000x128"], help="tables x devices")
-    parser.add_argument("--seeds", type=int, default=3, help="tasks of each size")
-    parser.add_argument("--seconds", type=float, default=12.0, help="time limit of a search")
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, sizes=(["200x16", "1000x128"], "tables x devices"), seeds=(3, "tasks of each size"),
+        seconds=(12.0, "time limit of a search"),
+    )  # fmt: skip
     world = World("H100, learned model", "h100", load_model(bundled_models()["h100"]), False)
     searched(drawn(world, 0, (10, 2)), world, "guided", 1.0)
     rows = []

@@ -8,7 +8,6 @@ plan takes one visit a round, at about two visits a second; --estimate prints th
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,9 +19,9 @@ import shardwright as sw
 from benchmarks import learned_strategies, results_table
 from benchmarks.learned_strategies import entrants
 from benchmarks.measured_tables import HeadsAndRows, Measurement, Rows, by_strategy, main_table, order_of
-from benchmarks.plans_measured import MEASURED_A_SECOND, progress, say
+from benchmarks.plans_measured import measured_plans
+from benchmarks.program import Options, options_of
 from shardwright.errors import InfeasibleTask
-from shardwright.measure.measuring import measure_plans
 from shardwright.sharding import Plan
 from shardwright.task import Task
 
@@ -30,37 +29,26 @@ NAME = "learned_measured"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(arguments)
+    options = options_of(
+        __doc__, arguments, settings=([Setting(40, 4), Setting(80, 8)], "", {"metavar": "TxD", "type": Setting.of}),
+        tasks=(5, "tasks of each setting"), rounds=5, estimate=(False, "only plan, and print how long measuring would take"),
+        **learned_strategies.asked(),
+    )  # fmt: skip
     placed = [
         (setting, number, plan)
         for setting in options.settings
         for number, task in enumerate(draw_tasks(setting, options.tasks))
         for plan in plans(task, number, options)
     ]
-    count = options.rounds * sum(bool(held) for *_, plan in placed for held in plan.by_device)
-    say(f"{len(placed)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
-    if options.estimate:
+    if (measured := measured_plans([plan for *_, plan in placed], options)) is None:
         return
-    measured = measure_plans([plan for *_, plan in placed], rounds=options.rounds, progress=progress())
     found: dict[Setting, list[Measurement]] = {setting: [] for setting in options.settings}
     for (setting, number, _), result in zip(placed, measured, strict=True):
         found[setting].append(Measurement(setting.devices, number, result))
     write_page(found, options, results_table.command_of(NAME, arguments))
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--settings", nargs="+", type=Setting.of, default=[Setting(40, 4), Setting(80, 8)], metavar="TxD"
-    )
-    parser.add_argument("--tasks", type=int, default=5, help="tasks of each setting")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--estimate", action="store_true", help="only plan, and print how long measuring would take")
-    learned_strategies.add_options(parser)
-    return parser.parse_args(arguments)
-
-
-def plans(task: Task, number: int, options: argparse.Namespace) -> list[Plan]:
+def plans(task: Task, number: int, options: Options) -> list[Plan]:
     """Return the plans of all strategies that place a task, under the strategies' names."""
     found = []
     for entrant in entrants(options):
@@ -72,7 +60,7 @@ def plans(task: Task, number: int, options: argparse.Namespace) -> list[Plan]:
     return found
 
 
-def write_page(found: dict[Setting, list[Measurement]], options: argparse.Namespace, command: str) -> None:
+def write_page(found: dict[Setting, list[Measurement]], options: Options, command: str) -> None:
     versions = ", ".join(f"{entrant.name}: {entrant.version}" for entrant in entrants(options) if entrant.version)
     tables = []
     for setting, measurements in found.items():

@@ -31,25 +31,16 @@ Outputs = dict[str, Floats]
 Predictor = Callable[[PlacementArrays, npt.NDArray[np.int64]], Outputs]
 
 OUTPUTS = (
-    "forward",
-    "backward",
-    "backward communication",
-    "forward + backward",
-    "overall: step",
-    "overall: embedding cost",
-)
+    "forward", "backward", "backward communication", "forward + backward", "overall: step", "overall: embedding cost",
+)  # fmt: skip
 
 
 def true_outputs(phases: Floats) -> Outputs:
     """Return the outputs for `(d, 4)` phases of a world."""
     values = (
-        phases[:, FORWARD],
-        phases[:, BACKWARD],
-        phases[:, BACKWARD_COMMUNICATION],
-        compute_ms(phases),
-        np.array([step_ms(phases)]),
+        phases[:, FORWARD], phases[:, BACKWARD], phases[:, BACKWARD_COMMUNICATION], compute_ms(phases), np.array([step_ms(phases)]),
         np.array([embedding_cost_ms(phases)]),
-    )
+    )  # fmt: skip
     return dict(zip(OUTPUTS, values, strict=True))
 
 

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from experiments.learned.policy_training import learned, training_seconds
 from experiments.learned.tasks import Setting, draw_tasks
 
 from benchmarks import results_table
-from benchmarks.learned_training import add_training_options, costs, heuristic_ms, options_of
+from benchmarks.learned_training import TRAINING, costs, heuristic_ms, training_options
+from benchmarks.program import options_of
 from shardwright.cli.learn import PRESET
 from shardwright.cost import cost_model_for
 from shardwright.learned.policy_files import bundled_policy
@@ -28,24 +28,19 @@ NAME = "learned_published"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--tasks-file", type=Path, default=Path(__file__).parent / "published_policies.yaml", help="training tasks"
-    )
-    parser.add_argument("--setting", type=Setting.of, default=Setting(50, 4), help="of the test tasks")
-    parser.add_argument("--tasks", type=int, default=10, help="test tasks")
-    parser.add_argument("--policies", type=Path, default=Path("out/learned/policies"), help="where policies are kept")
-    add_training_options(parser)
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, tasks_file=(Path(__file__).parent / "published_policies.yaml", "training tasks"),
+        setting=(Setting(50, 4), "of the test tasks", Setting.of), tasks=(10, "test tasks"),
+        policies=(Path("out/learned/policies"), "where policies are kept"), **TRAINING,
+    )  # fmt: skip
     training = load_training_tasks(options.tasks_file)
     tasks = draw_tasks(options.setting, options.tasks)
     rows = []
     for strategy in options.strategies:
         rows += [(strategy, "best heuristic", "", f"{heuristic_ms(strategy, tasks):.3f}", str(len(tasks)))]
         rows.append(row(strategy, "here, bundled", "", bundled_policy(strategy), tasks))
-        getattr(options, f"{strategy}_option").append(PRESET)
         for seed in range(options.seeds):
-            how = options_of(strategy, seed, options)
+            how = training_options(strategy, seed, options, PRESET)
             path = learned(strategy, "published", training.tasks, how, options.policies)
             seconds = f"{training_seconds(strategy, path):.0f}"
             rows.append(row(strategy, f"published, seed {seed}", seconds, path, tasks))

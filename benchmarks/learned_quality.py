@@ -9,7 +9,6 @@ logarithms of the steps: log(heuristic / strategy) over log(heuristic / certifie
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import numpy as np
 from experiments.entrants import SORTED, digest
 from experiments.learned.tasks import whole
 
+from benchmarks.program import options_of
 from benchmarks.results_table import command_of, write_results
 from shardwright.cost.files import bundled_models, load_model
 from shardwright.cost.model import CostModel
@@ -68,13 +68,11 @@ class Placed:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processor", type=Path, help="cost model of the processor that the policies learned from")
-    parser.add_argument("--other", type=Path, help="cost model of a processor that they did not learn from")
-    parser.add_argument("--tasks", type=int, default=12, help="tasks in each world")
-    parser.add_argument("--large", type=int, default=2, help="tasks of each large size")
-    parser.add_argument("--time-limit", type=float, default=5.0, help="seconds of certified and neuroshard")
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, processor=(Path, "cost model of the processor that the policies learned from"),
+        other=(Path, "cost model of a processor that they did not learn from"), tasks=(12, "tasks in each world"),
+        large=(2, "tasks of each large size"), time_limit=(5.0, "seconds of certified and neuroshard"),
+    )  # fmt: skip
     found = {
         world.name: [placed(drawn(world, number), world, options.time_limit) for number in range(options.tasks)]
         for world in worlds(options.processor, options.other)
@@ -125,11 +123,9 @@ def worlds(processor: Path | None, other: Path | None) -> list[World]:
     named = ((processor, "a processor", True), (other, "another processor", False))
     return [
         *(World(name, "cpu", load_model(path), learned) for path, name, learned in named if path is not None),
-        World("H100, learned model", "h100", bundled["h100"], False),
-        World("a100, published", "a100", PublishedModel("a100"), False),
-        World("h200, published", "h200", PublishedModel("h200"), True),
-        World("mi300, published", "mi300", PublishedModel("mi300"), True),
-    ]
+        World("H100, learned model", "h100", bundled["h100"], False), World("a100, published", "a100", PublishedModel("a100"), False),
+        World("h200, published", "h200", PublishedModel("h200"), True), World("mi300, published", "mi300", PublishedModel("mi300"), True),
+    ]  # fmt: skip
 
 
 def drawn(world: World, number: int, size: tuple[int, int] | None = None) -> Task:

@@ -8,7 +8,6 @@ replacement from the test half of the pool. `greedy` is there for comparison. Co
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from experiments.learned.tasks import BATCH, DIM, Setting, halves, whole
 from benchmarks import learned_strategies
 from benchmarks.learned_strategies import entrants
 from benchmarks.neuroshard_speed import median_times
+from benchmarks.program import options_of
 from benchmarks.results_table import command_of, write_results
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.learned.arrays import PlacementArrays
@@ -30,11 +30,10 @@ SIZES = (Setting(50, 4), Setting(100, 8), Setting(200, 16), Setting(500, 32), Se
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=9, help="tasks of each size")
-    parser.add_argument("--sizes", nargs="+", type=Setting.of, default=SIZES, metavar="TxD")
-    learned_strategies.add_options(parser, (*LEARNED[:2], "greedy"))
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, repeats=(9, "tasks of each size"), sizes=(SIZES, "", {"metavar": "TxD", "type": Setting.of}),
+        **learned_strategies.asked((*LEARNED[:2], "greedy")),
+    )  # fmt: skip
     model = cost_model_for("cpu")
     rows = []
     for entrant in entrants(options):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,25 +12,27 @@ from experiments.learned.policy_training import LEARNERS
 from experiments.learned.tasks import learned_entrant
 
 import shardwright as sw
+from benchmarks.program import Options
 from shardwright.cli.learn import options_from_texts
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.errors import InfeasibleTask
 from shardwright.task import Task
 
+TRAINING: dict[str, Any] = {
+    "strategies": (list(LEARNERS), "", list(LEARNERS)),
+    "seeds": (1, "trainings of each policy, with seeds 0, 1, …"),
+    **{
+        f"{name}_option": (str, f"how {name} learns", {"action": "append", "metavar": "NAME=VALUE"})
+        for name in LEARNERS
+    },
+}
+"""The options of programs that train policies."""
 
-def add_training_options(parser: ArgumentParser) -> None:
-    """Add the options of programs that train policies."""
-    parser.add_argument("--strategies", nargs="+", default=list(LEARNERS), choices=list(LEARNERS))
-    parser.add_argument("--seeds", type=int, default=1, help="trainings of each policy, with seeds 0, 1, …")
-    for name in LEARNERS:
-        parser.add_argument(
-            f"--{name}-option", action="append", default=[], metavar="NAME=VALUE", help=f"how {name} learns"
-        )
 
-
-def options_of(strategy: str, seed: int, options: Namespace) -> Any:
-    """Return the options of a training."""
-    return options_from_texts(LEARNERS[strategy].options, {"seed": seed}, getattr(options, f"{strategy}_option"))
+def training_options(strategy: str, seed: int, options: Options, *more: str) -> Any:
+    """Return the options of a training: those of the command line, and more."""
+    given = [*(getattr(options, f"{strategy}_option") or []), *more]
+    return options_from_texts(LEARNERS[strategy].options, {"seed": seed}, given)
 
 
 def costs(strategy: str, path: Path, tasks: Sequence[Task], model: CostModel) -> dict[int, float]:

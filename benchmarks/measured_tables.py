@@ -145,16 +145,9 @@ def total_table(found: list[Measurement], rival: str = "greedy") -> HeadsAndRows
             continue
         predicted, measured = np.array([_totals(own[n]) / _totals(groups[rival][n]) for n in shared]).T
         apart = 100 * np.median(measured - predicted)
-        rows.append(
-            (
-                name,
-                rival,
-                str(len(shared)),
-                f"{np.median(predicted):.3f}",
-                f"{np.median(measured):.3f}",
-                f"{apart:+.1f}",
-            )
-        )
+        rows.append((
+            name, rival, str(len(shared)), f"{np.median(predicted):.3f}", f"{np.median(measured):.3f}", f"{apart:+.1f}",
+        ))  # fmt: skip
     return heads, rows
 
 

@@ -8,13 +8,13 @@ first. Encoding is the part from the task to arrays of encoded pieces.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.program import options_of
 from benchmarks.results_table import write_results
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.search.neuroshard import NeuroShard, make_pieces
@@ -26,22 +26,15 @@ SIZES = ((30, 4), (100, 8), (200, 16), (500, 64), (1000, 128))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7, help="tasks of each size")
-    repeats = parser.parse_args().repeats
+    repeats = options_of(__doc__, None, repeats=(7, "tasks of each size")).repeats
     model = cost_model_for("cpu")
     NeuroShard().search(
         random_task(0, tables=10, devices=2, device="cpu"), model, seed=0, deadline=None
     )  # loads libraries
     rows = [row(model, tables, devices, repeats) for tables, devices in SIZES]
     heads = (
-        "tables × devices",
-        "encoding ms",
-        "1 thread ms",
-        "1 thread CPU ms",
-        "2 threads ms",
-        "encoding, share of CPU",
-    )
+        "tables × devices", "encoding ms", "1 thread ms", "1 thread CPU ms", "2 threads ms", "encoding, share of CPU",
+    )  # fmt: skip
     caption = f"Medians over {repeats} tasks, N=10, K=3, L=10, M=11, max dim 128. CPU time excludes other programs."
     write_results(
         "neuroshard_speed", "Search time of NeuroShard", [(caption, heads, rows)],

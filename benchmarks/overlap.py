@@ -9,17 +9,16 @@ step is published. In one setting all of it needs embeddings, as in TorchRec's D
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import shardwright as sw
 from benchmarks import results_table
-from benchmarks.public_models import cases, read
+from benchmarks.program import Journal, options_of
+from benchmarks.public_models import MODELS, cases
 from shardwright.cost import cost_model_for, score
 from shardwright.errors import InfeasibleTask
 from shardwright.task import DenseTime
@@ -30,34 +29,25 @@ IDS, ALL = "ids", "all"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=Path, metavar="FOLDER", help="task files of further models, NAME.task.yaml")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in the model's name")
-    parser.add_argument("--journal", type=Path, default=JOURNAL)
-    options = parser.parse_args(arguments)
-    known, rows = {row["case"]: row for row in read(options.journal)}, []
+    options = options_of(__doc__, arguments, **MODELS, journal=JOURNAL)
+    journal, rows = Journal(options.journal, "case"), []
     for name, task, step_ms, _ in cases(options.models):
         if options.only not in name or task.topology.devices == 1:
             continue
-        row = known.get(name) or _outcome(name, task, step_ms)
-        if name not in known:
-            with options.journal.open("a", encoding="utf-8") as journal:
-                journal.write(json.dumps(row) + "\n")
-            print(row, file=sys.stderr, flush=True)
-        rows.append(row)
+        rows.append(journal.kept(name, partial(_outcome, task, step_ms)))
     write(rows, "python -m benchmarks.overlap" + (" --models FOLDER" if options.models else ""))
 
 
-def _outcome(name: str, task: sw.Task, published_ms: float | None) -> dict[str, Any]:
+def _outcome(task: sw.Task, published_ms: float | None) -> dict[str, Any]:
     task = replace(task, exchange=replace(task.exchange, pipeline="sparse_dist"))
     try:
         bare = sw.plan(task, time_limit=SECONDS, runs_on="torchrec")
     except InfeasibleTask as error:
-        return {"case": name, "why": str(error)}
+        return {"why": str(error)}
     assert bare.cost is not None
     step = bare.cost.step_ms
     dense = max(published_ms - step, 0.0) if published_ms else step
-    row = {"case": name, "dense": dense, "step": step, "bound": bare.bound_ms, "kernels": bare.cost.compute_ms}
+    row = {"dense": dense, "step": step, "bound": bare.bound_ms, "kernels": bare.cost.compute_ms}
     for setting, hidden in ((IDS, DenseTime(ids=dense)), (ALL, DenseTime(0.1 * dense, 0.7 * dense, 0.2 * dense))):
         beside = replace(task, exchange=replace(task.exchange, dense_ms=hidden))
         model = cost_model_for(task.topology.device, task.optimizer)

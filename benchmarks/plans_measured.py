@@ -9,7 +9,6 @@ prints the number of visits. Links are not measured.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,9 +24,11 @@ from benchmarks.measured_tables import (
     placed_plans,
     total_table,
 )
+from benchmarks.program import Options, options_of
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
-from shardwright.measure.measuring import measure_plans
+from shardwright.measure.measuring import MeasuredPlan, measure_plans
+from shardwright.sharding import Plan
 from shardwright.workload import paper_tasks
 
 BATCH_SIZE = 1024
@@ -35,7 +36,12 @@ MEASURED_A_SECOND = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(arguments)
+    options = options_of(
+        __doc__, arguments, tasks=(20, "tasks of each size"), devices=[4, 8], rounds=3,
+        model=(None, "cost model file; by default the one that planning takes on this machine"), strategies=list(sw.strategy_names()),
+        time_limit=(20.0, "seconds a search"), page=("plans_measured", "name of the page among the results"),
+        estimate=(False, "only plan, and print how long measuring would take"),
+    )  # fmt: skip
     tasks = [
         (devices, number, task)
         for devices in options.devices
@@ -49,28 +55,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for devices, number, task in tasks
         for plan in placed_plans(task, options.strategies, options.time_limit, model)
     ]
-    count = options.rounds * sum(bool(held) for *_, plan in placed for held in plan.by_device)
-    say(f"{len(placed)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
-    if options.estimate:
+    if (measured := measured_plans([plan for *_, plan in placed], options)) is None:
         return
-    measured = measure_plans([plan for *_, plan in placed], rounds=options.rounds, progress=progress())
     found = [
         Measurement(devices, number, result) for (devices, number, _), result in zip(placed, measured, strict=True)
     ]
     write_page(found, model, options, results_table.command_of("plans_measured", arguments))
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=20, help="tasks of each size")
-    parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", help="cost model file; by default the one that planning takes on this machine")
-    parser.add_argument("--strategies", nargs="+", default=list(sw.strategy_names()))
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
-    parser.add_argument("--page", default="plans_measured", help="name of the page among the results")
-    parser.add_argument("--estimate", action="store_true", help="only plan, and print how long measuring would take")
-    return parser.parse_args(arguments)
+def measured_plans(plans: Sequence[Plan], options: Options) -> Sequence[MeasuredPlan] | None:
+    """Measure plans in `options.rounds` rounds, and tell how long it takes; None if only that is wanted."""
+    count = options.rounds * sum(bool(held) for plan in plans for held in plan.by_device)
+    say(f"{len(plans)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
+    return None if options.estimate else measure_plans(plans, rounds=options.rounds, progress=progress())
 
 
 def say(text: str) -> None:
@@ -91,7 +88,7 @@ def progress() -> Callable[[int, int, str], None]:
     return report
 
 
-def write_page(found: list[Measurement], model: CostModel, options: argparse.Namespace, command: str) -> None:
+def write_page(found: list[Measurement], model: CostModel, options: Options, command: str) -> None:
     tables = []
     controls = found[0].result.controls
     said = model_and_state(model, controls)

@@ -8,10 +8,7 @@ peak memory, imports included. Takes under 2 minutes with the default number of 
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.program import HIDDEN, options_of, said_apart
 from benchmarks.scaling_points import peak_memory
 
 Integers = npt.NDArray[np.int64]
@@ -98,17 +96,6 @@ def profile_here(path: str) -> dict[str, Any]:
     return {"events": result.lookups, "tables": len(tables), "seconds": seconds, "peak_bytes": peak_memory()}
 
 
-def profile_apart(path: Path) -> dict[str, Any]:
-    """Profile a log in its own process."""
-    run = subprocess.run(
-        [sys.executable, "-m", "benchmarks.profile_speed", "--profile-only", str(path)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return dict(json.loads(run.stdout))
-
-
 def measured_rows(events: int, folder: str | None) -> list[tuple[str, ...]]:
     """Measure each case; returns one row per case."""
     rows = []
@@ -116,27 +103,19 @@ def measured_rows(events: int, folder: str | None) -> list[tuple[str, ...]]:
         for case in CASES:
             path = Path(temporary, "log.parquet")
             write_log(path, case, events)
-            found = profile_apart(path)
-            rows.append(
-                (
-                    case,
-                    f"{found['events']:,}",
-                    str(found["tables"]),
-                    f"{path.stat().st_size / 1e6:.0f}",
-                    f"{found['seconds']:.2f}",
-                    f"{found['events'] / found['seconds'] / 1e6:.1f}",
-                    f"{found['peak_bytes'] / 1e6:.0f}",
-                )
-            )
+            found = said_apart("profile_speed", "--profile-only", path)
+            rows.append((
+                case, f"{found['events']:,}", str(found["tables"]), f"{path.stat().st_size / 1e6:.0f}", f"{found['seconds']:.2f}",
+                f"{found['events'] / found['seconds'] / 1e6:.1f}", f"{found['peak_bytes'] / 1e6:.0f}",
+            ))  # fmt: skip
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=50_000_000, help="id lookups of the largest log")
-    parser.add_argument("--folder", help="where to write the logs; default the system's temporary folder")
-    parser.add_argument("--profile-only", metavar="LOG", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = options_of(
+        __doc__, None, events=(50_000_000, "id lookups of the largest log"),
+        folder=(None, "where to write the logs; default the system's temporary folder"), profile_only=(None, HIDDEN, {"metavar": "LOG"}),
+    )  # fmt: skip
     if options.profile_only:
         print(json.dumps(profile_here(options.profile_only)))
         return

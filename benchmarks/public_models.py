@@ -10,10 +10,8 @@ them should grow with the tables.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 
 import shardwright as sw
 from benchmarks import results_table
+from benchmarks.program import Journal, options_of
 from shardwright.errors import InfeasibleTask
 from shardwright.sharding.torchrec_files import plan_from_sharding_plan
 from shardwright.task.quantities import format_bytes
@@ -31,6 +30,11 @@ REVIEW_SECONDS = 120.0
 MOVES = (20 * 10**9, 100 * 10**9, None)
 """Bytes that a better plan than a published one may move; None for any."""
 JOURNAL = Path("public_models.jsonl")
+MODELS = {
+    "models": (Path, "task files of further models, NAME.task.yaml", {"metavar": "FOLDER"}),
+    "only": ("", "cases with this in the model's name", {"metavar": "TEXT"}),
+}
+"""Options that choose cases."""
 TASK, PLAN = ".task.yaml", ".torchrec_plan.json"
 OF_NVIDIA = "whole step, distributed-embeddings on DGX A100, Adagrad"
 OF_MLCOMMONS = "whole step, torchrec_dlrm on AWS p4d, from records a second"
@@ -100,35 +104,17 @@ CASES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=Path, metavar="FOLDER", help="task files of further models, NAME.task.yaml")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in the model's name")
-    parser.add_argument("--journal", type=Path, default=JOURNAL)
-    options = parser.parse_args(arguments)
-    known = {row["case"]: row for row in read(options.journal)}
-
-    def kept(name: str, outcome: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        if name not in known:
-            known[name] = outcome()
-            with options.journal.open("a", encoding="utf-8") as journal:
-                journal.write(json.dumps(known[name]) + "\n")
-            print(known[name], file=sys.stderr, flush=True)
-        return known[name]
-
+    options = options_of(__doc__, arguments, **MODELS, journal=JOURNAL)
+    journal = Journal(options.journal, "case")
     chosen = [case for case in cases(options.models) if options.only in case[0]]
-    rows = [kept(case[0], partial(_outcome, *case)) for case in chosen]
+    rows = [journal.kept(name, partial(_outcome, *case)) for name, *case in chosen]
     plans = (
         [path for path in sorted(options.models.glob("*" + PLAN)) if options.only in path.name]
         if options.models
         else []
     )
-    reviews = [kept(_review_name(path, most), partial(_review, path, most)) for path in plans for most in MOVES]
+    reviews = [journal.kept(_review_name(path, most), partial(_review, path, most)) for path in plans for most in MOVES]
     write(rows, reviews, "python -m benchmarks.public_models" + (" --models FOLDER" if options.models else ""))
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a journal; none if there is none."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def cases(folder: Path | None) -> Iterator[tuple[str, sw.Task, float | None, str]]:
@@ -144,9 +130,9 @@ def cases(folder: Path | None) -> Iterator[tuple[str, sw.Task, float | None, str
             yield f"{name}, {task.topology.devices} {task.topology.device}, {task.batch_size:,}", task, step_ms, what
 
 
-def _outcome(name: str, task: sw.Task, step_ms: float | None, what: str) -> dict[str, Any]:
+def _outcome(task: sw.Task, step_ms: float | None, what: str) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "case": name, "tables": len(task.tables), "weights": sum(table.weight_bytes for table in task.tables),
+        "tables": len(task.tables), "weights": sum(table.weight_bytes for table in task.tables),
         "memory": max(task.topology.memory_bytes), "published": step_ms, "what": what, "step": None,
     }  # fmt: skip
     try:
@@ -175,7 +161,6 @@ def _review(path: Path, most: int | None) -> dict[str, Any]:
     limit = None if most else REVIEW_SECONDS  # searches at prices of moves end by themselves
     found = sw.review(given, most_moved=most, time_limit=limit, runs_on="torchrec")
     return {
-        "case": _review_name(path, most),
         "theirs": found.step_ms,
         "ours": found.better_ms,
         "bound": found.bound_ms,

@@ -8,7 +8,6 @@ an A100 times its own factor: it then shows how times grow, but not how long the
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from torchrec.distributed.planner.constants import BWD_COMPUTE_MULTIPLIER, HBM_M
 from torchrec.distributed.planner.estimator.estimator import compute_block_usage_penalty
 
 from benchmarks import plots
+from benchmarks.program import options_of
 from benchmarks.results_table import write_results
 from shardwright.cost.features import Floats, WorkArrays
 from shardwright.cost.published import GPUS, PARTS, Gpu, PublishedModel, parts
@@ -200,16 +200,9 @@ def by_group(rows: Sequence[Published], group: str) -> list[list[object]]:
         mine = np.array([key in (other, "all") for other in keys])
         gpus = ", ".join(sorted({row.gpu or "not stated" for row, own in zip(rows, mine, strict=True) if own}))
         off = [errors(ratios[mine]) for ratios in found]
-        table.append(
-            [
-                key,
-                *([] if group == "gpu" or key == "all" else [gpus]),
-                int(mine.sum()),
-                *off[0],
-                *off[1][::2],
-                *off[2][::2],
-            ]
-        )
+        table.append([
+            key, *([] if group == "gpu" or key == "all" else [gpus]), int(mine.sum()), *off[0], *off[1][::2], *off[2][::2],
+        ])  # fmt: skip
     if group == "source":
         table[-1].insert(1, "")
     return table
@@ -307,9 +300,7 @@ _FINDING = "Rows in host memory, a cache on the device, forward: time of a looku
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args(
-        arguments
-    )
+    options_of(__doc__, arguments)
     rows = read_table()
     figures, factors = fitted(rows)
     off = ("median", "90th percentile", "worst")
@@ -367,17 +358,9 @@ def finding(figures: Floats) -> list[list[object]]:
     for row in cached:
         lookups, alone = row.tables * row.work.lookups, float(row.parts @ figures)
         beyond = 1e3 * (row.time_us - alone) / lookups
-        table.append(
-            [
-                row.source,
-                row.tables,
-                row.work.rows,
-                f"{lookups:,.0f}",
-                f"{row.time_us:.0f}",
-                f"{alone:.0f}",
-                f"{beyond:.2f}",
-            ]
-        )
+        table.append([
+            row.source, row.tables, row.work.rows, f"{lookups:,.0f}", f"{row.time_us:.0f}", f"{alone:.0f}", f"{beyond:.2f}",
+        ])  # fmt: skip
     return table
 
 

@@ -8,7 +8,6 @@ by relative error. Bytes are those a rank sends: 2 (n - 1) / n of the message in
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Sequence
 from itertools import groupby
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
+from benchmarks.program import options_of
 from benchmarks.results_table import write_results
 from shardwright.cost.features import Floats
 from shardwright.task import PRESETS, Topology
@@ -26,29 +26,16 @@ TABLE = Path(__file__).parent.parent / "data" / "published" / "links.csv"
 RUN = ("gpu", "fabric", "ranks", "hosts", "collective", "source")
 FEWEST, LARGEST = 5, 2**24  # fewest sizes of a run, and bytes of its largest: long against the latency
 HEADS = (
-    "GPU",
-    "fabric",
-    "ranks",
-    "hosts",
-    "collective",
-    "source",
-    "sizes",
-    "latency, us",
-    "GB/s a rank",
-    "median error",
-    "worst",
-    "bandwidth alone: median",
-    "preset: median error",
-)
+    "GPU", "fabric", "ranks", "hosts", "collective", "source", "sizes", "latency, us", "GB/s a rank", "median error", "worst",
+    "bandwidth alone: median", "preset: median error",
+)  # fmt: skip
 
 
 _EXCHANGES = "All-to-alls, most used by embeddings: the fastest published one of large messages. Sums inside a switch do not help them."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args(
-        arguments
-    )
+    options_of(__doc__, arguments)
     rows: list[list[object]] = []
     for run, (sent, times) in runs().items():
         latency, slope = fitted(sent, times)
@@ -56,18 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rings = int(run[3]) > 1 and run[4] != "all_to_all"  # the rings of a host's ranks share its links
         between = int(run[2]) / int(run[3]) if rings else 1.0
         speed = 1e-3 / slope / between
-        rows.append(
-            [
-                *run,
-                len(times),
-                f"{latency:.0f}",
-                f"{speed:.0f}",
-                f"{np.median(off):.0%}",
-                f"{off.max():.0%}",
-                f"{np.median(bare):.0%}",
-                preset_error(run, sent, times),
-            ]
-        )
+        rows.append([
+            *run, len(times), f"{latency:.0f}", f"{speed:.0f}", f"{np.median(off):.0%}", f"{off.max():.0%}", f"{np.median(bare):.0%}",
+            preset_error(run, sent, times),
+        ])  # fmt: skip
     told = "; ".join(
         f"{name} {preset.link_bandwidth[0] / 1e9:.0f} GB/s after {1e3 * preset.intra_latency_ms:.0f} us inside a host, "
         f"{preset.link_bandwidth[1] / 1e9:.0f} after {1e3 * preset.inter_latency_ms:.0f} between hosts"

@@ -8,7 +8,6 @@ TorchRec's planner gets pooling factors.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import shardwright as sw
+from benchmarks.program import options_of
 from benchmarks.results_table import command_of, write_results
 from benchmarks.torchrec_quality import HOSTS
 from shardwright.cost import CostModel, PublishedModel, score
@@ -28,14 +28,8 @@ from shardwright.integrations.torchrec.rival import TorchRec
 from shardwright.workload import paper_tasks, public_task
 
 HEADS = (
-    "tasks",
-    "planned by",
-    "shards a table",
-    "tables cut",
-    "narrowest block of a wider table",
-    "step, published",
-    "step, stated",
-)
+    "tasks", "planned by", "shards a table", "tables cut", "narrowest block of a wider table", "step, published", "step, stated",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,11 +54,10 @@ class StatedModel(CostModel):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=5.0, help="seconds per search")
-    parser.add_argument("--public", nargs="*", default=list(HOSTS), choices=list(HOSTS))
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, tasks=40, seconds=(5.0, "seconds per search"),
+        public=(list(HOSTS), "", {"nargs": "*", "choices": list(HOSTS)}),
+    )  # fmt: skip
     made_up = paper_tasks(options.tasks, devices=8, seed=11, batch_size=65_536, device="h100")
     groups = {f"{options.tasks} made-up": made_up} if options.tasks else {}
     for name in options.public:

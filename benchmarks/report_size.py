@@ -9,7 +9,6 @@ Needs the package playwright and a Chromium or Chrome on the path (or named by S
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -23,6 +22,7 @@ from typing import Any
 
 import shardwright as sw
 from benchmarks.cluster_tasks import cluster_task
+from benchmarks.program import Options, options_of
 from benchmarks.results_table import command_of, write_results
 from benchmarks.scaling_points import size_of
 from shardwright.report import entry_of, write_report
@@ -95,7 +95,11 @@ CHANGED = """() => {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(arguments)
+    options = options_of(
+        __doc__, arguments, sizes=(SIZES, "tables and devices", {"metavar": "TxD", "type": size_of}), strategies=["greedy", "certified"],
+        time_limit=(20.0, "seconds a search"), runs=(5, "how often each page is opened"),
+        picture=(Path, "only take a picture of a report, as PNG"), what_if=(Path, "only take a picture of its section What if?, as PNG"),
+    )  # fmt: skip
     if options.picture:
         take_picture(options.picture, options.time_limit)
         return
@@ -113,18 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_results("report_size", "Size of the report", [(caption, HEADS, rows)], command)
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", type=size_of, default=SIZES, metavar="TxD", help="tables and devices")
-    parser.add_argument("--strategies", nargs="+", default=["greedy", "certified"])
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
-    parser.add_argument("--runs", type=int, default=5, help="how often each page is opened")
-    parser.add_argument("--picture", type=Path, help="only take a picture of a report, as PNG")
-    parser.add_argument("--what-if", type=Path, help="only take a picture of its section What if?, as PNG")
-    return parser.parse_args(arguments)
-
-
-def row(tables: int, devices: int, strategy: str, options: argparse.Namespace) -> list[str]:
+def row(tables: int, devices: int, strategy: str, options: Options) -> list[str]:
     task = cluster_task(0, tables=tables, devices=devices, device="h100", batch_size=65_536, heavy_tail=True)
     found = sw.plan(task, strategy=strategy, time_limit=options.time_limit)
     with tempfile.TemporaryDirectory() as folder:

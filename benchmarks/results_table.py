@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from experiments.experiment import ResultTable
-from experiments.pages import commit, markdown
+from experiments.pages import commit, hardware, markdown
 
 from shardwright.files import write_atomically
 
@@ -20,6 +21,23 @@ def command_of(program: str, arguments: Sequence[object] | None) -> str:
     """Return the command that runs a program of this folder; without arguments, with those of this process."""
     given = sys.argv[1:] if arguments is None else map(str, arguments)
     return shlex.join(["python", "-m", f"benchmarks.{program}", *given])
+
+
+def write_measured(
+    name: str,
+    title: str,
+    paragraphs: Sequence[str],
+    tables: Sequence[ResultTable],
+    command: str,
+    rows: Sequence[Mapping[str, Any]],
+    priced: str = "",
+) -> Path:
+    """Write `results/<name>.md`, dated by the days on which its rows were measured; `priced` stands before the commit."""
+    days = sorted({row["at"][:10] for row in rows})
+    made = f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · {priced}commit {commit()} · {hardware()}"
+    path = RESULTS / f"{name}.md"
+    write_atomically(path, markdown(title, paragraphs, tables, command, made))
+    return path
 
 
 def write_results(

@@ -11,9 +11,6 @@ a line of a journal, so a stopped run can go on.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +21,7 @@ import numpy as np
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.cluster_tasks import cluster_task
+from benchmarks.program import Journal, options_of
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search import strategy_named
 from shardwright.workload import public_task
@@ -41,30 +39,16 @@ MADE_UP = "made-up"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=100, help="made-up tasks")
-    parser.add_argument("--models", type=Path, metavar="FOLDER", help="task files of further models, NAME.task.yaml")
-    parser.add_argument("--page", action="store_true", help="only write the page, of the tasks that are finished")
-    parser.add_argument("--journal", type=Path, default=JOURNAL)
-    options = parser.parse_args(arguments)
-    known = {row["task"] for row in rows_of(options.journal)}
+    options = options_of(
+        __doc__, arguments, tasks=(100, "made-up tasks"),
+        models=(Path, "task files of further models, NAME.task.yaml", {"metavar": "FOLDER"}),
+        page=(False, "only write the page, of the tasks that are finished"), journal=JOURNAL,
+    )  # fmt: skip
+    journal = Journal(options.journal, "task")
     for name, task in () if options.page else tasks(options.tasks, options.models):
-        if name not in known:
-            row = {"task": name, "devices": task.topology.devices, "tables": len(task.tables), **outcome(task)}
-            with options.journal.open("a", encoding="utf-8") as journal:
-                journal.write(json.dumps(row) + "\n")
-            print(
-                name,
-                {key: value and round(value, 3) for key, value in row["steps"].items()},
-                file=sys.stderr,
-                flush=True,
-            )
+        journal.kept(name, lambda task=task: outcome(task))
     folder = " --models FOLDER" if options.models or options.page else ""
-    write(rows_of(options.journal), f"python -m benchmarks.rivals --tasks {options.tasks}{folder}", options.tasks)
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    write(journal.rows, f"python -m benchmarks.rivals --tasks {options.tasks}{folder}", options.tasks)
 
 
 def tasks(made_up: int, folder: Path | None) -> Iterator[tuple[str, sw.Task]]:
@@ -88,7 +72,7 @@ def tasks(made_up: int, folder: Path | None) -> Iterator[tuple[str, sw.Task]]:
 
 
 def outcome(task: sw.Task) -> dict[str, Any]:
-    """Steps in ms and seconds of every strategy, None if it found no plan, and the bound that ours proves."""
+    """Size of a task, steps in ms and seconds of every strategy, None if it found no plan, and the bound that ours proves."""
     steps: dict[str, float | None] = {}
     seconds: dict[str, float] = {}
     bound: float | None = None
@@ -104,7 +88,8 @@ def outcome(task: sw.Task) -> dict[str, Any]:
         except (InfeasibleTask, InvalidPlan):
             steps[name] = None
         seconds[name] = time.monotonic() - begin
-    return {"steps": steps, "seconds": seconds, "bound": bound}
+    size = {"devices": task.topology.devices, "tables": len(task.tables)}
+    return {**size, "steps": steps, "seconds": seconds, "bound": bound}
 
 
 def write(rows: list[dict[str, Any]], command: str, made_up: int) -> None:

@@ -11,9 +11,7 @@ minutes.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,22 +19,20 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from experiments.experiment import ResultTable
-from experiments.pages import commit, hardware, markdown
 
 from benchmarks import results_table
 from benchmarks.dlrm_throughput import TABLES, cases, check_losses
-from benchmarks.hosts import HostBed
-from benchmarks.runtime_steps import BASE, ENTRIES, planned
-from benchmarks.steps_measured import SAMPLES, Case, Rows, asked, links_of, measured_rows
-from shardwright.files import write_atomically
+from benchmarks.program import MEASURED_ROWS, options_of
+from benchmarks.runtime_steps import BASE, ENTRIES, MINUTES, trained
+from benchmarks.steps_measured import SAMPLES, Case, Rows, measured_rows
 from shardwright.sharding.files import plan_to_dict
-from shardwright.task import Task, Topology
+from shardwright.task import Task
 
 FEW = {"rounds": 3, "batches": 25, "warm_up": 5}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parsed(arguments)
+    options = options_of(__doc__, arguments, **MEASURED_ROWS, minutes=MINUTES)
     rows = measured_rows(options, cases, lambda case, rows: measure(case, rows, options.model), options.minutes)
     if rows is None:
         return
@@ -50,15 +46,14 @@ def measure(case: Case, rows: Rows, model: Path | None) -> None:
         MeasurementFailed: a rank failed, or the losses of two entries differ.
     """
     started = time.monotonic()
-    with HostBed(case.hosts, case.per_host, case.rate) as bed:
-        links = rows.links(case) or links_of(bed)
-        topology = Topology(case.hosts, case.per_host, "cpu", "200 MB", links=links)
-        plans = planned(Task(TABLES, topology, SAMPLES * topology.devices, optimizer="sgd"), model)
-        with tempfile.TemporaryDirectory() as folder:
-            for name, plan in plans.items():
-                plan.save(Path(folder) / f"{name}.json")
-            entries = [{"plan": str(Path(folder) / f"{name}.json"), "by": by} for _, name, by in ENTRIES]
-            found = asked(bed, "runtime_dlrm_rank", {"entries": entries, **FEW})
+    plans, found = trained(
+        case,
+        rows,
+        lambda topology: Task(TABLES, topology, SAMPLES * topology.devices, optimizer="sgd"),
+        model,
+        "runtime_dlrm_rank",
+        FEW,
+    )
     apart = check_losses(found["losses"])
     shown = {title: seconds for (title, *_), seconds in zip(ENTRIES, found["seconds"], strict=True)}
     at = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
@@ -75,17 +70,14 @@ def measure(case: Case, rows: Rows, model: Path | None) -> None:
 
 def write_page(rows: Sequence[dict[str, Any]], command: str) -> Path:
     """Write the page of rows; returns its file."""
-    days = sorted({row["at"][:10] for row in rows})
-    text = markdown(
+    return results_table.write_measured(
+        "runtime_dlrm",
         "Throughput of training a DLRM: shardwright.runtime beside TorchRec",
         [_summary(rows), _ABOUT.format(apart=max(row["apart"] for row in rows))],
         [_table(rows)],
         command,
-        f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · commit {commit()} · {hardware()}",
+        rows,
     )
-    path = results_table.RESULTS / "runtime_dlrm.md"
-    write_atomically(path, text)
-    return path
 
 
 _ABOUT = (
@@ -127,16 +119,6 @@ def _table(rows: Sequence[dict[str, Any]]) -> ResultTable:
         ("bed", "links", "entry", "samples/s", "apart", "over the first"),
         found,
     )
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime_dlrm", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, required=True, help="file of the measured rows")
-    parser.add_argument("--model", type=Path, help="cost model of the kernels; by default that of this machine")
-    parser.add_argument("--page", action="store_true", help="measure nothing, make the page of the rows")
-    parser.add_argument("--minutes", type=float, default=600.0, help="no case begins later (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="one bed, some minutes")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

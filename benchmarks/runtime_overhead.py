@@ -6,11 +6,9 @@ blocks, and no ranks by hotness; it checks nothing and counts nothing.
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import statistics
-import sys
 import time
 from datetime import timedelta
 
@@ -20,7 +18,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from benchmarks.hosts.together import all_to_all, everyone
-from benchmarks.results_table import write_results
+from benchmarks.program import Options, options_of
+from benchmarks.results_table import command_of, write_results
 from shardwright.runtime import ShardedEmbeddings
 from shardwright.runtime.optimizers import OptimizerOptions, update
 from shardwright.sharding.plan import Plan
@@ -88,7 +87,7 @@ class _HandStep(torch.autograd.Function):
         return None, None, None, None
 
 
-def batch(args: argparse.Namespace, rank: int, step: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def batch(args: Options, rank: int, step: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     rng = np.random.default_rng([rank, step])
     features = {}
     for index in range(args.tables):
@@ -114,7 +113,7 @@ def step_seconds(
     return [middle - start, time.perf_counter() - again]
 
 
-def rank_main(rank: int, args: argparse.Namespace, port: int, results: mp.SimpleQueue) -> None:
+def rank_main(rank: int, args: Options, port: int, results: mp.SimpleQueue) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=args.ranks, timeout=timedelta(seconds=120)
@@ -148,21 +147,10 @@ def rank_main(rank: int, args: argparse.Namespace, port: int, results: mp.Simple
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (
-        ("ranks", 2),
-        ("tables", 50),
-        ("rows", 50_000),
-        ("dim", 64),
-        ("length", 50),
-        ("samples", 64),
-        ("repeats", 30),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--warm-up", type=int, default=3)
-    parser.add_argument("--skew", type=float, default=3.0, help="ids are rows × u^skew for uniform u")
-    parser.add_argument("--optimizer", default="rowwise_adagrad", choices=["sgd", "rowwise_adagrad"])
-    args = parser.parse_args()
+    args = options_of(
+        __doc__, None, ranks=2, tables=50, rows=50_000, dim=64, length=50, samples=64, repeats=30, warm_up=3,
+        skew=(3.0, "ids are rows × u^skew for uniform u"), optimizer=("rowwise_adagrad", "", ["sgd", "rowwise_adagrad"]),
+    )  # fmt: skip
     args.rows -= args.rows % args.ranks
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with socket.socket() as free:
@@ -183,7 +171,7 @@ def main() -> None:
         f"{args.length}, {args.optimizer}: rank 0 sends {megabytes:.1f} MB a step. Slowest rank; {args.repeats} steps, turn by turn."
     )
     heads = ("pass", "runtime, median ms", "by hand, median ms", "ratio of medians", "median of ratios")
-    command = " ".join(["python -m benchmarks.runtime_overhead", *sys.argv[1:]])
+    command = command_of("runtime_overhead", None)
     write_results(
         "runtime_overhead", "Runtime against a row-wise all-to-all by hand", [(caption, heads, rows)], command
     )

@@ -12,50 +12,46 @@ minutes.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
 from experiments.experiment import ResultTable
-from experiments.pages import commit, hardware, markdown
 
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.hosts import HostBed
+from benchmarks.program import MEASURED_ROWS, options_of
 from benchmarks.steps_measured import BEDS, MODELS, RATES, SAMPLES, Case, Rows, asked, links_of, measured_rows
-from shardwright.files import write_atomically
 from shardwright.sharding import Plan
 from shardwright.sharding.files import plan_to_dict
 from shardwright.task import Task, Topology
 
 FEW = {"rounds": 4, "steps": 7, "warm_up": 3}
+MINUTES = (600.0, "no case begins later (default: %(default)s)")
 _SEARCH_S = 8.0
 BASE = "torchrec planner, DMP"
 ENTRIES = (
-    (BASE, "theirs", "torchrec"),
-    ("torchrec planner, runtime", "theirs", "shardwright"),
-    ("our plan for torchrec, DMP", "ours", "torchrec"),
-    ("our plan for torchrec, runtime", "ours", "shardwright"),
+    (BASE, "theirs", "torchrec"), ("torchrec planner, runtime", "theirs", "shardwright"),
+    ("our plan for torchrec, DMP", "ours", "torchrec"), ("our plan for torchrec, runtime", "ours", "shardwright"),
     ("our free plan, runtime", "free", "shardwright"),
-)
+)  # fmt: skip
 """Title of each entry, its plan, and what runs it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parsed(arguments)
-    rates = options.rates.split(",")
-    rows = measured_rows(
-        options,
-        lambda quick: cases(quick, rates),
-        lambda case, rows: measure(case, rows, options.model),
-        options.minutes,
-    )
+    options = options_of(
+        __doc__, arguments, **MEASURED_ROWS, minutes=MINUTES, name=("runtime_steps", "name of the page (default: %(default)s)"),
+        rates=(",".join(RATES), "rates of the links, in order (default: %(default)s)"),
+    )  # fmt: skip
+    chosen = partial(cases, rates=options.rates.split(","))
+    rows = measured_rows(options, chosen, lambda case, rows: measure(case, rows, options.model), options.minutes)
     if rows is None:
         return
     print(write_page(rows.read(), results_table.command_of("runtime_steps", arguments), options.name).read_text())
@@ -71,20 +67,37 @@ def cases(quick: bool, rates: Sequence[str] = RATES) -> list[Case]:
 def measure(case: Case, rows: Rows, model: Path | None) -> None:
     """Time a bed's collectives, plan for them, and train all entries in turns; adds the row."""
     started = time.monotonic()
-    with HostBed(case.hosts, case.per_host, case.rate) as bed:
-        links = rows.links(case) or links_of(bed)
-        topology = Topology(case.hosts, case.per_host, "cpu", "200 MB", links=links)
-        plans = planned(Task(MODELS[case.model], topology, SAMPLES * topology.devices), model)
-        with tempfile.TemporaryDirectory() as folder:
-            for name, plan in plans.items():
-                plan.save(Path(folder) / f"{name}.json")
-            entries = [{"plan": str(Path(folder) / f"{name}.json"), "by": by} for _, name, by in ENTRIES]
-            found = asked(bed, "runtime_rank", {"entries": entries, "rounds": FEW})["entries"]
-    shown = {title: measured for (title, *_), measured in zip(ENTRIES, found, strict=True)}
+    plans, found = trained(
+        case,
+        rows,
+        lambda topology: Task(MODELS[case.model], topology, SAMPLES * topology.devices),
+        model,
+        "runtime_rank",
+        {"rounds": FEW},
+    )
+    shown = {title: measured for (title, *_), measured in zip(ENTRIES, found["entries"], strict=True)}
     documents = {name: plan_to_dict(plan) for name, plan in plans.items()}
     at = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     rows.add([{**case.key, "document": documents["free"], "documents": documents, "entries": shown, "at": at}])
     print(f"{case.key}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+
+def trained(
+    case: Case,
+    rows: Rows,
+    task: Callable[[Topology], Task],
+    model: Path | None,
+    program: str,
+    request: Mapping[str, Any],
+) -> tuple[dict[str, Plan], dict[str, Any]]:
+    """Time a bed's collectives, plan the task of its topology, and train all entries by a rank program; returns plans and its reply."""
+    with HostBed(case.hosts, case.per_host, case.rate) as bed, tempfile.TemporaryDirectory() as folder:
+        links = rows.links(case) or links_of(bed)
+        plans = planned(task(Topology(case.hosts, case.per_host, "cpu", "200 MB", links=links)), model)
+        for name, plan in plans.items():
+            plan.save(Path(folder) / f"{name}.json")
+        entries = [{"plan": str(Path(folder) / f"{name}.json"), "by": by} for _, name, by in ENTRIES]
+        return plans, asked(bed, program, {"entries": entries, **request})
 
 
 def planned(task: Task, model: Path | None) -> dict[str, Plan]:
@@ -99,17 +112,14 @@ def planned(task: Task, model: Path | None) -> dict[str, Plan]:
 
 def write_page(rows: Sequence[dict[str, Any]], command: str, name: str = "runtime_steps") -> Path:
     """Write the page of rows; returns its file."""
-    days = sorted({row["at"][:10] for row in rows})
-    text = markdown(
+    return results_table.write_measured(
+        name,
         "Steps of pooled tables: shardwright.runtime beside TorchRec",
         [_summary(rows), _ABOUT],
         [_overview(rows), *(_steps([row for row in rows if row["model"] == model]) for model in _models(rows))],
         command,
-        f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · commit {commit()} · {hardware()}",
+        rows,
     )
-    path = results_table.RESULTS / f"{name}.md"
-    write_atomically(path, text)
-    return path
 
 
 _ABOUT = (
@@ -185,18 +195,6 @@ def _steps(rows: Sequence[dict[str, Any]]) -> ResultTable:
         ("bed", "links", "entry", "predicted", "step", "forward", "backward", "apart", "kB on links"),
         found,
     )
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime_steps", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, required=True, help="file of the measured rows")
-    parser.add_argument("--model", type=Path, help="cost model of the kernels; by default that of this machine")
-    parser.add_argument("--rates", default=",".join(RATES), help="rates of the links, in order (default: %(default)s)")
-    parser.add_argument("--name", default="runtime_steps", help="name of the page (default: %(default)s)")
-    parser.add_argument("--page", action="store_true", help="measure nothing, make the page of the rows")
-    parser.add_argument("--minutes", type=float, default=600.0, help="no case begins later (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="one case, some minutes")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from benchmarks import plots, results_table
+from benchmarks.program import Options
 from benchmarks.scaling_points import Point, Size
 
 Points = Mapping[tuple[str, Size], Point]
@@ -28,7 +28,7 @@ _MEASURES: dict[str, Callable[[Point], float]] = {
 }
 
 
-def write_page(points: Points, series: Series, options: argparse.Namespace, command: str) -> None:
+def write_page(points: Points, series: Series, options: Options, command: str) -> None:
     """Write the page and the figure; their name ends in the model and the tail if these are not the defaults."""
     name = "_".join(
         ["search_scaling", *([options.model] if options.model != "cpu" else []), *["heavy"] * options.heavy_tail]
@@ -40,16 +40,8 @@ def write_page(points: Points, series: Series, options: argparse.Namespace, comm
         "repeated. CPU time is that of all threads. Memory at the start is that of the interpreter, libraries and task."
     )
     heads = (
-        "strategy",
-        "tables × devices",
-        "search s",
-        "CPU s",
-        "gap",
-        "gap ≤ 1%",
-        "ended",
-        "peak MB",
-        "MB at the start",
-    )
+        "strategy", "tables × devices", "search s", "CPU s", "gap", "gap ≤ 1%", "ended", "peak MB", "MB at the start",
+    )  # fmt: skip
     slopes = (
         "Slopes of log time and log memory (beyond the start), by least squares, over the searches that ended by themselves: 1 is linear "
         "growth. If tables and devices grow together, the slope against one includes the growth of the other."
@@ -65,16 +57,10 @@ def write_page(points: Points, series: Series, options: argparse.Namespace, comm
 def row(point: Point) -> tuple[str, ...]:
     """Return a point's row in the table."""
     return (
-        point.strategy,
-        f"{point.size[0]:,} × {point.size[1]:,}",
-        shown(point.search_s, ".3g"),
-        shown(point.cpu_s, ".3g"),
-        "–" if point.gap is None else f"{point.gap:.2%}",
-        "–" if point.gap is None else f"{point.within:.0%}",
-        point.end,
-        shown(point.peak_mb, ".0f"),
-        shown(point.before_mb, ".0f"),
-    )
+        point.strategy, f"{point.size[0]:,} × {point.size[1]:,}", shown(point.search_s, ".3g"), shown(point.cpu_s, ".3g"),
+        "–" if point.gap is None else f"{point.gap:.2%}", "–" if point.gap is None else f"{point.within:.0%}", point.end,
+        shown(point.peak_mb, ".0f"), shown(point.before_mb, ".0f"),
+    )  # fmt: skip
 
 
 def shown(number: float, how: str) -> str:

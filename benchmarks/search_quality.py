@@ -9,7 +9,6 @@ file beside the page. A loss is a step longer than `neuroshard`'s by more than a
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
@@ -19,14 +18,16 @@ from itertools import product
 from benchmarks import plots, results_table
 from benchmarks.block_times import HALF
 from benchmarks.cluster_tasks import cluster_task
+from benchmarks.program import Options, options_of
 from benchmarks.quality_tables import (
+    Rows,
     above_bound_table,
     large_table,
     paper_table,
     proof_table,
     strategy_table,
     worst_table,
-)
+)  # fmt: skip
 from benchmarks.scaling_points import size_of
 from benchmarks.search_outcome import BATCH, RIVALS, Outcome, Search
 from shardwright.files import write_atomically
@@ -42,7 +43,13 @@ PROOFS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(arguments)
+    options = options_of(
+        __doc__, arguments, tasks=(100, "tasks for 4 and for 8 devices, of each cost model"),
+        large=(False, "clusters of hosts instead of the paper's tasks"),
+        tails=(["pool", "heavy"], "tables of --large", ["pool", "heavy"]),
+        sizes=(LARGE, "sizes of --large", {"metavar": "TxD", "type": size_of}), seeds=(5, "tasks of each size of --large"),
+        models=(list(BATCH), "", list(BATCH)), tolerance=(0.002, "gap at which certified stops"), time_limit=(20.0, "seconds a search"),
+    )  # fmt: skip
     command = results_table.command_of("search_quality", arguments)
     search = Search(options.tolerance, options.time_limit)
     search.warm_up(options.models)
@@ -58,22 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (write_large if options.large else write_paper)(found, options, command)
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=100, help="tasks for 4 and for 8 devices, of each cost model")
-    parser.add_argument("--large", action="store_true", help="clusters of hosts instead of the paper's tasks")
-    parser.add_argument(
-        "--tails", nargs="+", default=["pool", "heavy"], choices=["pool", "heavy"], help="tables of --large"
-    )
-    parser.add_argument("--sizes", nargs="+", type=size_of, default=LARGE, metavar="TxD", help="sizes of --large")
-    parser.add_argument("--seeds", type=int, default=5, help="tasks of each size of --large")
-    parser.add_argument("--models", nargs="+", default=list(BATCH), choices=list(BATCH))
-    parser.add_argument("--tolerance", type=float, default=0.002, help="gap at which certified stops")
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
-    return parser.parse_args(arguments)
-
-
-def small_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
+def small_tasks(options: Options) -> Iterator[tuple[str, Task]]:
     """Yield NeuroShard's tasks, alternating between settings so that a slow hour affects all of them alike."""
     settings = [(model, devices) for model in options.models for devices in PAPER_DEVICES]
     drawn = [
@@ -85,7 +77,7 @@ def small_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
             yield f"{model}, {devices} devices", tasks[number]
 
 
-def large_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
+def large_tasks(options: Options) -> Iterator[tuple[str, Task]]:
     """Yield tasks on clusters, small clusters first."""
     for (tables, devices), model, tail in product(options.sizes, options.models, options.tails):
         for seed in range(options.seeds):
@@ -100,50 +92,49 @@ def large_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
             yield f"{model}, {tables} × {devices}, {tail}", task
 
 
-def write_paper(found: list[Outcome], options: argparse.Namespace, command: str) -> None:
+def write_paper(found: list[Outcome], options: Options, command: str) -> None:
     caption = (
         f"{options.tasks} tasks of each setting (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128; 4 GB a device). `certified` with "
         f"tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. A gap is (step − bound) / bound. "
         f"`block_times.py` explains when a table binds or is costly to cut; the limit in both is at least {HALF:.0%} of the step."
     )
-    tables = [
-        (caption, *paper_table(found)),
-        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
-        ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
-        (PROOFS, *proof_table(found)),
-        ("The ten widest gaps.", *worst_table(found)),
-    ]  # fmt: skip
-    results_table.write_results("search_quality", "Quality of the searches on the paper's tasks", tables, command)
-    write_csv("search_quality", found)
-    plot(found, "search_quality")
+    write(
+        "search_quality", "Quality of the searches on the paper's tasks", (caption, *paper_table(found)), found, command
+    )
 
 
-def write_large(found: list[Outcome], options: argparse.Namespace, command: str) -> None:
+def write_large(found: list[Outcome], options: Options, command: str) -> None:
     caption = (
         f"{options.seeds} tasks of each size, tables as in the pool or with a heavy tail (`cluster_tasks.py`), hosts of 8 devices. "
         f"`certified` with tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. Removed: share of `neuroshard`'s "
         f"excess over the bound that `certified` removes, 1 − (certified − bound) / (neuroshard − bound); of all: the same "
         "of the sums over the tasks, each in units of its bound."
     )
-    tables = [
+    write(
+        "search_quality_large",
+        "Quality of the searches on large clusters",
         (caption, *large_table(found)),
+        found,
+        command,
+    )
+
+
+def write(name: str, title: str, first: tuple[str, tuple[str, ...], Rows], found: list[Outcome], command: str) -> None:
+    """Write the page with its first table, every task as a row of `results/<name>.csv`, and the figure."""
+    tables = [
+        first,
         ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
         ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
         (PROOFS, *proof_table(found)),
         ("The ten widest gaps.", *worst_table(found)),
     ]  # fmt: skip
-    results_table.write_results("search_quality_large", "Quality of the searches on large clusters", tables, command)
-    write_csv("search_quality_large", found)
-    plot(found, "search_quality_large")
-
-
-def write_csv(name: str, found: list[Outcome]) -> None:
-    """Write every task as a row of `results/<name>.csv`."""
+    results_table.write_results(name, title, tables, command)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(found[0].columns)
     writer.writerows(outcome.values for outcome in found)
     write_atomically(results_table.RESULTS / f"{name}.csv", text.getvalue())
+    plot(found, name)
 
 
 def plot(found: list[Outcome], name: str) -> None:

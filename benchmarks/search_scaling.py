@@ -9,7 +9,6 @@ are medians. Besides sizes that grow in both, tables grow alone on 16 devices, a
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.program import HIDDEN, Options, options_of, said_apart
 from benchmarks.scaling_points import Point, Size, peak_memory, size_of
 
 BOTH = ((25, 4), (50, 4), (100, 8), (200, 16), (500, 64), (1000, 128), (2000, 256), (5000, 1024), (10000, 4096))
@@ -30,7 +30,13 @@ BATCH = {"cpu": 1024, "h100": 65_536}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(arguments)
+    options = options_of(
+        __doc__, arguments, largest=("{}x{}".format(*BOTH[-1]), "leave out what is larger", size_of),
+        repeats=(3, "tasks of each size"), time_limit=(60.0, "seconds a search"), strategies=list(STRATEGIES),
+        model=("cpu", "device type, and with it the cost model", list(BATCH)),
+        heavy_tail=(False, "tables with a heavy tail (cluster_tasks.py)"), diagonal=(False, "only sizes that grow in tables and devices"),
+        point=(None, HIDDEN, {"metavar": "TxD", "type": size_of}), seed=(0, HIDDEN),
+    )  # fmt: skip
     if options.point:
         print(json.dumps(measure_here(options.strategies[0], options.point, options)))
         return
@@ -50,21 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_page(points, series, options, command_of("search_scaling", arguments))
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--largest", type=size_of, default=BOTH[-1], metavar="TxD", help="leave out what is larger")
-    parser.add_argument("--repeats", type=int, default=3, help="tasks of each size")
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds a search")
-    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
-    parser.add_argument("--model", default="cpu", choices=list(BATCH), help="device type, and with it the cost model")
-    parser.add_argument("--heavy-tail", action="store_true", help="tables with a heavy tail (cluster_tasks.py)")
-    parser.add_argument("--diagonal", action="store_true", help="only sizes that grow in tables and devices")
-    parser.add_argument("--point", type=size_of, metavar="TxD", help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
-
-
-def measure(strategy: str, size: Size, options: argparse.Namespace) -> Point:
+def measure(strategy: str, size: Size, options: Options) -> Point:
     """Measure one size; returns medians over processes. A size that reaches the time limit is not repeated."""
     runs, end = [], "by itself"
     for seed in range(options.repeats):
@@ -85,36 +77,25 @@ def measure(strategy: str, size: Size, options: argparse.Namespace) -> Point:
     )  # fmt: skip
 
 
-def measure_apart(
-    strategy: str, size: Size, seed: int, options: argparse.Namespace
-) -> tuple[dict[str, float | None] | None, str]:
+def measure_apart(strategy: str, size: Size, seed: int, options: Options) -> tuple[dict[str, float | None] | None, str]:
     """Run one search in its own process; returns its figures and how it ended."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.search_scaling",
-        "--point",
-        f"{size[0]}x{size[1]}",
-        "--strategies",
-        strategy,
-        "--seed",
-        str(seed),
-    ]
-    command += ["--time-limit", str(options.time_limit), "--model", options.model]
-    command += ["--heavy-tail"] if options.heavy_tail else []
-    patience = PATIENCE * options.time_limit + START_S
+    given = [
+        "--point", f"{size[0]}x{size[1]}", "--strategies", strategy, "--seed", seed, "--time-limit", options.time_limit,
+    ]  # fmt: skip
+    given += ["--model", options.model, *["--heavy-tail"] * options.heavy_tail]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
+        found: dict[str, float | None] = said_apart(
+            "search_scaling", *given, timeout_s=PATIENCE * options.time_limit + START_S
+        )
     except subprocess.TimeoutExpired:
         return None, "killed"
-    if run.returncode:
-        print(run.stderr, file=sys.stderr)
+    except subprocess.CalledProcessError as error:
+        print(error.stderr, file=sys.stderr)
         return None, "failed"
-    found: dict[str, float | None] = json.loads(run.stdout)
     return found, "by itself" if (found["search_s"] or 0.0) < options.time_limit else "at the limit"
 
 
-def measure_here(strategy: str, size: Size, options: argparse.Namespace) -> dict[str, float | None]:
+def measure_here(strategy: str, size: Size, options: Options) -> dict[str, float | None]:
     """Run one search in this process."""
     import shardwright as sw
     from benchmarks.cluster_tasks import cluster_task

@@ -12,7 +12,6 @@ planners take turns. Our cost model predicts how much longer a step of TorchRec'
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import math
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.program import HIDDEN, Options, options_of, said_apart
 from benchmarks.scaling_points import Size, size_of
 
 PLANNERS = ("torchrec", "shardwright")
@@ -56,28 +56,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 HEADS = (
-    "tables × devices",
-    "TorchRec s",
-    "ours s",
-    "ours, first of a process, s",
-    "times faster",
-    "first: times faster",
-    "gap to the bound",
-    "gap, first",
-    "step of TorchRec's plan over ours",
-)
+    "tables × devices", "TorchRec s", "ours s", "ours, first of a process, s", "times faster", "first: times faster", "gap to the bound",
+    "gap, first", "step of TorchRec's plan over ours",
+)  # fmt: skip
 
 
-def caption(options: argparse.Namespace) -> str:
+def caption(options: Options) -> str:
     return (
         f"Seconds of `plan()`, medians of {options.repeats} processes for TorchRec, of {options.repeats} models in each process for ours; "
         f"TorchRec for at most {options.limit} s. Gaps are those of our plans to the bound (medians); steps are predicted."
     )
 
 
-def row_of(
-    size: Size, found: dict[tuple[str, Size], list[dict[str, Any] | None]], options: argparse.Namespace
-) -> list[str]:
+def row_of(size: Size, found: dict[tuple[str, Size], list[dict[str, Any] | None]], options: Options) -> list[str]:
     """Return the table's row of a size, with a dash for each figure that no process gave."""
     theirs, ours = found.get(("torchrec", size), []), found["shardwright", size]
     ended = [one for one in ours if one]
@@ -87,15 +78,10 @@ def row_of(
     sign = "> " if None in theirs else ""
     limit = float(options.limit) if sign else middle(one["first_s"] for one in theirs if one)
     figures = [
-        (sign, limit, ".1f"),
-        ("", later, ".3f"),
-        ("", first, ".2f"),
-        (sign, limit / later, ".0f"),
-        (sign, limit / first, ".0f"),
-        ("", middle(gap for one in ended for gap in one["gaps"][1:]), ".1%"),
-        ("", middle(one["gaps"][0] for one in ended), ".1%"),
+        (sign, limit, ".1f"), ("", later, ".3f"), ("", first, ".2f"), (sign, limit / later, ".0f"), (sign, limit / first, ".0f"),
+        ("", middle(gap for one in ended for gap in one["gaps"][1:]), ".1%"), ("", middle(one["gaps"][0] for one in ended), ".1%"),
         ("", middle(one["steps_ms"][0] / other["steps_ms"][0] for one, other in pairs), ".2f"),
-    ]
+    ]  # fmt: skip
     cells = ("–" if math.isnan(value) else f"{above}{value:{form}}" for above, value, form in figures)
     return [f"{size[0]} × {size[1]}", *cells]
 
@@ -105,22 +91,14 @@ def middle(values: Iterable[float]) -> float:
     return statistics.median(found) if (found := list(values)) else math.nan
 
 
-def measured(planner: str, size: Size, repeat: int, options: argparse.Namespace) -> dict[str, Any] | None:
+def measured(planner: str, size: Size, repeat: int, options: Options) -> dict[str, Any] | None:
     """Plan in a separate process and return what it prints; None if it does not end in time, nothing if it fails."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.torchrec_planning_speed",
-        "--planner",
-        planner,
-        "--point",
-        f"{size[0]}x{size[1]}",
-    ]
-    command += ["--repeats", str(options.repeats), "--seed", str(100 * repeat)]
+    given = [
+        "--planner", planner, "--point", f"{size[0]}x{size[1]}", "--repeats", options.repeats, "--seed", 100 * repeat,
+    ]  # fmt: skip
     begin = time.monotonic()
     try:
-        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=options.limit + _START_S)
-        answer: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+        answer: dict[str, Any] = said_apart("torchrec_planning_speed", *given, timeout_s=options.limit + _START_S)
     except subprocess.TimeoutExpired:
         print(f"{planner} {size}: not within {options.limit} s", file=sys.stderr)
         return None
@@ -199,16 +177,12 @@ def sizes_of(text: str) -> tuple[Size, ...]:
     return tuple(map(size_of, filter(None, text.split(","))))
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--both", type=sizes_of, default="40x8,200x16,1000x64", help="sizes for both planners")
-    parser.add_argument("--ours", type=sizes_of, default="5000x1024", help="sizes for ours alone")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=300, help="seconds that TorchRec's planner may take")
-    parser.add_argument("--planner", choices=PLANNERS, default="shardwright", help=argparse.SUPPRESS)
-    parser.add_argument("--point", type=size_of, help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
+def parsed(arguments: Sequence[str] | None) -> Options:
+    return options_of(
+        __doc__, arguments, both=("40x8,200x16,1000x64", "sizes for both planners", sizes_of),
+        ours=("5000x1024", "sizes for ours alone", sizes_of), repeats=3, limit=(300.0, "seconds that TorchRec's planner may take"),
+        planner=("shardwright", HIDDEN, PLANNERS), point=(None, HIDDEN, size_of), seed=(0, HIDDEN),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ factors ("torchrec") and without, as most users run it ("torchrec, no statistics
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import logging
@@ -23,6 +22,7 @@ from pathlib import Path
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.measured_tables import model_and_state
+from benchmarks.program import Options, options_of
 from benchmarks.torchrec_tables import Compared, gains, planning_table
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.score import scored
@@ -86,37 +86,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_page(compared, measured, options, results_table.command_of("torchrec_quality", arguments))
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=20, help="tasks of each size")
-    parser.add_argument("--devices", type=int, nargs="*", default=[4, 8])
-    parser.add_argument("--large-tasks", type=int, default=0, help="tasks of each size of --large")
-    parser.add_argument("--large", type=int, nargs="*", default=[16, 32, 64])
-    parser.add_argument("--presets", action="store_true", help="the public models too")
-    parser.add_argument(
-        "--clusters",
-        type=int,
-        nargs="*",
-        default=[],
-        metavar="HOSTS",
-        help="synthetic tasks on so many hosts of 8 H100s",
-    )
-    parser.add_argument("--cluster-tasks", type=int, default=8, help="tasks of each size of --clusters")
-    parser.add_argument("--ours", nargs="+", choices=OURS, default=list(OURS), help="strategies of ours")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search of ours")
-    parser.add_argument(
-        "--torchrec-time-limit", type=float, default=900.0, help="seconds, then its best plan so far counts"
-    )
-    parser.add_argument("--cache", type=Path, default=Path("out/torchrec_quality"))
-    parser.add_argument("--page", default="torchrec_quality", help="name of the page")
-    parser.add_argument(
-        "--plan-only", action="store_true", help="plan the tasks that the cache lacks, and measure nothing"
-    )
-    return parser.parse_args(arguments)
+def parsed(arguments: Sequence[str] | None) -> Options:
+    return options_of(
+        __doc__, arguments, tasks=(20, "tasks of each size"), devices=([4, 8], "", {"nargs": "*"}),
+        large_tasks=(0, "tasks of each size of --large"), large=([16, 32, 64], "", {"nargs": "*"}),
+        presets=(False, "the public models too"),
+        clusters=([], "synthetic tasks on so many hosts of 8 H100s", {"metavar": "HOSTS", "nargs": "*", "type": int}),
+        cluster_tasks=(8, "tasks of each size of --clusters"), ours=(list(OURS), "strategies of ours", OURS), rounds=5,
+        time_limit=(20.0, "seconds a search of ours"), torchrec_time_limit=(900.0, "seconds, then its best plan so far counts"),
+        cache=Path("out/torchrec_quality"), page=("torchrec_quality", "name of the page"),
+        plan_only=(False, "plan the tasks that the cache lacks, and measure nothing"),
+    )  # fmt: skip
 
 
-def cases(options: argparse.Namespace) -> Iterator[Case]:
+def cases(options: Options) -> Iterator[Case]:
     """Yield all tasks, smallest settings first."""
     _, pool = split_pool("dlrm-2021", 0.5)
     sizes = [(devices, options.tasks) for devices in options.devices]
@@ -144,14 +127,14 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
         yield Case("public models on H100s", f"{name}-h100", public_task(name, cluster), measured=False)
 
 
-def plans_of(case: Case, options: argparse.Namespace) -> list[Compared]:
+def plans_of(case: Case, options: Options) -> list[Compared]:
     """Return the plans of all planners, from the cache if it has them."""
     result = [kept_plan(case, name, "", options) for name in options.ours]
     result += [kept_plan(case, name, "torchrec", options) for name in RIVALS]
     return [one for one in result if one is not None]
 
 
-def kept_plan(case: Case, planner: str, rival: str, options: argparse.Namespace) -> Compared | None:
+def kept_plan(case: Case, planner: str, rival: str, options: Options) -> Compared | None:
     """Return one planner's plan from the cache, else plan anew; None if it found no plan, which the cache keeps too."""
     options.cache.mkdir(parents=True, exist_ok=True)
     task = case.task if rival else case.ours
@@ -173,7 +156,7 @@ def kept_plan(case: Case, planner: str, rival: str, options: argparse.Namespace)
     return Compared(case.setting, case.name, planner, plan, case.measured)
 
 
-def made_plan(task: Task, planner: str, options: argparse.Namespace) -> Plan:
+def made_plan(task: Task, planner: str, options: Options) -> Plan:
     """Plan by TorchRec, in a separate process so that nothing else affects its time, or by a strategy of ours."""
     if planner in RIVALS:
         return sw.plan(task, strategy=TorchRec(time_limit_s=options.torchrec_time_limit, **RIVALS[planner]))
@@ -186,7 +169,7 @@ def say_progress(done: int, wanted: int, detail: str) -> None:
 
 
 def write_page(
-    compared: list[Compared], measured: dict[tuple[str, str], MeasuredPlan], options: argparse.Namespace, command: str
+    compared: list[Compared], measured: dict[tuple[str, str], MeasuredPlan], options: Options, command: str
 ) -> None:
     how = (
         f"Kernels were measured in {options.rounds} interleaved rounds on fresh batches; links are predicted. {_state(compared, measured)}"

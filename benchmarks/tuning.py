@@ -8,7 +8,6 @@ Run it on a quiet machine. Calibrated for each task, a task takes 5 to 6 minutes
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import tempfile
@@ -19,36 +18,22 @@ import numpy as np
 
 import shardwright as sw
 from benchmarks import results_table
+from benchmarks.program import options_of
 from shardwright.modelling.accuracy import Accuracy
 from shardwright.workload import paper_tasks
 
 HEADS = (
-    "task",
-    "tables",
-    "calibrated: mean error",
-    "first plan, ms",
-    "best plan, ms",
-    "best / first",
-    "first over floor",
-    "best over floor",
-    "best over bound",
-    "promised once corrected, measured / promised",
-    "stopped by",
-)
+    "task", "tables", "calibrated: mean error", "first plan, ms", "best plan, ms", "best / first", "first over floor", "best over floor",
+    "best over bound", "promised once corrected, measured / promised", "stopped by",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=6)
-    parser.add_argument("--devices", type=int, default=4)
-    parser.add_argument("--minutes", type=float, default=3.0, help="minutes of a calibration")
-    parser.add_argument(
-        "--once", action="store_true", help="calibrate once, for tasks of any tables, not for each task"
-    )
-    parser.add_argument("--tune-minutes", type=float, default=2.5)
-    parser.add_argument("--most-minutes", type=float, default=math.inf, help="no task begins after this time")
-    parser.add_argument("--seed", type=int, default=77)
-    options = parser.parse_args(arguments)
+    options = options_of(
+        __doc__, arguments, tasks=6, devices=4, minutes=(3.0, "minutes of a calibration"),
+        once=(False, "calibrate once, for tasks of any tables, not for each task"), tune_minutes=2.5,
+        most_minutes=(math.inf, "no task begins after this time"), seed=77,
+    )  # fmt: skip
     tasks = paper_tasks(options.tasks, devices=options.devices, seed=options.seed, batch_size=1024, device="cpu")
     rows: list[list[object]] = []
     promises: list[float] = []
@@ -88,18 +73,10 @@ def tuned(number: int, task: sw.Task, accuracy: Accuracy | None, minutes: float)
     kept = [visit.measured_ms / visit.promised_ms for visit in tuning.history if visit.round > 0]
     first, best, floor = tuning.first_ms, tuning.measured_ms, tuning.floor_ms
     return [
-        number,
-        len(task.tables),
-        f"{accuracy.mean_error:.1%}" if accuracy else "none",
-        f"{first:.2f}",
-        f"{best:.2f}",
-        f"{best / first:.3f}",
-        f"{first / floor - 1:.1%}",
-        f"{best / floor - 1:.1%}",
-        f"{best / found.bound_ms - 1:.1%}" if found.bound_ms else "none",
-        f"{np.median(kept):.3f}" if kept else "none",
-        found.stopped,
-    ], kept
+        number, len(task.tables), f"{accuracy.mean_error:.1%}" if accuracy else "none", f"{first:.2f}", f"{best:.2f}",
+        f"{best / first:.3f}", f"{first / floor - 1:.1%}", f"{best / floor - 1:.1%}",
+        f"{best / found.bound_ms - 1:.1%}" if found.bound_ms else "none", f"{np.median(kept):.3f}" if kept else "none", found.stopped,
+    ], kept  # fmt: skip
 
 
 def _medians(rows: Sequence[Sequence[object]]) -> str:

@@ -186,13 +186,8 @@ def _table(part: str, rows: Sequence[Row]) -> ResultTable:
         f"contain 1 show no significant difference.{sample}"
     )
     heads = (
-        "strategy",
-        "tasks",
-        "measured",
-        "measured / predicted",
-        "beyond the controls",
-        *(f"/ {rival}" for rival in RIVALS),
-    )
+        "strategy", "tasks", "measured", "measured / predicted", "beyond the controls", *(f"/ {rival}" for rival in RIVALS),
+    )  # fmt: skip
     return ResultTable(caption, heads, cells)
 
 

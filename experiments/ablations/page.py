@@ -120,12 +120,9 @@ def _failures(more: int) -> str:
 def page_of(rows: Sequence[Row]) -> Page:
     """Make the page of all rows or of some."""
     tables = [
-        *(of_system(rows, system) for system in (NEUROSHARD, CERTIFIED)),
-        by_setting(rows),
-        errors(rows),
-        measured(rows),
+        *(of_system(rows, system) for system in (NEUROSHARD, CERTIFIED)), by_setting(rows), errors(rows), measured(rows),
         strategies(rows),
-    ]
+    ]  # fmt: skip
     return Page(
         "The gain of each part (ablations)",
         paragraphs(rows),
@@ -256,15 +253,8 @@ def strategies(rows: Sequence[Row]) -> ResultTable:
         "measuring machine (convex, mlp), and under the bundled one. Geometric means over tasks, each the mean of its seeds; 95% intervals."
     )
     heads = [
-        "strategy",
-        "model",
-        "tasks",
-        "measured",
-        "faster on",
-        "predicted",
-        "worst task",
-        "over its plans under the bundled model",
-    ]
+        "strategy", "model", "tasks", "measured", "faster on", "predicted", "worst task", "over its plans under the bundled model",
+    ]  # fmt: skip
     return ResultTable(caption, heads, cells)
 
 

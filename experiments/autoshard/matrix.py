@@ -171,15 +171,9 @@ def degree_of_balance(plan: Plan | None) -> float | None:
 def balance_table(rows: Sequence[Row], parts: Iterable[Part]) -> ResultTable:
     """Mean degrees of balance by kind of tasks: AutoShard's policies on and off their target, and other strategies."""
     heads = (
-        "part",
-        "tested on",
-        "trained on the same kind",
-        "on other kinds",
-        "bundled policy",
-        "best sorted heuristic",
-        "random",
+        "part", "tested on", "trained on the same kind", "on other kinds", "bundled policy", "best sorted heuristic", "random",
         "certified",
-    )
+    )  # fmt: skip
     caption = (
         "AutoShard's own measure, the degree of balance: kernel time of the fastest over that of the slowest device, "
         "mean over tasks with its 95% interval (1 is even). Best sorted heuristic: the one with the highest mean of its column."
@@ -193,13 +187,9 @@ def _lines(rows: Sequence[Row], part: Part) -> Iterator[tuple[object, ...]]:
         heuristics = [_degrees(rows, kind, name) for name in SORTED]
         best = max(filter(None, heuristics), key=lambda found: sum(found) / len(found), default=[])
         shown = (
-            _degrees(rows, kind, "autoshard", [target.name]),
-            _degrees(rows, kind, "autoshard", other),
-            _degrees(rows, kind, "autoshard", [_BUNDLED]),
-            best,
-            _degrees(rows, kind, "random"),
-            _degrees(rows, kind, "certified"),
-        )
+            _degrees(rows, kind, "autoshard", [target.name]), _degrees(rows, kind, "autoshard", other),
+            _degrees(rows, kind, "autoshard", [_BUNDLED]), best, _degrees(rows, kind, "random"), _degrees(rows, kind, "certified"),
+        )  # fmt: skip
         yield (part.name, label, *(with_interval(found) if found else NOTHING for found in shown))
 
 

@@ -76,14 +76,8 @@ def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
 def summary_table(matrices: Matrices) -> ResultTable:
     """A table with one line for each matrix."""
     heads = (
-        "strategy",
-        "what changes",
-        "policies off their target",
-        "mean loss",
-        "worst loss",
-        "where",
-        "better than the best heuristic",
-    )
+        "strategy", "what changes", "policies off their target", "mean loss", "worst loss", "where", "better than the best heuristic",
+    )  # fmt: skip
     body: list[tuple[object, ...]] = []
     for strategy, found in matrices.items():
         for one in found:
@@ -108,12 +102,9 @@ def summary_table(matrices: Matrices) -> ResultTable:
 def matrix_table(strategy: str, one: Matrix) -> ResultTable:
     """The table of a matrix, with lines to compare it with."""
     others: tuple[tuple[str, Sequence[Loss]], ...] = (
-        ("*bundled policy*", one.bundled),
-        ("*best heuristic*", one.heuristic),
-        ("*random*", one.random),
-        ("*certified*", one.certified),
+        ("*bundled policy*", one.bundled), ("*best heuristic*", one.heuristic), ("*random*", one.random), ("*certified*", one.certified),
         ("*target's policy above the bound*", one.above_bound),
-    )
+    )  # fmt: skip
     body: list[tuple[object, ...]] = [
         (label, *map(_shown, row)) for (_, label), row in zip(one.part.trained, one.losses, strict=True)
     ]

@@ -194,13 +194,11 @@ def page(rows: Sequence[Row], tasks: int) -> Page:
     names = in_order((row["strategy"] for row in rows), NAMES)
     halves = list(dict.fromkeys(half for _, half in groups))
     tables = [
-        summary_table(groups, names),
-        closed_matrix(groups, names, "step_ms", "step"),
+        summary_table(groups, names), closed_matrix(groups, names, "step_ms", "step"),
         closed_matrix(groups, names, "compute_ms", "kernels of the slowest device"),
-        *(mean_table(groups, names, half) for half in halves),
-        *(paper_table(groups, names, half) for half in halves),
+        *(mean_table(groups, names, half) for half in halves), *(paper_table(groups, names, half) for half in halves),
         *(detail_table(groups, names, half) for half in halves),
-    ]
+    ]  # fmt: skip
     figures = {
         "": above_bound_picture(groups, "step_ms"),
         "compute": above_bound_picture(groups, "compute_ms"),

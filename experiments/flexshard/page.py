@@ -181,14 +181,8 @@ def page_of(rows: Sequence[Row]) -> Page:
     """Make the page of all rows or of some."""
     found = Found(rows)
     tables = [
-        claims(found),
-        by_hand(found),
-        one_table(found),
-        models(found),
-        clusters(found),
-        sweep(found),
-        placed(found),
-    ]
+        claims(found), by_hand(found), one_table(found), models(found), clusters(found), sweep(found), placed(found),
+    ]  # fmt: skip
     return Page(
         "Tiers of sequence tables (FlexShard), predicted",
         paragraphs(found),
@@ -203,15 +197,8 @@ def page_of(rows: Sequence[Row]) -> Page:
 def claims(found: Found) -> ResultTable:
     """A table of the paper's claims beside `flexshard` on the models."""
     heads = [
-        "accesses",
-        "exchange",
-        "memory",
-        "models",
-        "less than `row_wise`",
-        "times as fast",
-        "less than `recshard`",
-        "times as fast",
-    ]
+        "accesses", "exchange", "memory", "models", "less than `row_wise`", "times as fast", "less than `recshard`", "times as fast",
+    ]  # fmt: skip
     cells = []
     own = found.of(part=MODELS, strategy="flexshard")
     for (accesses, exchange, memory), group in grouped(own, "accesses", "exchange", "memory").items():
@@ -235,17 +222,10 @@ def by_hand(found: Found) -> ResultTable:
         skew = str(row["accesses"]).removeprefix("Zipf ")
         estimate = BY_HAND.get(skew)
         shown = f"{estimate[0]:+.0%} · {estimate[1]:g}×" if estimate else NOTHING
-        cells.append(
-            [
-                skew,
-                shown,
-                cell_of(row, found.against(row)),
-                f"{row['hot_rows']:,}",
-                f"{row['warm_rows']:,}",
-                cell(gap(row), ".2%"),
-                cell(gap(row, "plans_bound_ms"), ".2%"),
-            ]
-        )
+        cells.append([
+            skew, shown, cell_of(row, found.against(row)), f"{row['hot_rows']:,}", f"{row['warm_rows']:,}", cell(gap(row), ".2%"),
+            cell(gap(row, "plans_bound_ms"), ".2%"),
+        ])  # fmt: skip
     caption = (
         "One table of 10 million rows × 128, 200 lookups a sample, 8 × 8 devices, 200 GB/s inside hosts and 12.5 GB/s between, no latency, "
         f"SGD, 1.25× memory, every lookup sent, whole gradients. {_WHAT}. Gaps: to the bounds over all choices of "
@@ -353,16 +333,9 @@ def placed(found: Found) -> ResultTable:
         fits = [row for row in group if row["communication_ms"] is not None]
         seconds = [float(row["search_s"] or 0.0) for row in fits]
         median_s = cell(float(np.median(seconds)) if seconds else None)
-        cells.append(
-            [
-                part,
-                strategy,
-                f"{len(fits)} of {len(group)}",
-                median_s,
-                *gaps(fits, "bound_ms"),
-                *gaps(fits, "plans_bound_ms"),
-            ]
-        )
+        cells.append([
+            part, strategy, f"{len(fits)} of {len(group)}", median_s, *gaps(fits, "bound_ms"), *gaps(fits, "plans_bound_ms"),
+        ])  # fmt: skip
     caption = (
         "Plans that fit the memory, and the gaps between their communication and the proven bounds: over all choices of the tiers that the "
         "strategy has, and over all plans of the task. The second is lower if memory is tight, most of all with few tables on many "

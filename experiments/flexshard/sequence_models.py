@@ -140,10 +140,6 @@ LINES = {
 }
 """Strategies and exchanges of the part on clusters, by their names in pictures."""
 SWEPT = (
-    ("row_wise", PER_HOST),
-    ("flexshard", PER_HOST),
-    ("row_wise", EVERY),
-    ("recshard", EVERY),
-    ("flexshard", EVERY),
-)
+    ("row_wise", PER_HOST), ("flexshard", PER_HOST), ("row_wise", EVERY), ("recshard", EVERY), ("flexshard", EVERY),
+)  # fmt: skip
 """Strategies and exchanges of the sweep."""

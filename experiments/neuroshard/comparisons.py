@@ -80,15 +80,8 @@ def strategy_table(rows: Sequence[Row], names: Sequence[str], cost: str = "embed
         "heuristics on the same task; means with 95% bootstrap intervals. Gap: (step − bound) / bound, mean. Search: seconds."
     )
     heads = (
-        "strategy",
-        "tried",
-        "placed",
-        "cost / random",
-        "cost / best sorted",
-        "gap",
-        "search, median",
-        "search, 90%",
-    )
+        "strategy", "tried", "placed", "cost / random", "cost / best sorted", "gap", "search, median", "search, 90%",
+    )  # fmt: skip
     cells = []
     for name in names:
         tried = of_strategy.get((name,), [])

@@ -110,14 +110,6 @@ def of_batch(table: pa.Table, batch_size: int) -> pa.Table:
 
 def _nothing() -> Row:
     columns = (
-        "tables",
-        "oversize",
-        "cut",
-        "step_ms",
-        "embedding_cost_ms",
-        "compute_ms",
-        "balance",
-        "bound_ms",
-        "search_s",
-    )
+        "tables", "oversize", "cut", "step_ms", "embedding_cost_ms", "compute_ms", "balance", "bound_ms", "search_s",
+    )  # fmt: skip
     return {**dict.fromkeys((*columns, "failure", "why")), **NOT_OF_NETWORKS}

@@ -107,12 +107,11 @@ def _of_world(world: str, rows: Sequence[Row], names: Sequence[str]) -> ResultTa
         placed = [row for row in tried if row["failure"] is None]
         own = [
             with_interval([*costs[name].values()]) if name in costs else NOTHING,
-            cell(_mean(steps[name].values()) if name in steps else None),
-            cell(_mean(above[name]) if above.get(name) else None, ".1%"),
+            cell(_mean(steps[name].values()) if name in steps else None), cell(_mean(above[name]) if above.get(name) else None, ".1%"),
             cell(_mean(float(row["balance"] or 0.0) for row in placed) if placed else None),
             cell(_mean(float(row["cut"] or 0) for row in placed) if placed else None, ".0f"),
             cell(float(np.median([float(row["search_s"] or 0.0) for row in tried])), ".2g"),
-        ]
+        ]  # fmt: skip
         cells.append((name, len(tried), success(tried, name), *own))
     about = next(one.about for one in WORLDS if one.name == world)
     caption = (

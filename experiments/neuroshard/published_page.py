@@ -37,11 +37,9 @@ def made_page(rows: Sequence[Row]) -> Page:
     }
     networks = of_part[NETWORKS]
     tables = [
-        _production(of_part[PRODUCTION]),
-        _scores(of_part[SCORES]),
-        _errors([row for row in networks if row["network"]]),
+        _production(of_part[PRODUCTION]), _scores(of_part[SCORES]), _errors([row for row in networks if row["network"]]),
         _plans([row for row in networks if not row["network"]]),
-    ]
+    ]  # fmt: skip
     shown = [table for table in tables if table.rows]
     return Page("NeuroShard as published", _text(), shown, {"": _figure(of_part[PRODUCTION])}, CONDITIONS)
 

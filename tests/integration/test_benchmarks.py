@@ -205,6 +205,40 @@ def test_learn_policies(program, tmp_path):
         assert not (tmp_path / "logs" / name / "checkpoint").exists()
 
 
+def test_options_take_their_kind_from_their_default(program, capsys):
+    options_of, size = program("program").options_of, lambda text: tuple(map(int, text.split("x")))
+    wanted = {
+        "folder": (str, "", {"positional": True}), "tasks": 3, "time_limit": (2.0, "seconds"), "page": (False, "only the page"),
+        "devices": [4, 8], "only": (int, "one task"), "kind": ("a", "", ("a", "b")), "size": ("4x2", "", size),
+    }  # fmt: skip
+    assert vars(options_of("About.", ["here"], **wanted)) == {
+        "folder": "here", "tasks": 3, "time_limit": 2.0, "page": False, "devices": [4, 8], "only": None, "kind": "a", "size": (4, 2),
+    }  # fmt: skip
+    given = "here --tasks 5 --time-limit 1 --page --devices 2 --only 7 --kind b --size 9x3"
+    assert vars(options_of("About.", given.split(), **wanted)) == {
+        "folder": "here", "tasks": 5, "time_limit": 1.0, "page": True, "devices": [2], "only": 7, "kind": "b", "size": (9, 3),
+    }  # fmt: skip
+    for wrong in (["here", "--kind", "c"], ["here", "--tasks", "1.5"], []):
+        with pytest.raises(SystemExit):
+            options_of("About.", wrong, **wanted)
+    capsys.readouterr()
+
+
+def test_a_journal_makes_only_missing_rows(program, tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    journal = program("program").Journal(path, "task")
+    assert journal.kept(1, lambda: {"step": 2.0}) == {"task": 1, "step": 2.0}
+    with path.open("a") as file:
+        file.write('{"task": 2, "st')
+    again = program("program").Journal(path, "task")
+    assert again.kept(1, lambda: pytest.fail("the row is there")) == {"task": 1, "step": 2.0}
+    again.add(2, step=3.0)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == again.rows == [
+        {"task": 1, "step": 2.0}, {"task": 2, "step": 3.0},
+    ]  # fmt: skip
+    assert "'step': 2.0" in capsys.readouterr().err
+
+
 def test_a_journal_drops_what_a_kill_left_unfinished(program, tmp_path):
     journal = program("learned_journal").Journal
     path = tmp_path / "rows.csv"

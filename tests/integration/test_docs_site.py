@@ -1,6 +1,6 @@
 """The site of the documentation: built without warnings, complete, and usable without a network."""
 
-import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -153,6 +153,20 @@ def test_every_public_name_is_in_the_reference(site, module):
     anchors = {anchor for page in pages for anchor in page.ids if anchor.startswith("shardwright.")}
     documented = {anchor.rsplit(".", 1)[1] for anchor in anchors}
     assert set(importlib.import_module(module).__all__) <= documented
+
+
+def test_a_measured_page_says_what_is_older_than_the_release():
+    pytest.importorskip("mkdocs", reason="the site is built by mkdocs")
+    found = importlib.util.spec_from_file_location("repository", DOCS / "hooks/repository.py")
+    hook = importlib.util.module_from_spec(found)
+    found.loader.exec_module(hook)
+    release = ("9.0.0", "2030-02-01", {"cpu": "cpu/convex-00000001", "h100": "h100/convex-00000002"})
+    page = "# Title\n\n2030-0{}-01 10:00 UTC · commit 1234567 · a machine\n\n    command\n\nCost model {}.\n"
+    assert hook.age(page.format(2, "cpu/convex-00000001"), *release) == ""
+    old = hook.age(page.format(1, "cpu/convex-0000000f"), *release)
+    assert "before release 9.0.0 (2030-02-01)" in old
+    assert "cpu/convex-0000000f is not the one bundled now, cpu/convex-00000001" in old
+    assert "h100" not in old
 
 
 @pytest.mark.slow
