@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
 import typer
@@ -37,6 +37,7 @@ from shardwright.sharding.runtimes import other_runtime, preferred_runtimes, tas
 from shardwright.task import Task
 
 if TYPE_CHECKING:
+    from shardwright.cli import documents
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.sharding.runtimes import RunsOn, Runtime
 
@@ -92,11 +93,11 @@ def run(
         with progress("measuring") as report:
             attempts = measure_each(attempts, rounds, report, device)
         unlike = other_device(placed.topology.device, device)
-    document = {
+    document: documents.Compare = {
         "task": str(task),
         "cost_model": cost_model.name,
         "notes": [unlike] if unlike else [],
-        "strategies": [attempt_dict(attempt) for attempt in attempts],
+        "strategies": [attempt_document(attempt) for attempt in attempts],
         "elsewhere": elsewhere_document(elsewhere, best),
     }
     emit(
@@ -291,8 +292,8 @@ def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[st
     return f"{text} (with an error of {percent(error)} a device, {signed(usual)} is expected of the slowest)"
 
 
-def attempt_dict(attempt: Attempt) -> dict[str, Any]:
-    """An attempt as plain data."""
+def attempt_document(attempt: Attempt) -> documents.Attempt:
+    """An attempt as a part of JSON documents."""
     made = attempt.plan
     cost = made.cost if made else None
     return {
@@ -311,8 +312,8 @@ def attempt_dict(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def elsewhere_document(elsewhere: Plan | None, best: Plan | None) -> dict[str, Any] | None:
-    """The plan for the other runtime than that of `best` as plain data; None if there is none."""
+def elsewhere_document(elsewhere: Plan | None, best: Plan | None) -> documents.Elsewhere | None:
+    """The plan for the other runtime than that of `best` as a part of JSON documents; None if there is none."""
     if elsewhere is None or best is None or elsewhere.cost is None:
         return None
     return {"runs_on": other_runtime(best), "step_ms": elsewhere.cost.step_ms, "bound_ms": elsewhere.bound_ms}

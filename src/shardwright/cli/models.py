@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shardwright.cli.options import AsJson
 from shardwright.cli.output import MISSING, emit, percent, table
 from shardwright.errors import InvalidInput
 from shardwright.task.quantities import did_you_mean
+
+if TYPE_CHECKING:
+    from shardwright.cli import documents
 
 _COVERAGE = ("optimizer", "batch_sizes", "tables", "task")
 
@@ -31,28 +35,37 @@ def run(
     """
     if action not in ("list", "show", "remove"):
         raise InvalidInput(f"action is {action!r}, must be list, show or remove")
-    models = _models()
-    if action == "list":
-        if name is not None:
-            raise InvalidInput(f"list takes no name, and {name!r} was given: use show, or leave it out")
-        emit({"models": models}, _view(models), as_json=as_json)
+    if action == "list" and name is not None:
+        raise InvalidInput(f"list takes no name, and {name!r} was given: use show, or leave it out")
+    models = _models() if action == "list" else _named(name, action)
+    if action == "remove":
+        removed: documents.ModelsRemove = {"removed": [_remove(models)]}
+        emit(removed, f"removed {models[0]['file']}", as_json=as_json)
         return
+    document: documents.Models = {"models": models}
+    views = [_view(models)] if action == "list" else [_details(model) for model in models]
+    emit(document, *views, as_json=as_json)
+
+
+def _named(name: str | None, action: str) -> list[documents.Model]:
+    """The models of this name, or in a file of this name.
+
+    Raises:
+        InvalidInput: there is no such model, or no name.
+    """
     if name is None:
         raise InvalidInput(f"{action} needs the name of a model; 'shardwright models' lists them")
+    models = _models()
     chosen = [
         model for model in models if name in (model["name"], model["file"], (model["file"] or "").rpartition("/")[2])
     ]
     if not chosen:
         close = did_you_mean(name, [model["name"] for model in models])
         raise InvalidInput(f"there is no model {name!r}; 'shardwright models' lists those there are{close}")
-    if action == "show":
-        emit({"models": chosen}, *[_details(model) for model in chosen], as_json=as_json)
-        return
-    _remove(chosen)
-    emit({"removed": chosen}, *[f"removed {model['file']}" for model in chosen], as_json=as_json)
+    return chosen
 
 
-def _models() -> list[dict[str, Any]]:
+def _models() -> list[documents.Model]:
     """The bundled models, those from published figures, then the user's own."""
     from shardwright.cost.choice import user_models
     from shardwright.cost.files import bundled_models, model_header, provenance
@@ -77,7 +90,7 @@ def _models() -> list[dict[str, Any]]:
     ]
 
 
-def _view(models: list[dict[str, Any]]) -> Any:
+def _view(models: list[documents.Model]) -> Table:
     rows = [
         [
             model["name"] + (" (bundled)" if model["bundled"] else ""),
@@ -98,20 +111,22 @@ def _error(metadata: dict[str, str]) -> str:
     return percent(float(metadata["mean_error"])) if "mean_error" in metadata else MISSING
 
 
-def _details(model: dict[str, Any]) -> Any:
+def _details(model: documents.Model) -> Table:
     rows = [[key, value] for key, value in model["metadata"].items() if key not in ("features", "half_within")]
     if "half_within" in model["metadata"]:
         rows.append(["error", f"{_error(model['metadata'])}, leave-one-source-out"])
     return table(model["name"], ("field", "value"), [["file", model["file"] or MISSING], *rows], texts=(0, 1))
 
 
-def _remove(chosen: list[dict[str, Any]]) -> None:
+def _remove(chosen: list[documents.Model]) -> documents.Model:
     if len(chosen) > 1:
         raise InvalidInput(
             f"{len(chosen)} models have this name; name the file of one ('shardwright models show NAME' lists the files)"
         )
-    if chosen[0]["bundled"]:
+    model = chosen[0]
+    if model["bundled"] or model["file"] is None:
         raise InvalidInput(
-            f"{chosen[0]['name']} comes with the package; only models that were calibrated here can be removed"
+            f"{model['name']} comes with the package; only models that were calibrated here can be removed"
         )
-    Path(chosen[0]["file"]).unlink()
+    Path(model["file"]).unlink()
+    return model

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -26,6 +27,9 @@ from rich.text import Text
 from shardwright.cli.layout import FittedTable, broken
 from shardwright.errors import printable
 
+if TYPE_CHECKING:
+    from shardwright.cli.documents import Document
+
 MISSING = "–"
 _PIPE_WIDTH = 140
 _MOST_CELL, _MOST_NAME = 600, 100  # characters of a cell, and of a word in a cell
@@ -40,13 +44,13 @@ def begin() -> None:
     _SAVED.clear()
 
 
-def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> None:
+def emit(document: Document, *views: RenderableType, as_json: bool) -> None:
     """Print a command's result.
 
     Every document has `notes`, its own and those printed on stderr, and `saved`, the files that `saved` was called with.
 
     Args:
-        document: the result as plain data.
+        document: the result, as the type of `documents` that the command's schema is made of.
         views: the result for people.
         as_json: whether to print the data rather than the views.
     """
@@ -73,8 +77,8 @@ def _fitting(line: str, width: int | None) -> str:
     return text if width is None else "\n".join(broken(text, width, within_words=False))
 
 
-def print_json(document: dict[str, Any]) -> None:
-    """Print a JSON document; NaN and infinities, which JSON lacks, become null."""
+def print_json(document: Mapping[str, object]) -> None:
+    """Print a JSON document. Dataclasses become objects; NaN and infinities, which JSON lacks, become null."""
     print(json.dumps(_finite(document), allow_nan=False, indent=1))
 
 
@@ -154,7 +158,9 @@ def saved(path: Path | None) -> str:
     return f"saved {printable(str(path))}" if path is not None else "not saved: name a file with -o"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _finite(asdict(value))
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

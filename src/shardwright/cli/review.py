@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,7 @@ from shardwright.errors import InvalidInput, require
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
+    from shardwright.cli import documents
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.questions.review import Review
     from shardwright.report.changes import Marginals
@@ -161,7 +163,7 @@ def run(
     unlike = other_device(given.task.topology.device, device) if measure else None
     assumed = log.assumed if log else ()
     emit(
-        _document(plan, reviewed, rows, measured) | {"assumed": list(assumed)},
+        _document(plan, reviewed, rows, measured, assumed),
         f"{plan}: {reviewed.sentence()}",
         *([f"assumed, since the log lacks it: {'; '.join(assumed)}{'' if task else f' ({_SETTABLE})'}"] if log else []),
         *_views(reviewed, rows, few_moves=most_bytes is not None),
@@ -251,7 +253,7 @@ def _measured(reviewed: Review, rounds: int, device: str) -> list[MeasuredPlan]:
         return measure_plans(plans, rounds=rounds, device=device, progress=report)
 
 
-def _tables(reviewed: Review, savings: Marginals) -> list[dict[str, Any]]:
+def _tables(reviewed: Review, savings: Marginals) -> list[documents.TableOfReview]:
     """The tables that keep the slowest devices busy, the costliest first."""
     names = [table.name for table in reviewed.plan.task.tables]
     saves = dict(zip(names, savings.phase_ms.sum(axis=1).tolist(), strict=True))
@@ -269,7 +271,7 @@ def _tables(reviewed: Review, savings: Marginals) -> list[dict[str, Any]]:
     ]
 
 
-def _views(reviewed: Review, rows: list[dict[str, Any]], *, few_moves: bool) -> list[RenderableType]:
+def _views(reviewed: Review, rows: list[documents.TableOfReview], *, few_moves: bool) -> list[RenderableType]:
     from shardwright.questions.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
     from shardwright.sharding.runtimes import other_runtime
@@ -312,7 +314,13 @@ def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: 
     return [f"measured kernels: {times}", unlike or truth_line("plans", measured, metadata)]
 
 
-def _document(path: Path, reviewed: Review, rows: list[dict[str, Any]], measured: list[MeasuredPlan]) -> dict[str, Any]:
+def _document(
+    path: Path,
+    reviewed: Review,
+    rows: list[documents.TableOfReview],
+    measured: list[MeasuredPlan],
+    assumed: Sequence[str],
+) -> documents.Review:
     diff = reviewed.diff
     return {
         "plan": str(path),
@@ -328,4 +336,5 @@ def _document(path: Path, reviewed: Review, rows: list[dict[str, Any]], measured
         "kept_bytes": diff.kept_bytes,
         "tables": rows,
         "measured_compute_ms": [of_plan.compute_ms for of_plan in measured] or None,
+        "assumed": list(assumed),
     }

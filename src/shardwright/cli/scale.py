@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import RenderableType
@@ -18,6 +18,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.task.quantities import format_bytes, parse_count
 
 if TYPE_CHECKING:
+    from shardwright.cli import documents
     from shardwright.questions.scale import ClusterSize, Scaling
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task, Topology
@@ -109,16 +110,8 @@ def run(
             progress=report,
         )
     files = [_save(size, output) for size in scaling.planned] if output is not None else []
-    emit(
-        {
-            "task": str(task),
-            "sizes": [_document(scaling, size) for size in scaling.sizes],
-            **_settled(scaling),
-        },
-        *_views(scaling, str(task)),
-        *(saved(file) for file in files),
-        as_json=as_json,
-    )
+    views = [*_views(scaling, str(task)), *(saved(file) for file in files)]
+    emit(_document(task, scaling), *views, as_json=as_json)
     if not scaling.planned:
         raise InfeasibleTask(
             f"{task}: no plan on any of {len(topologies)} clusters; name larger ones with --hosts or --devices"
@@ -228,7 +221,17 @@ def _fullest(size: ClusterSize) -> int:
     return max(device.memory_bytes for device in size.plan.cost.devices)
 
 
-def _document(scaling: Scaling, size: ClusterSize) -> dict[str, Any]:
+def _document(file: Path, scaling: Scaling) -> documents.Scale:
+    fast, cheap = scaling.fast_enough, scaling.cheap_enough
+    return {
+        "task": str(file),
+        "sizes": [_size(scaling, size) for size in scaling.sizes],
+        "no_faster_than_devices": fast.topology.devices if fast else None,
+        "no_cheaper_than_devices": cheap.topology.devices if cheap else None,
+    }
+
+
+def _size(scaling: Scaling, size: ClusterSize) -> documents.Size:
     topology, planned = size.topology, size.plan is not None
     return {
         "hosts": topology.hosts,
@@ -245,12 +248,4 @@ def _document(scaling: Scaling, size: ClusterSize) -> dict[str, Any]:
         "memory_bytes": _fullest(size) if planned else None,
         "cost_per_million": size.cost,
         "least_cost_per_million": size.least_cost,
-    }
-
-
-def _settled(scaling: Scaling) -> dict[str, int | None]:
-    fast, cheap = scaling.fast_enough, scaling.cheap_enough
-    return {
-        "no_faster_than_devices": fast.topology.devices if fast else None,
-        "no_cheaper_than_devices": cheap.topology.devices if cheap else None,
     }

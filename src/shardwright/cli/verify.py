@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ from shardwright.errors import InvalidInput, require
 if TYPE_CHECKING:
     import rich.table
 
+    from shardwright.cli import documents
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.sharding import DeviceCost, Plan
 
@@ -105,16 +106,16 @@ def run(
         return
     with progress("measuring") as report:
         (measured,) = measure_plans([checked], rounds=rounds, device=device, backend=backend, progress=report)
-    document = _document(plan, checked, measured, tolerance, unlike)
-    off, metadata = document["relative_difference"], getattr(model_of(checked), "metadata", {})
-    state = document["controls_slower"] = measured.controls.slower_than(metadata)
+    metadata = getattr(model_of(checked), "metadata", {})
+    state = measured.controls.slower_than(metadata)
+    document = _document(plan, checked, measured, tolerance, unlike, state, measured_device(device))
+    off = document["relative_difference"]
     summary = (
         f"slowest forward + slowest backward: predicted {ms(document['predicted_compute_ms'])} ms, "
         f"measured {ms(measured.compute_ms)} ms ({unlike or signed(off)})"
     )
     truth = [truth_line("plan", [measured], metadata)] if None not in (off, state) else []
-    view = _view(checked, measured, unlike)
-    emit({**document, "measured_on": measured_device(device)}, view, summary, *truth, as_json=as_json)
+    emit(document, _view(checked, measured, unlike), summary, *truth, as_json=as_json)
     _fail_beyond(tolerance, off)
 
 
@@ -140,11 +141,17 @@ def _check_comparable(plan: Plan, kind: str, tolerance: float | None) -> None:
 
 
 def _document(
-    file: Path, plan: Plan, measured: MeasuredPlan, tolerance: float | None, unlike: str | None
-) -> dict[str, Any]:
+    file: Path,
+    plan: Plan,
+    measured: MeasuredPlan,
+    tolerance: float | None,
+    unlike: str | None,
+    controls_slower: float | None,
+    measured_on: str,
+) -> documents.Verify:
     predicted = plan.cost.compute_ms if plan.cost else None
     off = measured.compute_ms / predicted - 1 if predicted and not unlike else None
-    devices = [
+    devices: list[documents.DeviceOfVerify] = [
         {
             "rank": rank,
             "predicted_forward_ms": cost.forward_ms if cost else None,
@@ -163,6 +170,8 @@ def _document(
         "tolerance": tolerance,
         "within_tolerance": None if tolerance is None or off is None else abs(off) <= tolerance,
         "devices": devices,
+        "controls_slower": controls_slower,
+        "measured_on": measured_on,
     }
 
 

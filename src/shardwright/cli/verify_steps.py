@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardwright.cli.checks import check_same_task
 from shardwright.cli.output import emit, ms, percent, signed, table
@@ -16,6 +16,7 @@ from shardwright.task.quantities import format_bytes
 if TYPE_CHECKING:
     import rich.table
 
+    from shardwright.cli import documents
     from shardwright.integrations.torchrec.steps.run import Steps
     from shardwright.measure.collectives.group import PlaceInGroup
     from shardwright.sharding import Plan
@@ -76,7 +77,12 @@ def run_steps(
     if place is not None and place.rank:
         return None
     named = list(zip(names, measured, strict=True))
-    document = {"plan": str(file), "ranks_on": where, "notes": [unlike] if unlike else [], "plans": _documents(named)}
+    document: documents.VerifySteps = {
+        "plan": str(file),
+        "ranks_on": where,
+        "notes": [unlike] if unlike else [],
+        "plans": _plans(named),
+    }
     emit(document, _view(named), *_sentences(named, where, unlike), as_json=as_json)
     return _off(measured[0], unlike)
 
@@ -128,7 +134,7 @@ def _phases() -> Sequence[str]:
     return (*PHASES, STEP)
 
 
-def _documents(named: Sequence[tuple[str, Steps]]) -> list[dict[str, Any]]:
+def _plans(named: Sequence[tuple[str, Steps]]) -> list[documents.PlanOfSteps]:
     return [
         {
             "name": name,
