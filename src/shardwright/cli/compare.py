@@ -27,7 +27,7 @@ from shardwright.cli.options import (
     cost_model_for,
     option,
 )
-from shardwright.cli.output import MISSING, Report, emit, ms, note, percent, progress, saved, seconds, signed, table
+from shardwright.cli.output import Report, emit, ms, note, percent, progress, saved, seconds, signed, table
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency, require
 from shardwright.questions.review import elsewhere_line, plan_elsewhere
@@ -236,7 +236,7 @@ def save_each(attempts: Sequence[Attempt], folder: Path) -> list[Path]:
 
 def attempts_table(title: str, attempts: Sequence[Attempt], caption: str = CAPTION) -> Table:
     """A table with a row per strategy."""
-    return table(title, _COLUMNS, [_row(attempt) for attempt in attempts], caption)
+    return table(title, _COLUMNS, [_row(attempt_document(attempt)) for attempt in attempts], caption)
 
 
 def failures(attempts: Sequence[Attempt]) -> list[str]:
@@ -319,17 +319,14 @@ def elsewhere_document(elsewhere: Plan | None, best: Plan | None) -> documents.E
     return {"runs_on": other_runtime(best), "step_ms": elsewhere.cost.step_ms, "bound_ms": elsewhere.bound_ms}
 
 
-def _row(attempt: Attempt) -> list[str]:
-    if attempt.plan is None:
-        return [attempt.strategy, "failed" if attempt.available else "not available", *[MISSING] * (len(_COLUMNS) - 2)]
-    made, cost = attempt.plan, attempt.plan.cost
-    assert cost is not None
+def _row(attempt: documents.Attempt) -> list[str]:
+    failed = "failed" if attempt["available"] else "not available"
     return [
-        attempt.strategy,
-        ms(cost.compute_ms),
-        ms(attempt.measured.compute_ms if attempt.measured else None),
-        ms(cost.step_ms),
-        ms(cost.embedding_cost_ms),
-        percent(made.gap),
-        seconds(made.search_s),
+        attempt["strategy"],
+        failed if attempt["step_ms"] is None else ms(attempt["predicted_compute_ms"]),
+        ms(attempt["measured_compute_ms"]),
+        ms(attempt["step_ms"]),
+        ms(attempt["embedding_cost_ms"]),
+        percent(attempt["gap"]),
+        seconds(attempt["search_s"]),
     ]

@@ -164,7 +164,7 @@ def run(
     document = _document(result, tables, doubted, following)
     if maps:
         document["rank_maps"] = maps
-    emit(document, _view(result, tables), *notes, saved(output), as_json=as_json)
+    emit(document, _view(document), *notes, saved(output), as_json=as_json)
     for line, names in doubts_by_line(doubted).items():
         them = "it" if len(names) == 1 else "them"
         excludes = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
@@ -267,7 +267,7 @@ def _document(result: ProfileResult, tables: list[Table], doubts: list[Doubt], f
             "distinct": column.sketch.distinct,
             "distinct_error": column.sketch.distinct_error,
             "max_id": column.max_id,
-            "hottest_percent_share": _hottest(profiled),
+            "hottest_percent_share": profiled.access.share_of(0, profiled.rows / 100),
             "id_shares": list(profiled.id_shares),
         }
         for profiled, column in zip(tables, result.columns.values(), strict=True)
@@ -286,24 +286,19 @@ def _document(result: ProfileResult, tables: list[Table], doubts: list[Doubt], f
     }
 
 
-def _view(result: ProfileResult, tables: list[Table]) -> rich.table.Table:
+def _view(document: documents.Profile) -> rich.table.Table:
     rows = [
         [
-            profiled.name,
-            f"{profiled.rows:,}",
-            f"{column.sketch.events:,}",
-            f"{profiled.pooling:.4g}",
-            "pooled" if profiled.pooled else "sequence",
-            percent(_hottest(profiled)),
+            profiled["name"],
+            f"{profiled['rows']:,}",
+            f"{profiled['lookups']:,}",
+            f"{profiled['pooling']:.4g}",
+            "pooled" if profiled["pooled"] else "sequence",
+            percent(profiled["hottest_percent_share"]),
         ]
-        for profiled, column in zip(tables, result.columns.values(), strict=True)
+        for profiled in document["tables"]
     ]
     return table("tables", _COLUMNS, rows)
-
-
-def _hottest(profiled: Table) -> float:
-    """Share of the lookups that the hottest 1% of the rows take."""
-    return profiled.access.share_of(0, profiled.rows / 100)
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,8 @@ def run(
             progress=report,
         )
     files = [_save(size, output) for size in scaling.planned] if output is not None else []
-    views = [*_views(scaling, str(task)), *(saved(file) for file in files)]
-    emit(_document(task, scaling), *views, as_json=as_json)
+    document = _document(task, scaling)
+    emit(document, *_views(scaling, document), *(saved(file) for file in files), as_json=as_json)
     if not scaling.planned:
         raise InfeasibleTask(
             f"{task}: no plan on any of {len(topologies)} clusters; name larger ones with --hosts or --devices"
@@ -169,12 +169,13 @@ def cluster_name(topology: Topology) -> str:
     return f"{topology.hosts} × {topology.devices_per_host} {topology.device}"
 
 
-def _views(scaling: Scaling, title: str) -> list[RenderableType]:
+def _views(scaling: Scaling, document: documents.Scale) -> list[RenderableType]:
     from shardwright.sharding import BOUND_SCOPES
 
+    named = [(cluster_name(size.topology), row) for size, row in zip(scaling.sizes, document["sizes"], strict=True)]
     priced = any(size.cost is not None for size in scaling.sizes)
-    views: list[RenderableType] = [table(title, _COLUMNS, [_row(scaling, size) for size in scaling.sizes])]
-    views += [table("costs", _COSTS, [_costs(size) for size in scaling.sizes])] if priced else []
+    views: list[RenderableType] = [table(document["task"], _COLUMNS, [_row(name, size) for name, size in named])]
+    views += [table("costs", _COSTS, [_costs(name, size) for name, size in named])] if priced else []
     views += [f"{cluster_name(size.topology)}: {size.why_not}" for size in scaling.sizes if size.plan is None]
     for size, what in ((scaling.fast_enough, "faster"), (scaling.cheap_enough if priced else None, "cheaper")):
         if size is not None:
@@ -189,30 +190,25 @@ def _views(scaling: Scaling, title: str) -> list[RenderableType]:
     return views
 
 
-def _row(scaling: Scaling, size: ClusterSize) -> list[str]:
-    name, batch = cluster_name(size.topology), str(size.batch_size)
-    if size.plan is None:
-        return [name, batch, *[MISSING] * (len(_COLUMNS) - 2)]
-    most = MISSING if size.bound_ms is None else _millions(size.most_throughput)
+def _row(name: str, size: documents.Size) -> list[str]:
     return [
         name,
-        batch,
-        ms(size.step_ms),
-        ms(size.bound_ms),
-        _millions(size.throughput),
-        most,
-        percent(scaling.efficiency(size)),
-        format_bytes(_fullest(size)),
+        str(size["batch_size"]),
+        ms(size["step_ms"]),
+        ms(size["bound_ms"]),
+        _times(1e-6, size["samples_per_second"]),
+        _times(1e-6, size["most_samples_per_second"]),
+        percent(size["efficiency"]),
+        MISSING if size["memory_bytes"] is None else format_bytes(size["memory_bytes"]),
     ]
 
 
-def _costs(size: ClusterSize) -> list[str]:
-    costs = (size.cost, size.least_cost)
-    return [cluster_name(size.topology), *(MISSING if cost is None else f"{1e3 * cost:.4g}" for cost in costs)]
+def _costs(name: str, size: documents.Size) -> list[str]:
+    return [name, _times(1e3, size["cost_per_million"]), _times(1e3, size["least_cost_per_million"])]
 
 
-def _millions(value: float) -> str:
-    return f"{value / 1e6:.4g}"
+def _times(factor: float, value: float | None) -> str:
+    return MISSING if value is None else f"{factor * value:.4g}"
 
 
 def _fullest(size: ClusterSize) -> int:
