@@ -208,10 +208,8 @@ def run(
     cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed, task)
     how = {"strategy": chosen, "cost_model": cost_model, "seed": seed, "time_limit": time_limit, "gap": gap}
-    few_moves = {"least_moves": _tolerance(least_moves), "most_moved": most_moved_bytes(most_moved)}
-    search = _Search(
-        task, placed, how, {"start": older, "cross_replicas": cross_replicas, "runs_on": runs_on}, few_moves
-    )
+    goals = {"least_moves": _tolerance(least_moves), "most_moved": most_moved_bytes(most_moved)}
+    search = _Search(task, placed, how, {"start": older, "cross_replicas": cross_replicas, "runs_on": runs_on, **goals})
     even = sizes = change = None
     if sharding_group_size is None:
         even = search.balanced(_tolerance(balance_memory), move_cost)
@@ -226,7 +224,7 @@ def run(
     if output is not None:
         best.save(output)
     if older is not None and start is not None:
-        change = change_from(older, start, best, cost_model, move_cost, lambda: search.at(math.inf), runs_on)
+        change = change_from(older, start, best, cost_model, move_cost, search.staying, runs_on)
     emit(
         _document(best, output, even, change, sizes) if as_json else {},
         *(_sizes_views(sizes) if sizes is not None else ()),
@@ -251,23 +249,25 @@ class _Search:
         file: the task's file, which messages name.
         task: the task.
         options: what every search takes.
-        from_older: the older plan, and what a search from it takes.
-        few_moves: goals in bytes that move; a price of moves takes their place.
+        ungrouped: what searches take that are not of sharding groups: the runtime, the older plan and its goals.
     """
 
     file: Path
     task: Task
     options: dict[str, Any]
-    from_older: dict[str, Any]
-    few_moves: dict[str, Any]
+    ungrouped: dict[str, Any]
 
     def at(self, price: float) -> Plan:
         """The plan at a price in ms per GB moved."""
         import shardwright as sw
 
-        options = self.options | self.from_older | ({} if price else self.few_moves)
         with progress("searching") as report, about(self.file):
+            options = self.options | self.ungrouped
             return sw.plan(self.task, **options, progress=SearchProgress(report), move_cost=price)
+
+    def staying(self) -> Plan:
+        """The plan that moves only what must move."""
+        return replace(self, ungrouped=self.ungrouped | {"least_moves": None, "most_moved": None}).at(math.inf)
 
     def balanced(self, tolerance: float | None, price: float) -> Balanced | None:
         """The plan with even memory and the outcome of its search; None without a tolerance."""
@@ -276,7 +276,7 @@ class _Search:
         if tolerance is None:
             return None
         with progress("searching"), about(self.file):
-            options = self.options | self.from_older | self.few_moves
+            options = self.options | self.ungrouped
             return plan_balanced(self.task, tolerance, **options, move_cost=price)
 
     def of_groups(self, **groups: Any) -> tuple[GroupSizes, Plan]:
