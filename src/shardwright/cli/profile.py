@@ -149,7 +149,8 @@ def run(
         )
     _check_numbered(result, rows, rank_maps)
     tables = result.tables(dim=dim, rows=rule)
-    notes, maps = result.notes(), dict[str, "documents.RankMapOfProfile"]()
+    notes = result.notes()
+    maps: dict[str, documents.RankMapOfProfile] = {}
     if rank_maps is not None:
         maps, more = _save_rank_maps(result, rank_maps, rank_map_rows)
         notes += more

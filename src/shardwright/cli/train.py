@@ -105,9 +105,9 @@ def run(
     # Plans and policies name their model, so the next model trained for this device must have another name.
     metadata |= {"name": telling_name(replace(outcome.model, metadata=metadata))}
     save_model(replace(outcome.model, metadata=metadata), output)
-    views = [_communication_table(outcome.communication)] if outcome.communication else []
-    views = [accuracy_table(outcome.accuracy), *views, f"{outcome.epochs} epochs", saved(output)]
-    emit(_document(outcome, metadata), *views, as_json=as_json)
+    views = [accuracy_table(outcome.accuracy)]
+    views += [_communication_table(outcome.communication)] if outcome.communication else []
+    emit(_document(outcome, metadata), *views, f"{outcome.epochs} epochs", saved(output), as_json=as_json)
 
 
 def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:

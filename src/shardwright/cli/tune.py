@@ -19,6 +19,7 @@ from shardwright.errors import InvalidInput, counted, require
 if TYPE_CHECKING:
     from shardwright.calibration import Tuned
     from shardwright.cli import documents
+    from shardwright.cost.correction import CorrectedModel
     from shardwright.sharding.runtimes import RunsOn
 
 
@@ -108,24 +109,25 @@ def run(
 def _document(tuned: Tuned, output: Path | None) -> documents.Tune:
     from shardwright.sharding.files import plan_to_dict
 
-    corrections: documents.Corrections | None = tuned.model and {
-        "forward_scale": float(tuned.model.scale[0]),
-        "backward_scale": float(tuned.model.scale[1]),
-        "cut_ms": tuned.model.cut_price,
-    }
+    tuning = tuned.plan.tuning
     return {
-        "tuning": tuned.plan.tuning,
-        "above_floor": tuned.plan.tuning.above_floor if tuned.plan.tuning else None,
+        "tuning": tuning,
+        "above_floor": tuning.above_floor if tuning else None,
         "stopped": tuned.stopped,
         "seconds": tuned.seconds,
         "controls_slower": tuned.slower,
         "model": str(tuned.path) if tuned.path else None,
-        "corrections": corrections,
+        "corrections": _corrections(tuned.model) if tuned.model else None,
         "corrected_bound_ms": tuned.bound_ms,
         "notes": list(tuned.notes),
         "failed": list(tuned.failed),
         "plan": cast("documents.PlanFile", plan_to_dict(tuned.plan, output)),
     }
+
+
+def _corrections(model: CorrectedModel) -> documents.Corrections:
+    forward, backward = model.scale.tolist()
+    return {"forward_scale": forward, "backward_scale": backward, "cut_ms": model.cut_price}
 
 
 def _more(tuned: Tuned) -> str:

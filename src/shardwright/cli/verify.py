@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shardwright.cli import documents
     from shardwright.measure.measuring import MeasuredPlan
-    from shardwright.sharding import Plan
+    from shardwright.sharding import DeviceCost, Plan
 
 _COLUMNS = ("rank", "fwd predicted", "measured", "bwd predicted", "measured", "both, relative")
 
@@ -144,7 +144,7 @@ def _document(
 ) -> documents.Verify:
     predicted = plan.cost.compute_ms if plan.cost else None
     off = measured.compute_ms / predicted - 1 if predicted and not unlike else None
-    costs = plan.cost.devices if plan.cost else [None] * plan.task.topology.devices
+    costs: Sequence[DeviceCost | None] = plan.cost.devices if plan.cost else [None] * plan.task.topology.devices
     measured_ms = measured.forward_ms.tolist(), measured.backward_ms.tolist()
     devices: list[documents.DeviceOfVerify] = [
         {
