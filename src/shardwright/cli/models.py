@@ -35,34 +35,28 @@ def run(
     """
     if action not in ("list", "show", "remove"):
         raise InvalidInput(f"action is {action!r}, must be list, show or remove")
-    if action == "list" and name is not None:
-        raise InvalidInput(f"list takes no name, and {name!r} was given: use show, or leave it out")
-    models = _models() if action == "list" else _named(name, action)
-    if action == "remove":
-        removed: documents.ModelsRemove = {"removed": [_remove(models)]}
-        emit(removed, f"removed {models[0]['file']}", as_json=as_json)
-        return
+    models = _models()
     document: documents.Models = {"models": models}
-    views = [_view(models)] if action == "list" else [_details(model) for model in models]
-    emit(document, *views, as_json=as_json)
-
-
-def _named(name: str | None, action: str) -> list[documents.Model]:
-    """The models of this name, or in a file of this name.
-
-    Raises:
-        InvalidInput: there is no such model, or no name.
-    """
+    if action == "list":
+        if name is not None:
+            raise InvalidInput(f"list takes no name, and {name!r} was given: use show, or leave it out")
+        emit(document, _view(models), as_json=as_json)
+        return
     if name is None:
         raise InvalidInput(f"{action} needs the name of a model; 'shardwright models' lists them")
-    models = _models()
     chosen = [
         model for model in models if name in (model["name"], model["file"], (model["file"] or "").rpartition("/")[2])
     ]
     if not chosen:
         close = did_you_mean(name, [model["name"] for model in models])
         raise InvalidInput(f"there is no model {name!r}; 'shardwright models' lists those there are{close}")
-    return chosen
+    if action == "show":
+        document = {"models": chosen}
+        emit(document, *[_details(model) for model in chosen], as_json=as_json)
+        return
+    _remove(chosen)
+    removed: documents.ModelsRemove = {"removed": chosen}
+    emit(removed, *[f"removed {model['file']}" for model in chosen], as_json=as_json)
 
 
 def _models() -> list[documents.Model]:
@@ -118,15 +112,13 @@ def _details(model: documents.Model) -> Table:
     return table(model["name"], ("field", "value"), [["file", model["file"] or MISSING], *rows], texts=(0, 1))
 
 
-def _remove(chosen: list[documents.Model]) -> documents.Model:
+def _remove(chosen: list[documents.Model]) -> None:
     if len(chosen) > 1:
         raise InvalidInput(
             f"{len(chosen)} models have this name; name the file of one ('shardwright models show NAME' lists the files)"
         )
-    model = chosen[0]
-    if model["bundled"] or model["file"] is None:
+    if chosen[0]["bundled"] or chosen[0]["file"] is None:
         raise InvalidInput(
-            f"{model['name']} comes with the package; only models that were calibrated here can be removed"
+            f"{chosen[0]['name']} comes with the package; only models that were calibrated here can be removed"
         )
-    Path(model["file"]).unlink()
-    return model
+    Path(chosen[0]["file"]).unlink()

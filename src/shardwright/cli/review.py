@@ -136,7 +136,7 @@ def run(
     ]
     if log is None and only_of_logs:
         raise InvalidInput(f"{plan}: is no log; leave {', '.join(only_of_logs)} out")
-    given, document = (log.plan, log.document) if log else _read(plan, task)
+    given, sharding_plan = (log.plan, log.document) if log else _read(plan, task)
     if log and save_task:
         log.plan.task.save(save_task)
     cost_model = cost_model_for(model, given.task, task or plan)
@@ -150,23 +150,23 @@ def run(
             cost_model=cost_model,
             seed=seed,
             time_limit=None if time_limit is None else max(0.0, begin + time_limit - time.monotonic()),
-            runs_on="auto" if document is None else "torchrec",
+            runs_on="auto" if sharding_plan is None else "torchrec",
             move_cost=move_cost,
             most_moved=most_bytes,
         )
     if output is not None:
-        _save(reviewed.better, output, document, plan)
+        _save(reviewed.better, output, sharding_plan, plan)
     measured = _measured(reviewed, rounds, device) if measure else []
     if measure:
         print_hardware_note(cost_model, device)
-    rows = _tables(reviewed, savings)
     unlike = other_device(given.task.topology.device, device) if measure else None
     assumed = log.assumed if log else ()
+    document = _document(plan, reviewed, savings, measured, assumed)
     emit(
-        _document(plan, reviewed, rows, measured, assumed),
+        document,
         f"{plan}: {reviewed.sentence()}",
         *([f"assumed, since the log lacks it: {'; '.join(assumed)}{'' if task else f' ({_SETTABLE})'}"] if log else []),
-        *_views(reviewed, rows, few_moves=most_bytes is not None),
+        *_views(reviewed, document["tables"], few_moves=most_bytes is not None),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
         as_json=as_json,
@@ -315,11 +315,7 @@ def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: 
 
 
 def _document(
-    path: Path,
-    reviewed: Review,
-    rows: list[documents.TableOfReview],
-    measured: list[MeasuredPlan],
-    assumed: Sequence[str],
+    path: Path, reviewed: Review, savings: Marginals, measured: list[MeasuredPlan], assumed: Sequence[str]
 ) -> documents.Review:
     diff = reviewed.diff
     return {
@@ -334,7 +330,7 @@ def _document(
         "elsewhere": elsewhere_document(reviewed.elsewhere, reviewed.better),
         "moved_bytes": diff.moved_bytes,
         "kept_bytes": diff.kept_bytes,
-        "tables": rows,
+        "tables": _tables(reviewed, savings),
         "measured_compute_ms": [of_plan.compute_ms for of_plan in measured] or None,
         "assumed": list(assumed),
     }
