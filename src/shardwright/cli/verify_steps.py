@@ -83,7 +83,7 @@ def run_steps(
         "notes": [unlike] if unlike else [],
         "plans": _plans(named),
     }
-    emit(document, _view(named), *_sentences(named, where, unlike), as_json=as_json)
+    emit(document, _view(document["plans"]), *_sentences(named, where, unlike), as_json=as_json)
     return _off(measured[0], unlike)
 
 
@@ -128,13 +128,9 @@ def _off(steps: Steps, unlike: str | None) -> float | None:
     return steps.step_ms / predicted - 1 if predicted and not unlike else None
 
 
-def _phases() -> Sequence[str]:
+def _plans(named: Sequence[tuple[str, Steps]]) -> list[documents.PlanOfSteps]:
     from shardwright.integrations.torchrec.steps.run import PHASES, STEP
 
-    return (*PHASES, STEP)
-
-
-def _plans(named: Sequence[tuple[str, Steps]]) -> list[documents.PlanOfSteps]:
     return [
         {
             "name": name,
@@ -147,7 +143,7 @@ def _plans(named: Sequence[tuple[str, Steps]]) -> list[documents.PlanOfSteps]:
                     "measured_ms": steps.measured(phase),
                     "rounds_ms": steps.rounds(phase),
                 }
-                for phase in _phases()
+                for phase in (*PHASES, STEP)
             },
             "ranks": [
                 {
@@ -164,12 +160,12 @@ def _plans(named: Sequence[tuple[str, Steps]]) -> list[documents.PlanOfSteps]:
     ]
 
 
-def _view(named: Sequence[tuple[str, Steps]]) -> rich.table.Table:
-    columns = ["phase", *(f"{name} {what}" for name, _ in named for what in ("predicted", "measured"))]
-    rows = [
-        [phase, *(ms(value) for _, steps in named for value in (steps.predicted(phase), steps.measured(phase)))]
-        for phase in _phases()
-    ]
+def _view(plans: Sequence[documents.PlanOfSteps]) -> rich.table.Table:
+    columns = ["phase", *(f"{plan['name']} {what}" for plan in plans for what in ("predicted", "measured"))]
+    rows = []
+    for phase in plans[0]["phases"]:
+        times = [plan["phases"][phase] for plan in plans]
+        rows.append([phase, *(ms(value) for of in times for value in (of["predicted_ms"], of["measured_ms"]))])
     return table("a step of TorchRec, phase by phase", columns, rows, _CAPTION)
 
 
