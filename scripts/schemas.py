@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from shardwright.cli import documents
-from shardwright.cli.documents import DOCUMENTS, Document
+from shardwright.cli.documents import DOCUMENTS
+from shardwright.cli.output import Document
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
 

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
+from shardwright.cli.output import Document
 from shardwright.modelling.accuracy import Accuracy
 from shardwright.questions.group_sizes import SizeOfGroups
 from shardwright.sharding.costs import DeviceCost, Tuning
 from shardwright.sharding.diff import TableChange
 from shardwright.task.link_files import Cluster, LinkErrors
-
-
-class Document(TypedDict, total=False):
-    """What `emit` adds to every document: notes that go to stderr too, and the files that were saved. Commands may state own notes."""
-
-    notes: list[str]
-    saved: list[str]
 
 
 class Proof(TypedDict):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypedDict
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -27,15 +27,19 @@ from rich.text import Text
 from shardwright.cli.layout import FittedTable, broken
 from shardwright.errors import printable
 
-if TYPE_CHECKING:
-    from shardwright.cli.documents import Document
-
 MISSING = "–"
 _PIPE_WIDTH = 140
 _MOST_CELL, _MOST_NAME = 600, 100  # characters of a cell, and of a word in a cell
 
 _NOTES: list[str] = []
 _SAVED: list[str] = []
+
+
+class Document(TypedDict, total=False):
+    """What `emit` adds to every document: notes that go to stderr too, and the files that were saved. Commands may state own notes."""
+
+    notes: list[str]
+    saved: list[str]
 
 
 def begin() -> None:
