@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,11 +15,15 @@ from shardwright.cli.checks import check_folder
 from shardwright.cli.errors import Interrupted, exit_code_of
 from shardwright.cli.main import unwrapped
 from shardwright.cli.options import AsJson, option
-from shardwright.cli.output import emit, progress
+from shardwright.cli.output import Document, emit, progress
 from shardwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     from experiments.run import Outcome
+
+
+class _Experiments(Document):
+    experiments: list[dict[str, Any]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,9 +82,11 @@ def run(
     from experiments.registry import experiment_named, experiments
     from experiments.run import run_experiment, write_stored
 
+    document: _Experiments
     if not names:
         listed = [{"name": one.name, "about": one.about} for one in experiments()]
-        emit({"experiments": listed}, *(f"{one['name']:22} {one['about']}" for one in listed), as_json=as_json)
+        document = {"experiments": listed}
+        emit(document, *(f"{one['name']:22} {one['about']}" for one in listed), as_json=as_json)
         return
     chosen = [experiment_named(name) for name in dict.fromkeys(names)]
     if seconds is not None and not seconds > 0:

@@ -8,6 +8,7 @@ import msgspec
 
 from shardwright.cli import documents
 from shardwright.cli.documents import DOCUMENTS
+from shardwright.cli.output import Document
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
 
@@ -22,6 +23,7 @@ def schema_of(command: str) -> str:
     found = msgspec.json.schema(DOCUMENTS[command])
     own = found.pop("$defs")
     top = own.pop(found.pop("$ref").rpartition("/")[2])
+    top["required"] = sorted({*top["required"], *Document.__annotations__})  # commands need not give what `emit` adds
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **top,

@@ -148,7 +148,9 @@ class AblatedCertified(Certified):
                     self._others(session, BestPlan(task, cost_model, seed, deadline))
                 self._kicks(session, seed)
                 session.simplify(SIMPLER, cost_model.cut_error)
-        bound = self._proven(prepared, session.best_ms, lambda: session.late) if self.tightening else first_bound or None
+        bound = (
+            self._proven(prepared, session.best_ms, lambda: session.late) if self.tightening else first_bound or None
+        )
         return Plan(task, prepared.shards(session.best), self.name, seed, bound_ms=bound)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import rich.table
 
     from shardwright.calibration import Calibration
+    from shardwright.cli import documents
     from shardwright.task.link_files import MeasuredLinks
     from shardwright.task.topology import Topology
 
@@ -127,11 +128,11 @@ def progress_of(report: Report, total: float) -> Callable[[float, int, float | N
     return told
 
 
-def _document(result: Calibration) -> dict[str, Any]:
+def _document(result: Calibration) -> documents.Calibrate:
     return {
         "model": str(result.path) if result.path else None,
         "metadata": result.model.metadata if result.model else {},
-        "accuracy": asdict(result.accuracy) if result.accuracy else None,
+        "accuracy": result.accuracy,
         "error_before": result.before,
         "recipe": result.recipe,
         "sets": result.sets,
@@ -205,11 +206,11 @@ def _run_links(*, devices: int | None, device: str, minutes: float | None, outpu
     if measured is None:
         return
     links, path = measured
-    document: dict[str, Any] = {
+    document: documents.CalibrateLinks = {
         "file": str(path),
-        "cluster": asdict(links.cluster),
+        "cluster": links.cluster,
         "links": links_to_dict(links.links),
-        "errors": {name: {link: asdict(error) for link, error in of.items()} for name, of in links.errors.items()},
+        "errors": links.errors,
     }
     lines = [saved(file) for file in (path, output) if file is not None]
     lines.append(_of_modules(links.links.modules))

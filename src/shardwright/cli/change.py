@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
@@ -18,6 +18,9 @@ from shardwright.sharding import Plan
 from shardwright.sharding.diff import PlanDiff, carry
 from shardwright.sharding.runtimes import crossing
 from shardwright.task.quantities import format_bytes
+
+if TYPE_CHECKING:
+    from shardwright.cli import documents
 
 _MOST_TABLES = 20
 _COLUMNS = ("table", "before", "after", "moves", "stays")
@@ -95,8 +98,8 @@ def change_from(
     return PlanChange(source, diff, newer.cost.step_ms, base_ms, base_bytes, why_not, move_cost, crosses)
 
 
-def change_to_dict(change: PlanChange) -> dict[str, Any]:
-    """The change as plain data."""
+def change_document(change: PlanChange) -> documents.Change:
+    """The change as a part of the JSON document."""
     diff, applies = change.diff, change.why_not is None
     return {
         "from": str(change.source),
@@ -107,11 +110,16 @@ def change_to_dict(change: PlanChange) -> dict[str, Any]:
         "gain_ms": change.gain_ms,
         "gain": change.gain,
         "crossing": change.crossing,
-        **vars(diff),
+        "moves": [{"table": move.table, "device": move.device, "bytes": move.bytes} for move in diff.moves],
+        "tables": [moved for moved in diff.tables if moved.moved_bytes],
+        "added": list(diff.added),
+        "removed": list(diff.removed),
+        "changed": list(diff.changed),
+        "made_bytes": diff.made_bytes,
+        "new_devices": diff.new_devices,
+        "gone_devices": diff.gone_devices,
         "moved_bytes": diff.moved_bytes,
         "kept_bytes": diff.kept_bytes,
-        "tables": [asdict(moved) for moved in diff.tables if moved.moved_bytes],
-        "moves": [{"table": move.table, "device": move.device, "bytes": move.bytes} for move in diff.moves],
     }
 
 

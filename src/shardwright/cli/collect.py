@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +15,9 @@ from shardwright.errors import InvalidInput, require
 from shardwright.measure.backends import is_own
 from shardwright.measure.stock import seconds_or_default
 from shardwright.task.quantities import parse_bytes
+
+if TYPE_CHECKING:
+    from shardwright.cli import documents
 
 Output = Annotated[
     Path, option("--output", "-o", metavar="FOLDER", text="The sample store; an existing one is extended.")
@@ -131,6 +133,7 @@ def run(
 
         require_checked(output, device, backend, say=note)
     common: dict[str, Any] = {"seed": seed, "device": device, "batch_sizes": batch_size, "pool": table_pool(pool)}
+    document: documents.Collect | documents.CollectCollectives
     try:
         if collectives:
             document, text = _collectives_collected(
@@ -162,7 +165,7 @@ def run(
 
 def _kernels_collected(
     address: str | None, output: Path, *, backend: str | None, seconds: float | None, **options: Any
-) -> tuple[dict[str, Any], str]:
+) -> tuple[documents.Collect, str]:
     """Collect kernels, here or on the cluster at an address; return the result as data and as text."""
     from shardwright.measure.collect import collect
     from shardwright.measure.stock import Collection, summary_text
@@ -184,13 +187,25 @@ def _kernels_collected(
             for text in fleet.notes:
                 note(text)
             summary = collect(output, seconds=seconds, progress=report, fleet=fleet, **options)
-    text = f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
-    return asdict(summary) | {"folder": str(summary.folder)}, text
+    document: documents.Collect = {
+        "folder": str(summary.folder),
+        "samples": summary.samples,
+        "measured": summary.measured,
+        "seconds": summary.seconds,
+        "disturbed": summary.disturbed,
+        "repeat_median": summary.repeat_median,
+        "repeat_mean": summary.repeat_mean,
+        "wanted": summary.wanted,
+        "failed": summary.failed,
+        "spent": dict(summary.spent),
+        "failure": summary.failure,
+    }
+    return document, f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
 
 
 def _collectives_collected(
     output: Path, *, world: int | None, runs: int | None, timeout_s: float, **options: Any
-) -> tuple[dict[str, Any], str]:
+) -> tuple[documents.CollectCollectives, str]:
     """Collect all-to-alls between processes of this machine; return the result as data and as text."""
     from shardwright.measure.collectives.collect import collect_collectives, new_collection
     from shardwright.measure.collectives.rank import RunPolicy
@@ -204,7 +219,15 @@ def _collectives_collected(
         f"repeats of a sample differ by {percent(summary.repeat_mean)} (mean), {percent(summary.repeat_median)} (median)\n"
         f"next: shardwright train {summary.folder} --network neuroshard -o model.safetensors"
     )
-    return asdict(summary) | {"folder": str(summary.folder)}, text
+    document: documents.CollectCollectives = {
+        "folder": str(summary.folder),
+        "samples": summary.samples,
+        "measured": summary.measured,
+        "seconds": summary.seconds,
+        "repeat_median": summary.repeat_median,
+        "repeat_mean": summary.repeat_mean,
+    }
+    return document, text
 
 
 def _check_together(context: typer.Context, collectives: bool) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
 import typer
@@ -27,7 +27,7 @@ from shardwright.cli.options import (
     cost_model_for,
     option,
 )
-from shardwright.cli.output import MISSING, Report, emit, ms, note, percent, progress, saved, seconds, signed, table
+from shardwright.cli.output import Report, emit, ms, note, percent, progress, saved, seconds, signed, table
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency, require
 from shardwright.questions.review import elsewhere_line, plan_elsewhere
@@ -37,6 +37,7 @@ from shardwright.sharding.runtimes import other_runtime, preferred_runtimes, tas
 from shardwright.task import Task
 
 if TYPE_CHECKING:
+    from shardwright.cli import documents
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.sharding.runtimes import RunsOn, Runtime
 
@@ -92,11 +93,11 @@ def run(
         with progress("measuring") as report:
             attempts = measure_each(attempts, rounds, report, device)
         unlike = other_device(placed.topology.device, device)
-    document = {
+    document: documents.Compare = {
         "task": str(task),
         "cost_model": cost_model.name,
         "notes": [unlike] if unlike else [],
-        "strategies": [attempt_dict(attempt) for attempt in attempts],
+        "strategies": [attempt_document(attempt) for attempt in attempts],
         "elsewhere": elsewhere_document(elsewhere, best),
     }
     emit(
@@ -235,7 +236,7 @@ def save_each(attempts: Sequence[Attempt], folder: Path) -> list[Path]:
 
 def attempts_table(title: str, attempts: Sequence[Attempt], caption: str = CAPTION) -> Table:
     """A table with a row per strategy."""
-    return table(title, _COLUMNS, [_row(attempt) for attempt in attempts], caption)
+    return table(title, _COLUMNS, [_row(attempt_document(attempt)) for attempt in attempts], caption)
 
 
 def failures(attempts: Sequence[Attempt]) -> list[str]:
@@ -291,8 +292,8 @@ def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[st
     return f"{text} (with an error of {percent(error)} a device, {signed(usual)} is expected of the slowest)"
 
 
-def attempt_dict(attempt: Attempt) -> dict[str, Any]:
-    """An attempt as plain data."""
+def attempt_document(attempt: Attempt) -> documents.Attempt:
+    """An attempt as a part of JSON documents."""
     made = attempt.plan
     cost = made.cost if made else None
     return {
@@ -311,24 +312,21 @@ def attempt_dict(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def elsewhere_document(elsewhere: Plan | None, best: Plan | None) -> dict[str, Any] | None:
-    """The plan for the other runtime than that of `best` as plain data; None if there is none."""
+def elsewhere_document(elsewhere: Plan | None, best: Plan | None) -> documents.Elsewhere | None:
+    """The plan for the other runtime than that of `best` as a part of JSON documents; None if there is none."""
     if elsewhere is None or best is None or elsewhere.cost is None:
         return None
     return {"runs_on": other_runtime(best), "step_ms": elsewhere.cost.step_ms, "bound_ms": elsewhere.bound_ms}
 
 
-def _row(attempt: Attempt) -> list[str]:
-    if attempt.plan is None:
-        return [attempt.strategy, "failed" if attempt.available else "not available", *[MISSING] * (len(_COLUMNS) - 2)]
-    made, cost = attempt.plan, attempt.plan.cost
-    assert cost is not None
+def _row(attempt: documents.Attempt) -> list[str]:
+    failed = "failed" if attempt["available"] else "not available"
     return [
-        attempt.strategy,
-        ms(cost.compute_ms),
-        ms(attempt.measured.compute_ms if attempt.measured else None),
-        ms(cost.step_ms),
-        ms(cost.embedding_cost_ms),
-        percent(made.gap),
-        seconds(made.search_s),
+        attempt["strategy"],
+        failed if attempt["step_ms"] is None else ms(attempt["predicted_compute_ms"]),
+        ms(attempt["measured_compute_ms"]),
+        ms(attempt["step_ms"]),
+        ms(attempt["embedding_cost_ms"]),
+        percent(attempt["gap"]),
+        seconds(attempt["search_s"]),
     ]

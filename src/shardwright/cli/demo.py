@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -19,7 +19,7 @@ from shardwright.cli.compare import (
     CAPTION,
     Attempt,
     agreement,
-    attempt_dict,
+    attempt_document,
     attempts_table,
     failures,
     measure_each,
@@ -36,6 +36,7 @@ from shardwright.task import Task
 
 if TYPE_CHECKING:
     from shardwright.calibration import Calibration
+    from shardwright.cli import documents
 
 _DEVICES = 4
 _BATCH = 1024
@@ -88,11 +89,11 @@ def run(
     print_hardware_note(cost_model, "cpu")
     attempts = play(task, output, cost_model, rounds=1 if quick else _ROUNDS, seed=seed)
     page = _report(attempts, output, cost_model)
-    document: dict[str, Any] = {
+    document: documents.Demo = {
         "folder": str(output),
         "cost_model": cost_model.name,
         "task": title(task, quick),
-        "strategies": [attempt_dict(attempt) for attempt in attempts],
+        "strategies": [attempt_document(attempt) for attempt in attempts],
     }
     for file in [*output.glob("*.json"), *([page] if page else ())]:
         saved(file)

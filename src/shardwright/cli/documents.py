@@ -1,23 +1,19 @@
-"""The JSON documents that commands print with `--json`, as types: `scripts/schemas.py` makes the schemas in docs/reference of them.
+"""The JSON documents that commands print with `--json`, as types: commands build them, and `scripts/schemas.py` makes schemas of them.
 
-Infinite numbers and NaN are null in JSON, so such fields are `float | None`. `emit` adds `notes` and `saved` to every document.
+Infinite numbers and NaN are null in JSON, so such fields are `float | None`. Commands import this module for type checking only, because
+it imports modules that slow their start.
 """
 
 from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
+from shardwright.cli.output import Document
 from shardwright.modelling.accuracy import Accuracy
+from shardwright.questions.group_sizes import SizeOfGroups
 from shardwright.sharding.costs import DeviceCost, Tuning
 from shardwright.sharding.diff import TableChange
 from shardwright.task.link_files import Cluster, LinkErrors
-
-
-class Document(TypedDict):
-    """Fields of every document: the notes that also go to stderr, and the saved files."""
-
-    notes: list[str]
-    saved: list[str]
 
 
 class Proof(TypedDict):
@@ -112,19 +108,6 @@ class Balance(TypedDict):
     fullest_bytes: int
     least_bytes: int
     best_ms: float
-
-
-class SizeOfGroups(TypedDict):
-    """A size of sharding groups."""
-
-    size: int
-    groups: int
-    step_ms: float | None
-    synchronisation_ms: float | None
-    bound_ms: float | None
-    memory_bytes: int | None
-    memory_between_passes_bytes: int | None
-    why_not: str | None
 
 
 class Plan(PlanFile, Document):

@@ -30,6 +30,7 @@ from shardwright.errors import InvalidInput, some_of
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
+    from shardwright.cli import documents
     from shardwright.questions.drift import Drift
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Table
@@ -157,7 +158,7 @@ def _sentence(plan: Path, drift: Drift) -> str:
     )
 
 
-def _document(plan: Path, drift: Drift) -> dict[str, Any]:
+def _document(plan: Path, drift: Drift) -> documents.Drift:
     from shardwright.questions.drift import moves
 
     return {

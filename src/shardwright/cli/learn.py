@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import rich.table
     from _typeshed import DataclassInstance
 
+    from shardwright.cli import documents
     from shardwright.learned.options import PolicyOptions
     from shardwright.learned.worlds import World
     from shardwright.measure.remote import Fleet
@@ -193,7 +194,7 @@ def run(
         with about(tasks):
             policy = learn(training.tasks, world, how, record=record, checkpoint=checkpoint)
     save_policy(policy, output)
-    document = {"strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
+    document: documents.Learn = {"strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
     view = figures_table(f"training of {strategy}", record.rows)
     origin = f"learned from costs {world.name}, on {training.description}"
     emit(document, view, origin, saved(output), as_json=as_json)
@@ -258,13 +259,13 @@ def _resumable(checkpoint: Path | None) -> Iterator[None]:
         raise Interrupted("stopped without saving; name a --checkpoint to resume later") from None
 
 
-def figures_table(title: str, rows: Sequence[dict[str, Any]]) -> rich.table.Table:
+def figures_table(title: str, rows: Sequence[dict[str, float | None]]) -> rich.table.Table:
     """A table of the training's figures: first, last, least and most of each in this run."""
     names = [name for name in rows[-1] if name != "iteration"] if rows else []
     return table(title, ("figure", "first", "last", "least", "most"), [_summary(name, rows) for name in names])
 
 
-def _summary(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+def _summary(name: str, rows: Sequence[dict[str, float | None]]) -> list[str]:
     values = [row.get(name) for row in rows]
     known = [value for value in values if value is not None]
     shown = [values[0], values[-1], *([min(known), max(known)] if known else [None, None])]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from shardwright.cli.options import AsJson
 from shardwright.cli.output import MISSING, emit, percent, table
 from shardwright.errors import InvalidInput
 from shardwright.task.quantities import did_you_mean
+
+if TYPE_CHECKING:
+    from shardwright.cli import documents
 
 _COVERAGE = ("optimizer", "batch_sizes", "tables", "task")
 
@@ -32,10 +36,11 @@ def run(
     if action not in ("list", "show", "remove"):
         raise InvalidInput(f"action is {action!r}, must be list, show or remove")
     models = _models()
+    document: documents.Models = {"models": models}
     if action == "list":
         if name is not None:
             raise InvalidInput(f"list takes no name, and {name!r} was given: use show, or leave it out")
-        emit({"models": models}, _view(models), as_json=as_json)
+        emit(document, _view(models), as_json=as_json)
         return
     if name is None:
         raise InvalidInput(f"{action} needs the name of a model; 'shardwright models' lists them")
@@ -46,13 +51,15 @@ def run(
         close = did_you_mean(name, [model["name"] for model in models])
         raise InvalidInput(f"there is no model {name!r}; 'shardwright models' lists those there are{close}")
     if action == "show":
-        emit({"models": chosen}, *[_details(model) for model in chosen], as_json=as_json)
+        document = {"models": chosen}
+        emit(document, *[_details(model) for model in chosen], as_json=as_json)
         return
     _remove(chosen)
-    emit({"removed": chosen}, *[f"removed {model['file']}" for model in chosen], as_json=as_json)
+    removed: documents.ModelsRemove = {"removed": chosen}
+    emit(removed, *[f"removed {model['file']}" for model in chosen], as_json=as_json)
 
 
-def _models() -> list[dict[str, Any]]:
+def _models() -> list[documents.Model]:
     """The bundled models, those from published figures, then the user's own."""
     from shardwright.cost.choice import user_models
     from shardwright.cost.files import bundled_models, model_header, provenance
@@ -77,7 +84,7 @@ def _models() -> list[dict[str, Any]]:
     ]
 
 
-def _view(models: list[dict[str, Any]]) -> Any:
+def _view(models: list[documents.Model]) -> Table:
     rows = [
         [
             model["name"] + (" (bundled)" if model["bundled"] else ""),
@@ -98,19 +105,19 @@ def _error(metadata: dict[str, str]) -> str:
     return percent(float(metadata["mean_error"])) if "mean_error" in metadata else MISSING
 
 
-def _details(model: dict[str, Any]) -> Any:
+def _details(model: documents.Model) -> Table:
     rows = [[key, value] for key, value in model["metadata"].items() if key not in ("features", "half_within")]
     if "half_within" in model["metadata"]:
         rows.append(["error", f"{_error(model['metadata'])}, leave-one-source-out"])
     return table(model["name"], ("field", "value"), [["file", model["file"] or MISSING], *rows], texts=(0, 1))
 
 
-def _remove(chosen: list[dict[str, Any]]) -> None:
+def _remove(chosen: list[documents.Model]) -> None:
     if len(chosen) > 1:
         raise InvalidInput(
             f"{len(chosen)} models have this name; name the file of one ('shardwright models show NAME' lists the files)"
         )
-    if chosen[0]["bundled"]:
+    if chosen[0]["bundled"] or chosen[0]["file"] is None:
         raise InvalidInput(
             f"{chosen[0]['name']} comes with the package; only models that were calibrated here can be removed"
         )

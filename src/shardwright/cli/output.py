@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -34,19 +35,26 @@ _NOTES: list[str] = []
 _SAVED: list[str] = []
 
 
+class Document(TypedDict, total=False):
+    """What `emit` adds to every document: notes that go to stderr too, and the files that were saved. Commands may state own notes."""
+
+    notes: list[str]
+    saved: list[str]
+
+
 def begin() -> None:
     """Forget the notes and saved files of an earlier command in this process."""
     _NOTES.clear()
     _SAVED.clear()
 
 
-def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> None:
+def emit(document: Document, *views: RenderableType, as_json: bool) -> None:
     """Print a command's result.
 
     Every document has `notes`, its own and those printed on stderr, and `saved`, the files that `saved` was called with.
 
     Args:
-        document: the result as plain data.
+        document: the result, as the type of `documents` that the command's schema is made of.
         views: the result for people.
         as_json: whether to print the data rather than the views.
     """
@@ -73,8 +81,8 @@ def _fitting(line: str, width: int | None) -> str:
     return text if width is None else "\n".join(broken(text, width, within_words=False))
 
 
-def print_json(document: dict[str, Any]) -> None:
-    """Print a JSON document; NaN and infinities, which JSON lacks, become null."""
+def print_json(document: Mapping[str, object]) -> None:
+    """Print a JSON document. Dataclasses become objects; NaN and infinities, which JSON lacks, become null."""
     print(json.dumps(_finite(document), allow_nan=False, indent=1))
 
 
@@ -154,7 +162,9 @@ def saved(path: Path | None) -> str:
     return f"saved {printable(str(path))}" if path is not None else "not saved: name a file with -o"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _finite(asdict(value))
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

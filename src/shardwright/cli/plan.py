@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.console import RenderableType
@@ -37,12 +37,36 @@ from shardwright.errors import InvalidInput, some_of
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
+    from shardwright.cli import documents
+    from shardwright.cli.change import PlanChange
     from shardwright.cost import CostModel
     from shardwright.questions.group_sizes import GroupSizes
     from shardwright.search.balance import Balanced
     from shardwright.sharding import Plan, RankMap
     from shardwright.task import Task
 
+Output = Annotated[Path | None, option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON.")]
+StrategyName = Annotated[str, typer.Option("--strategy", metavar="NAME", help=STRATEGIES)]
+PolicyFile = Annotated[
+    Path | None,
+    option("--policy", metavar="FILE", text="Policy of a strategy that learns one; by default the bundled one."),
+]
+RankMaps = Annotated[
+    Path | None,
+    option(
+        "--rank-maps",
+        metavar="FILE",
+        text="Ids by hotness, from 'shardwright profile'; the plan's part is saved next to the plan.",
+    ),
+]
+Export = Annotated[
+    Literal["torchrec"] | None,
+    option(
+        "--export",
+        metavar="torchrec",
+        text="Also save the plan for TorchRec, next to -o: a sharding plan, and Python lines that load it or constrain its planner.",
+    ),
+]
 Start = Annotated[
     Path | None,
     option(
@@ -108,6 +132,7 @@ Check = Annotated[
     typer.Option("--check", help="TASK is a plan file: check and price it, without a search."),
 ]
 
+_OF_GROUPS = ("--sync-interval", "--inter-host-allreduce", "--fully-sharded")
 _GOALS = ("--balance-memory", "--least-moves", "--most-moved")
 _SAME = 1e-9  # two steps closer than this (relatively) are the same
 _SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes")
@@ -118,23 +143,11 @@ def run(
     context: typer.Context,
     task: TaskFile,
     check: Check = False,
-    output: Annotated[
-        Path | None, option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON.")
-    ] = None,
-    strategy: Annotated[str, typer.Option("--strategy", metavar="NAME", help=STRATEGIES)] = "auto",
+    output: Output = None,
+    strategy: StrategyName = "auto",
     model: ModelFile = None,
-    policy: Annotated[
-        Path | None,
-        option("--policy", metavar="FILE", text="Policy of a strategy that learns one; by default the bundled one."),
-    ] = None,
-    rank_maps: Annotated[
-        Path | None,
-        option(
-            "--rank-maps",
-            metavar="FILE",
-            text="Ids by hotness, from 'shardwright profile'; the plan's part is saved next to the plan.",
-        ),
-    ] = None,
+    policy: PolicyFile = None,
+    rank_maps: RankMaps = None,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
     gap: Gap = None,
@@ -143,14 +156,7 @@ def run(
     hosts: Hosts = None,
     reserve: Reserve = None,
     batch: Batch = None,
-    export: Annotated[
-        Literal["torchrec"] | None,
-        option(
-            "--export",
-            metavar="torchrec",
-            text="Also save the plan for TorchRec, next to -o: a sharding plan, and Python lines that load it or constrain its planner.",
-        ),
-    ] = None,
+    export: Export = None,
     start: Start = None,
     move_cost: MoveCost = 0.0,
     cross_replicas: CrossReplicas = False,
@@ -181,31 +187,18 @@ def run(
         shardwright plan --check plan.json
     """
     import shardwright as sw
-    from shardwright.cli.change import change_from, change_to_dict, change_views
+    from shardwright.cli.change import change_from, change_views
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.show import device_table, headline
-    from shardwright.questions.group_sizes import plan_groups
-    from shardwright.schema import Place
+    from shardwright.questions.review import with_stated_bound
     from shardwright.search import strategy_named
     from shardwright.search.registry import with_policy
-    from shardwright.sharding.files import plan_to_dict
 
     if check:
-        if {str(given.name) for given in given_parameters(context)} - {"task", "check", "model", "export", "as_json"}:
-            raise InvalidInput("--check searches nothing; leave all options but --model, --export and --json out")
-        _check(task, model, as_json, export is not None)
+        _check(context, task, model, as_json, export is not None)
         return
     _check_targets(output, rank_maps, [task, model, policy, rank_maps], export is not None)
-    of_groups = {
-        "--sync-interval": sync_interval != 1,
-        "--inter-host-allreduce": inter_host_allreduce,
-        "--fully-sharded": fully_sharded,
-        "--from": start is not None,
-        "--balance-memory": balance_memory is not None,
-        "--least-moves": least_moves is not None,
-        "--most-moved": most_moved is not None,
-    }
-    size = _size_of(sharding_group_size, runs_on, of_groups)
+    size = _size_of(sharding_group_size, runs_on, {parameter.opts[0] for parameter in given_parameters(context)})
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
     if export is not None:
         runs_on = _checked_export(output, runs_on, sharding_group_size)
@@ -214,85 +207,106 @@ def run(
     older = sw.Plan.load(start) if start is not None else None
     cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed, task)
-
-    options: dict[str, Any] = {
-        "strategy": chosen,
-        "cost_model": cost_model,
-        "seed": seed,
-        "time_limit": time_limit,
-        "gap": gap,
-    }
-
-    from_older: dict[str, Any] = {
-        "start": older,
-        "cross_replicas": cross_replicas,
-        "runs_on": runs_on,
-        "least_moves": _tolerance(least_moves),
-        "most_moved": most_moved_bytes(most_moved),
-    }
-
-    def search(price: float) -> sw.Plan:
-        with progress("searching") as report, about(task):
-            return sw.plan(
-                placed,
-                **options,
-                **(from_older | ({"least_moves": None, "most_moved": None} if price else {})),
-                progress=SearchProgress(report),
-                move_cost=price,
-            )
-
-    sizes: GroupSizes | None = None
-    even = _balanced(task, placed, balance_memory, {**options, **from_older, "move_cost": move_cost})
+    how = {"strategy": chosen, "cost_model": cost_model, "seed": seed, "time_limit": time_limit, "gap": gap}
+    goals = {"least_moves": _tolerance(least_moves), "most_moved": most_moved_bytes(most_moved)}
+    search = _Search(task, placed, how, {"start": older, "cross_replicas": cross_replicas, "runs_on": runs_on, **goals})
+    even = sizes = change = None
     if sharding_group_size is None:
-        best = _kept_bound(even.plan if even else search(move_cost), older).with_rank_maps(maps)
+        even = search.balanced(_tolerance(balance_memory), move_cost)
+        best = with_stated_bound(even.plan if even else search.at(move_cost), older).with_rank_maps(maps)
     else:
-        with progress("searching"), about(task), Place(str(task)).naming():
-            sizes = plan_groups(
-                placed,
-                sharding_group_size=size,
-                sync_interval=sync_interval,
-                inter_host_allreduce=inter_host_allreduce,
-                fully_sharded=fully_sharded,
-                **options,
-            )
-            best = sizes.best_plan
+        sizes, best = search.of_groups(
+            sharding_group_size=size,
+            sync_interval=sync_interval,
+            inter_host_allreduce=inter_host_allreduce,
+            fully_sharded=fully_sharded,
+        )
     if output is not None:
         best.save(output)
-    document = {**(plan_to_dict(best, output) if as_json else {}), **({"balance": even.to_dict()} if even else {})}
-    views: list[RenderableType] = [
+    if older is not None and start is not None:
+        change = change_from(older, start, best, cost_model, move_cost, search.staying, runs_on)
+    emit(
+        _document(best, output, even, change, sizes) if as_json else {},
+        *(_sizes_views(sizes) if sizes is not None else ()),
         device_table(best),
         headline(best),
         *_idle_line(best, cost_model),
         *_runtime_note(best, runs_on),
         *_rank_map_notes(best, rank_maps, older),
-        *([even.sentence()] if even else []),
-    ]
-    if older is not None and start is not None:
-        change = change_from(older, start, best, cost_model, move_cost, lambda: search(math.inf), runs_on)
-        document["change"] = change_to_dict(change)
-        views += change_views(change)
+        *([even.sentence()] if even else ()),
+        *(change_views(change) if change else ()),
+        saved(output),
+        *(_exported(best, output) if export else ()),
+        as_json=as_json,
+    )
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Searches of one task with the same options.
+
+    Attributes:
+        file: the task's file, which messages name.
+        task: the task.
+        options: what every search takes.
+        ungrouped: what searches take that are not of sharding groups: the runtime, the older plan and its goals.
+    """
+
+    file: Path
+    task: Task
+    options: dict[str, Any]
+    ungrouped: dict[str, Any]
+
+    def at(self, price: float) -> Plan:
+        """The plan at a price in ms per GB moved."""
+        import shardwright as sw
+
+        with progress("searching") as report, about(self.file):
+            options = self.options | self.ungrouped
+            return sw.plan(self.task, **options, progress=SearchProgress(report), move_cost=price)
+
+    def staying(self) -> Plan:
+        """The plan that moves only what must move."""
+        return replace(self, ungrouped=self.ungrouped | {"least_moves": None, "most_moved": None}).at(math.inf)
+
+    def balanced(self, tolerance: float | None, price: float) -> Balanced | None:
+        """The plan with even memory and the outcome of its search; None without a tolerance."""
+        from shardwright.search.solve import plan_balanced
+
+        if tolerance is None:
+            return None
+        with progress("searching"), about(self.file):
+            options = self.options | self.ungrouped
+            return plan_balanced(self.task, tolerance, **options, move_cost=price)
+
+    def of_groups(self, **groups: Any) -> tuple[GroupSizes, Plan]:
+        """The sizes of sharding groups, and the plan of the best one."""
+        from shardwright.questions.group_sizes import plan_groups
+        from shardwright.schema import Place
+
+        with progress("searching"), about(self.file), Place(str(self.file)).naming():
+            sizes = plan_groups(self.task, **groups, **self.options)
+            return sizes, sizes.best_plan
+
+
+def _document(
+    plan: Plan, output: Path | None, even: Balanced | None, change: PlanChange | None, sizes: GroupSizes | None
+) -> documents.Plan:
+    from shardwright.cli.change import change_document
+    from shardwright.sharding.files import plan_to_dict
+
+    document = cast("documents.Plan", plan_to_dict(plan, output))
+    if even is not None:
+        document["balance"] = {
+            "fullest_bytes": even.fullest_bytes,
+            "least_bytes": even.least_bytes,
+            "best_ms": even.best_ms,
+        }
+    if change is not None:
+        document["change"] = change_document(change)
     if sizes is not None:
-        document["sharding_group_sizes"] = [of_size.to_dict() for of_size in sizes]
-        views = [*_sizes_views(sizes), *views]
-    emit(document, *views, saved(output), *(_exported(best, output) if export else ()), as_json=as_json)
-
-
-def _kept_bound(plan: Plan, older: Plan | None) -> Plan:
-    """The plan with the bound of the older one, if that is higher and holds for it too."""
-    from shardwright.questions.review import with_stated_bound
-
-    return with_stated_bound(plan, older)
-
-
-def _balanced(file: Path, task: Task, tolerance: str | None, options: dict[str, Any]) -> Balanced | None:
-    """The plan with even memory and the outcome of its search; None without --balance-memory."""
-    from shardwright.search.solve import plan_balanced
-
-    share = _tolerance(tolerance)
-    if share is None:
-        return None
-    with progress("searching"), about(file):
-        return plan_balanced(task, share, **options)
+        document["sharding_group_sizes"] = [size.to_dict() for size in sizes]
+    return document
 
 
 def _tolerance(text: str | None) -> float | None:
@@ -336,14 +350,20 @@ def _checked_export(output: Path | None, runs_on: str, groups: str | None) -> st
     return "torchrec"
 
 
-def _check(file: Path, model: Path | None, as_json: bool, export: bool) -> None:
-    """Check a plan file against every rule, price the plan, and compare the price with the cost that the file states."""
+def _check(context: typer.Context, file: Path, model: Path | None, as_json: bool, export: bool) -> None:
+    """Check a plan file against every rule, price the plan, and compare the price with the cost that the file states.
+
+    Raises:
+        InvalidInput: an option is of searches alone, or the file breaks a rule.
+    """
     from shardwright.cli.show import device_table, headline
     from shardwright.cost.choice import given_cost_model, model_behind
     from shardwright.cost.score import score
     from shardwright.schema import Place
     from shardwright.sharding import Plan
 
+    if {str(given.name) for given in given_parameters(context)} - {"task", "check", "model", "export", "as_json"}:
+        raise InvalidInput("--check searches nothing; leave all options but --model, --export and --json out")
     plan = Plan.load(file)
     with Place(str(model or file)).naming():
         cost_model = model_behind(plan) if model is None else given_cost_model(model, plan.task.optimizer)
@@ -355,14 +375,14 @@ def _check(file: Path, model: Path | None, as_json: bool, export: bool) -> None:
         priced = replace(priced, bound_ms=None)  # the bound belongs to the stated cost
     says = "no cost" if stated is None else "the same" if same else f"{ms(stated.step_ms)} ms"
     by = f" by {plan.cost_model}" if stated is not None and plan.cost_model not in ("", cost_model.name) else ""
-    document = {
+    document: documents.PlanCheck = {
         "plan": str(file),
         "cost_model": cost_model.name,
         "step_ms": step_ms,
         "embedding_cost_ms": cost.embedding_cost_ms,
-        "stated_step_ms": stated and stated.step_ms,
+        "stated_step_ms": stated.step_ms if stated else None,
         "same_cost": same,
-        "devices": [asdict(device) for device in cost.devices],
+        "devices": list(cost.devices),
     }
     line = f"every rule is kept; the step takes {ms(step_ms)} ms by {cost_model.name}, the file says {says}{by}"
     lines = _exported(plan, file) if export else ()
@@ -413,28 +433,27 @@ def _rank_map_notes(plan: Plan, given: Path | None, older: Plan | None) -> list[
     return notes
 
 
-def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | None:
+def _size_of(given: str | None, runs_on: str, options: set[str]) -> int | None:
     """The size of the sharding groups; None for every size, or without groups.
 
     Args:
         given: the value of `--sharding-group-size`.
         runs_on: the value of `--runs-on`.
-        others: for each option that needs groups, and for those that groups exclude: whether it is given.
+        options: the options that the command line names.
 
     Raises:
         InvalidInput: the size is no number, or options do not go together.
     """
     if given is None:
-        lonely = [name for name, used in others.items() if used and name not in ("--from", *_GOALS)]
-        if lonely:
+        if lonely := [name for name in _OF_GROUPS if name in options]:
             raise InvalidInput(f"{lonely[0]} is for sharding groups; add --sharding-group-size auto, or a size")
         return None
     if runs_on not in ("auto", "torchrec"):
         raise InvalidInput(f"--sharding-group-size is for TorchRec's DMPCollection; leave out --runs-on {runs_on}")
-    if others["--from"]:
+    if "--from" in options:
         raise InvalidInput("--sharding-group-size cannot start from an older plan; leave out --from")
     for goal in _GOALS:
-        if others[goal]:
+        if goal in options:
             raise InvalidInput(f"--sharding-group-size has no goals with a tolerance; leave out {goal}")
     if given == "auto":
         return None

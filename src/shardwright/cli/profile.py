@@ -35,9 +35,10 @@ from shardwright.task import PRESETS, Table, Topology
 if TYPE_CHECKING:
     import rich.table
 
+    from shardwright.cli import documents
     from shardwright.cluster import Pool
     from shardwright.workload.profile import ProfileResult
-    from shardwright.workload.profile.result import RowsRule
+    from shardwright.workload.profile.result import Doubt, RowsRule
 
 PRESET = "h100-8"
 _SAMPLES = 1024  # samples of a device in a step
@@ -148,9 +149,10 @@ def run(
         )
     _check_numbered(result, rows, rank_maps)
     tables = result.tables(dim=dim, rows=rule)
-    document, notes = _document(result, tables), result.notes()
+    notes = result.notes()
+    maps: dict[str, documents.RankMapOfProfile] = {}
     if rank_maps is not None:
-        document["rank_maps"], more = _save_rank_maps(result, rank_maps, rank_map_rows)
+        maps, more = _save_rank_maps(result, rank_maps, rank_map_rows)
         notes += more
     if output is not None:
         save_tables(result, output, dim=dim, rows=rule)
@@ -159,11 +161,11 @@ def run(
     first = FirstTask.of(certain or tables, output, topology) if output is not None and output.is_file() else None
     if first is not None and task is not None:
         notes.append(saved(task) if first.save(task) else f"{task} exists already, and stays as it is")
-    document["doubts"] = [
-        {"column": doubt.column, "reason": doubt.reason, "bytes": doubt.table.weight_bytes} for doubt in doubted
-    ]
-    document["next"] = _next(context, first, [doubt.column for doubt in doubted] if certain else [])
-    emit(document, _view(result, tables), *notes, saved(output), as_json=as_json)
+    following = _next(context, first, [doubt.column for doubt in doubted] if certain else [])
+    document = _document(result, tables, doubted, following)
+    if maps:
+        document["rank_maps"] = maps
+    emit(document, _view(document), *notes, saved(output), as_json=as_json)
     for line, names in doubts_by_line(doubted).items():
         them = "it" if len(names) == 1 else "them"
         excludes = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
@@ -171,7 +173,7 @@ def run(
     for crowded in result.uneven(tables):
         note(f"warning: {crowded}")
     if not as_json:
-        show(f"next:{chr(10) if chr(10) in document['next'] else ' '}{document['next']}")
+        show(f"next:{chr(10) if chr(10) in following else ' '}{following}")
 
 
 def _check_numbered(result: ProfileResult, rows: str | None, rank_maps: Path | None) -> None:
@@ -230,7 +232,9 @@ def _rows_rule(rows: Literal["distinct", "max_id"] | None, rank_maps: Path | Non
     return rows or "numbered"
 
 
-def _save_rank_maps(result: ProfileResult, path: Path, limit: int | None) -> tuple[dict[str, Any], list[str]]:
+def _save_rank_maps(
+    result: ProfileResult, path: Path, limit: int | None
+) -> tuple[dict[str, documents.RankMapOfProfile], list[str]]:
     """Save the rank maps; return their part of the document, and notes."""
     from shardwright.sharding.rank_map_files import save_rank_maps
 
@@ -246,12 +250,14 @@ def _save_rank_maps(result: ProfileResult, path: Path, limit: int | None) -> tup
         for name, column in result.columns.items()
         if name not in maps
     ]
-    sizes = {name: {"rows": ranks.rows, "ids": ranks.hottest.size} for name, ranks in maps.items()}
+    sizes: dict[str, documents.RankMapOfProfile] = {
+        name: {"rows": ranks.rows, "ids": ranks.hottest.size} for name, ranks in maps.items()
+    }
     return sizes, [*notes, saved(path)]
 
 
-def _document(result: ProfileResult, tables: list[Table]) -> dict[str, Any]:
-    columns = [
+def _document(result: ProfileResult, tables: list[Table], doubts: list[Doubt], following: str) -> documents.Profile:
+    columns: list[documents.TableOfProfile] = [
         {
             "name": profiled.name,
             "rows": profiled.rows,
@@ -262,7 +268,7 @@ def _document(result: ProfileResult, tables: list[Table]) -> dict[str, Any]:
             "distinct": column.sketch.distinct,
             "distinct_error": column.sketch.distinct_error,
             "max_id": column.max_id,
-            "hottest_percent_share": _hottest(profiled),
+            "hottest_percent_share": profiled.access.share_of(0, profiled.rows / 100),
             "id_shares": list(profiled.id_shares),
         }
         for profiled, column in zip(tables, result.columns.values(), strict=True)
@@ -274,27 +280,26 @@ def _document(result: ProfileResult, tables: list[Table]) -> dict[str, Any]:
         "lookups": result.lookups,
         "tables": columns,
         "left_out": dict(result.left_out),
+        "doubts": [
+            {"column": doubt.column, "reason": doubt.reason, "bytes": doubt.table.weight_bytes} for doubt in doubts
+        ],
+        "next": following,
     }
 
 
-def _view(result: ProfileResult, tables: list[Table]) -> rich.table.Table:
+def _view(document: documents.Profile) -> rich.table.Table:
     rows = [
         [
-            profiled.name,
-            f"{profiled.rows:,}",
-            f"{column.sketch.events:,}",
-            f"{profiled.pooling:.4g}",
-            "pooled" if profiled.pooled else "sequence",
-            percent(_hottest(profiled)),
+            profiled["name"],
+            f"{profiled['rows']:,}",
+            f"{profiled['lookups']:,}",
+            f"{profiled['pooling']:.4g}",
+            "pooled" if profiled["pooled"] else "sequence",
+            percent(profiled["hottest_percent_share"]),
         ]
-        for profiled, column in zip(tables, result.columns.values(), strict=True)
+        for profiled in document["tables"]
     ]
     return table("tables", _COLUMNS, rows)
-
-
-def _hottest(profiled: Table) -> float:
-    """Share of the lookups that the hottest 1% of the rows take."""
-    return profiled.access.share_of(0, profiled.rows / 100)
 
 
 @dataclass(frozen=True)

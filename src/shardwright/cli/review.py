@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,7 @@ from shardwright.errors import InvalidInput, require
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
+    from shardwright.cli import documents
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.questions.review import Review
     from shardwright.report.changes import Marginals
@@ -134,7 +136,7 @@ def run(
     ]
     if log is None and only_of_logs:
         raise InvalidInput(f"{plan}: is no log; leave {', '.join(only_of_logs)} out")
-    given, document = (log.plan, log.document) if log else _read(plan, task)
+    given, sharding_plan = (log.plan, log.document) if log else _read(plan, task)
     if log and save_task:
         log.plan.task.save(save_task)
     cost_model = cost_model_for(model, given.task, task or plan)
@@ -148,23 +150,23 @@ def run(
             cost_model=cost_model,
             seed=seed,
             time_limit=None if time_limit is None else max(0.0, begin + time_limit - time.monotonic()),
-            runs_on="auto" if document is None else "torchrec",
+            runs_on="auto" if sharding_plan is None else "torchrec",
             move_cost=move_cost,
             most_moved=most_bytes,
         )
     if output is not None:
-        _save(reviewed.better, output, document, plan)
+        _save(reviewed.better, output, sharding_plan, plan)
     measured = _measured(reviewed, rounds, device) if measure else []
     if measure:
         print_hardware_note(cost_model, device)
-    rows = _tables(reviewed, savings)
     unlike = other_device(given.task.topology.device, device) if measure else None
     assumed = log.assumed if log else ()
+    document = _document(plan, reviewed, savings, measured, assumed)
     emit(
-        _document(plan, reviewed, rows, measured) | {"assumed": list(assumed)},
+        document,
         f"{plan}: {reviewed.sentence()}",
         *([f"assumed, since the log lacks it: {'; '.join(assumed)}{'' if task else f' ({_SETTABLE})'}"] if log else []),
-        *_views(reviewed, rows, few_moves=most_bytes is not None),
+        *_views(reviewed, document["tables"], few_moves=most_bytes is not None),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
         as_json=as_json,
@@ -251,7 +253,7 @@ def _measured(reviewed: Review, rounds: int, device: str) -> list[MeasuredPlan]:
         return measure_plans(plans, rounds=rounds, device=device, progress=report)
 
 
-def _tables(reviewed: Review, savings: Marginals) -> list[dict[str, Any]]:
+def _tables(reviewed: Review, savings: Marginals) -> list[documents.TableOfReview]:
     """The tables that keep the slowest devices busy, the costliest first."""
     names = [table.name for table in reviewed.plan.task.tables]
     saves = dict(zip(names, savings.phase_ms.sum(axis=1).tolist(), strict=True))
@@ -269,7 +271,7 @@ def _tables(reviewed: Review, savings: Marginals) -> list[dict[str, Any]]:
     ]
 
 
-def _views(reviewed: Review, rows: list[dict[str, Any]], *, few_moves: bool) -> list[RenderableType]:
+def _views(reviewed: Review, rows: list[documents.TableOfReview], *, few_moves: bool) -> list[RenderableType]:
     from shardwright.questions.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
     from shardwright.sharding.runtimes import other_runtime
@@ -312,7 +314,9 @@ def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: 
     return [f"measured kernels: {times}", unlike or truth_line("plans", measured, metadata)]
 
 
-def _document(path: Path, reviewed: Review, rows: list[dict[str, Any]], measured: list[MeasuredPlan]) -> dict[str, Any]:
+def _document(
+    path: Path, reviewed: Review, savings: Marginals, measured: list[MeasuredPlan], assumed: Sequence[str]
+) -> documents.Review:
     diff = reviewed.diff
     return {
         "plan": str(path),
@@ -326,6 +330,7 @@ def _document(path: Path, reviewed: Review, rows: list[dict[str, Any]], measured
         "elsewhere": elsewhere_document(reviewed.elsewhere, reviewed.better),
         "moved_bytes": diff.moved_bytes,
         "kept_bytes": diff.kept_bytes,
-        "tables": rows,
+        "tables": _tables(reviewed, savings),
         "measured_compute_ms": [of_plan.compute_ms for of_plan in measured] or None,
+        "assumed": list(assumed),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import RenderableType
@@ -18,6 +18,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.task.quantities import format_bytes, parse_count
 
 if TYPE_CHECKING:
+    from shardwright.cli import documents
     from shardwright.questions.scale import ClusterSize, Scaling
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task, Topology
@@ -109,16 +110,8 @@ def run(
             progress=report,
         )
     files = [_save(size, output) for size in scaling.planned] if output is not None else []
-    emit(
-        {
-            "task": str(task),
-            "sizes": [_document(scaling, size) for size in scaling.sizes],
-            **_settled(scaling),
-        },
-        *_views(scaling, str(task)),
-        *(saved(file) for file in files),
-        as_json=as_json,
-    )
+    document = _document(task, scaling)
+    emit(document, *_views(scaling, document), *(saved(file) for file in files), as_json=as_json)
     if not scaling.planned:
         raise InfeasibleTask(
             f"{task}: no plan on any of {len(topologies)} clusters; name larger ones with --hosts or --devices"
@@ -176,12 +169,13 @@ def cluster_name(topology: Topology) -> str:
     return f"{topology.hosts} × {topology.devices_per_host} {topology.device}"
 
 
-def _views(scaling: Scaling, title: str) -> list[RenderableType]:
+def _views(scaling: Scaling, document: documents.Scale) -> list[RenderableType]:
     from shardwright.sharding import BOUND_SCOPES
 
+    named = [(cluster_name(size.topology), row) for size, row in zip(scaling.sizes, document["sizes"], strict=True)]
     priced = any(size.cost is not None for size in scaling.sizes)
-    views: list[RenderableType] = [table(title, _COLUMNS, [_row(scaling, size) for size in scaling.sizes])]
-    views += [table("costs", _COSTS, [_costs(size) for size in scaling.sizes])] if priced else []
+    views: list[RenderableType] = [table(document["task"], _COLUMNS, [_row(name, size) for name, size in named])]
+    views += [table("costs", _COSTS, [_costs(name, size) for name, size in named])] if priced else []
     views += [f"{cluster_name(size.topology)}: {size.why_not}" for size in scaling.sizes if size.plan is None]
     for size, what in ((scaling.fast_enough, "faster"), (scaling.cheap_enough if priced else None, "cheaper")):
         if size is not None:
@@ -196,30 +190,25 @@ def _views(scaling: Scaling, title: str) -> list[RenderableType]:
     return views
 
 
-def _row(scaling: Scaling, size: ClusterSize) -> list[str]:
-    name, batch = cluster_name(size.topology), str(size.batch_size)
-    if size.plan is None:
-        return [name, batch, *[MISSING] * (len(_COLUMNS) - 2)]
-    most = MISSING if size.bound_ms is None else _millions(size.most_throughput)
+def _row(name: str, size: documents.Size) -> list[str]:
     return [
         name,
-        batch,
-        ms(size.step_ms),
-        ms(size.bound_ms),
-        _millions(size.throughput),
-        most,
-        percent(scaling.efficiency(size)),
-        format_bytes(_fullest(size)),
+        str(size["batch_size"]),
+        ms(size["step_ms"]),
+        ms(size["bound_ms"]),
+        _times(1e-6, size["samples_per_second"]),
+        _times(1e-6, size["most_samples_per_second"]),
+        percent(size["efficiency"]),
+        MISSING if size["memory_bytes"] is None else format_bytes(size["memory_bytes"]),
     ]
 
 
-def _costs(size: ClusterSize) -> list[str]:
-    costs = (size.cost, size.least_cost)
-    return [cluster_name(size.topology), *(MISSING if cost is None else f"{1e3 * cost:.4g}" for cost in costs)]
+def _costs(name: str, size: documents.Size) -> list[str]:
+    return [name, _times(1e3, size["cost_per_million"]), _times(1e3, size["least_cost_per_million"])]
 
 
-def _millions(value: float) -> str:
-    return f"{value / 1e6:.4g}"
+def _times(factor: float, value: float | None) -> str:
+    return MISSING if value is None else f"{factor * value:.4g}"
 
 
 def _fullest(size: ClusterSize) -> int:
@@ -228,7 +217,17 @@ def _fullest(size: ClusterSize) -> int:
     return max(device.memory_bytes for device in size.plan.cost.devices)
 
 
-def _document(scaling: Scaling, size: ClusterSize) -> dict[str, Any]:
+def _document(file: Path, scaling: Scaling) -> documents.Scale:
+    fast, cheap = scaling.fast_enough, scaling.cheap_enough
+    return {
+        "task": str(file),
+        "sizes": [_size(scaling, size) for size in scaling.sizes],
+        "no_faster_than_devices": fast.topology.devices if fast else None,
+        "no_cheaper_than_devices": cheap.topology.devices if cheap else None,
+    }
+
+
+def _size(scaling: Scaling, size: ClusterSize) -> documents.Size:
     topology, planned = size.topology, size.plan is not None
     return {
         "hosts": topology.hosts,
@@ -245,12 +244,4 @@ def _document(scaling: Scaling, size: ClusterSize) -> dict[str, Any]:
         "memory_bytes": _fullest(size) if planned else None,
         "cost_per_million": size.cost,
         "least_cost_per_million": size.least_cost,
-    }
-
-
-def _settled(scaling: Scaling) -> dict[str, int | None]:
-    fast, cheap = scaling.fast_enough, scaling.cheap_enough
-    return {
-        "no_faster_than_devices": fast.topology.devices if fast else None,
-        "no_cheaper_than_devices": cheap.topology.devices if cheap else None,
     }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -15,10 +15,11 @@ from rich.table import Table
 from shardwright.cli.options import AsJson, ModelFile
 from shardwright.cli.output import MISSING, emit, ms, note, percent, seconds, table
 from shardwright.errors import counted
-from shardwright.sharding import BOUND_SCOPES, PHASES, SEARCH_ENDS, Plan
+from shardwright.sharding import BOUND_SCOPES, PHASES, SEARCH_ENDS, DeviceCost, Plan
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
+    from shardwright.cli import documents
     from shardwright.report import Bottleneck, Entry
 
 _MOST_TABLES, _MOST_DEVICES = 20, 32
@@ -61,7 +62,7 @@ def run(
     views: list[RenderableType] = [words, "", device_table(entry.plan), _waits(entry, waits)]
     views += [*_tables_view(rows, tables), *_tier_views(entry), headline(entry.plan)]
     views += [tuning_lines(entry.plan)] if entry.plan.tuning else []
-    emit({**_document(plan, entry, waits, rows), "verdict": words}, *views, as_json=as_json)
+    emit(_document(plan, entry, waits, rows, words), *views, as_json=as_json)
 
 
 def device_table(plan: Plan) -> Table:
@@ -149,14 +150,14 @@ def tuning_lines(plan: Plan) -> str:
     )
 
 
-def _table_rows(entry: Entry) -> list[dict[str, Any]]:
-    """Each table as plain data. The table that lengthens a step most comes first."""
+def _table_rows(entry: Entry) -> list[documents.TableOfShow]:
+    """The tables. The one that lengthens a step most comes first."""
     from shardwright.sharding.display import ranks_text
     from shardwright.sharding.memory import shard_bytes
 
     plan, costs = entry.plan, entry.marginals
     gains = costs.phase_ms.sum(axis=1).tolist() if costs else [None] * len(plan.task.tables)
-    rows = []
+    rows: list[documents.TableOfShow] = []
     for sharded, gain in zip(plan.task.tables, gains, strict=True):
         shards = plan.by_table[sharded.name]
         rows.append(
@@ -177,7 +178,7 @@ def _table_rows(entry: Entry) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-(row["step_ms_less"] or 0.0), -row["memory_bytes"]))
 
 
-def _tables_view(rows: list[dict[str, Any]], most: int) -> list[RenderableType]:
+def _tables_view(rows: list[documents.TableOfShow], most: int) -> list[RenderableType]:
     if not most:
         return []
     cells = [
@@ -235,8 +236,10 @@ def _tier_views(entry: Entry) -> list[RenderableType]:
     return views
 
 
-def _document(path: Path, entry: Entry, waits: tuple[Bottleneck, ...], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    plan, memory, names = entry.plan, entry.plan.memory, [table.name for table in entry.plan.task.tables]
+def _document(
+    path: Path, entry: Entry, waits: tuple[Bottleneck, ...], rows: list[documents.TableOfShow], verdict: str
+) -> documents.Show:
+    plan, names = entry.plan, [table.name for table in entry.plan.task.tables]
     return {
         "plan": str(path),
         "strategy": plan.strategy,
@@ -247,24 +250,32 @@ def _document(path: Path, entry: Entry, waits: tuple[Bottleneck, ...], rows: lis
         "bound_scope": plan.bound_scope,
         "gap": plan.gap,
         "runs_on": list(plan.runs_on),
-        "devices": [
-            {
-                **asdict(device),
-                "weight_bytes": int(memory.weights[device.rank]),
-                "optimizer_bytes": int(memory.optimizer[device.rank]),
-                "buffer_bytes": int(memory.buffers[device.rank]),
-                "limit_bytes": plan.task.topology.memory_bytes[device.rank],
-            }
-            for device in entry.cost.devices
-        ],
+        "devices": [_device(plan, device) for device in entry.cost.devices],
         "bottlenecks": [_bottleneck(wait, names) for wait in waits],
         "tables": rows,
-        "tuning": asdict(plan.tuning) if plan.tuning else None,
+        "tuning": plan.tuning,
         "notes": list(entry.notes),
+        "verdict": verdict,
     }
 
 
-def _bottleneck(bottleneck: Bottleneck, names: Sequence[str]) -> dict[str, Any]:
+def _device(plan: Plan, cost: DeviceCost) -> documents.DeviceOfShow:
+    memory, rank = plan.memory, cost.rank
+    return {
+        "rank": rank,
+        "forward_ms": cost.forward_ms,
+        "forward_communication_ms": cost.forward_communication_ms,
+        "backward_communication_ms": cost.backward_communication_ms,
+        "backward_ms": cost.backward_ms,
+        "memory_bytes": cost.memory_bytes,
+        "weight_bytes": int(memory.weights[rank]),
+        "optimizer_bytes": int(memory.optimizer[rank]),
+        "buffer_bytes": int(memory.buffers[rank]),
+        "limit_bytes": plan.task.topology.memory_bytes[rank],
+    }
+
+
+def _bottleneck(bottleneck: Bottleneck, names: Sequence[str]) -> documents.BottleneckOfShow:
     return {
         "phase": bottleneck.phase,
         "rank": bottleneck.rank,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import numpy as np
 import typer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import rich.table
 
+    from shardwright.cli import documents
     from shardwright.hardware import Fingerprint
     from shardwright.modelling.accuracy import Accuracy
     from shardwright.modelling.dataset import Samples
@@ -104,9 +105,9 @@ def run(
     # Plans and policies name their model, so the next model trained for this device must have another name.
     metadata |= {"name": telling_name(replace(outcome.model, metadata=metadata))}
     save_model(replace(outcome.model, metadata=metadata), output)
-    document = {"metadata": metadata, **_document(outcome)}
-    views = [_communication_table(outcome.communication)] if outcome.communication else []
-    emit(document, accuracy_table(outcome.accuracy), *views, f"{outcome.epochs} epochs", saved(output), as_json=as_json)
+    views = [accuracy_table(outcome.accuracy)]
+    views += [_communication_table(outcome.communication)] if outcome.communication else []
+    emit(_document(outcome, metadata), *views, f"{outcome.epochs} epochs", saved(output), as_json=as_json)
 
 
 def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:
@@ -157,11 +158,11 @@ def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
     return Outcome(replace(model, communication=trained.networks), epochs, accuracy, trained.errors)
 
 
-def _document(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as plain data."""
+def _document(outcome: Outcome, metadata: dict[str, str]) -> documents.Train:
     return {
+        "metadata": metadata,
         "epochs": outcome.epochs,
-        "accuracy": asdict(outcome.accuracy),
+        "accuracy": outcome.accuracy,
         "communication": {
             label: {name: asdict(of_pass) for name, of_pass in errors.items()}
             for label, errors in (outcome.communication or {}).items()

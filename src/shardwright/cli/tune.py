@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import RenderableType
@@ -19,6 +18,8 @@ from shardwright.errors import InvalidInput, counted, require
 
 if TYPE_CHECKING:
     from shardwright.calibration import Tuned
+    from shardwright.cli import documents
+    from shardwright.cost.correction import CorrectedModel
     from shardwright.sharding.runtimes import RunsOn
 
 
@@ -105,27 +106,28 @@ def run(
         raise Interrupted("stopped early with the best plan so far; the same command goes on")
 
 
-def _document(tuned: Tuned, output: Path | None) -> dict[str, Any]:
+def _document(tuned: Tuned, output: Path | None) -> documents.Tune:
     from shardwright.sharding.files import plan_to_dict
 
-    corrections = tuned.model and {
-        "forward_scale": float(tuned.model.scale[0]),
-        "backward_scale": float(tuned.model.scale[1]),
-        "cut_ms": tuned.model.cut_price,
-    }
+    tuning = tuned.plan.tuning
     return {
-        "tuning": asdict(tuned.plan.tuning) if tuned.plan.tuning else None,
-        "above_floor": tuned.plan.tuning.above_floor if tuned.plan.tuning else None,
+        "tuning": tuning,
+        "above_floor": tuning.above_floor if tuning else None,
         "stopped": tuned.stopped,
         "seconds": tuned.seconds,
         "controls_slower": tuned.slower,
         "model": str(tuned.path) if tuned.path else None,
-        "corrections": corrections,
+        "corrections": _corrections(tuned.model) if tuned.model else None,
         "corrected_bound_ms": tuned.bound_ms,
         "notes": list(tuned.notes),
         "failed": list(tuned.failed),
-        "plan": plan_to_dict(tuned.plan, output),
+        "plan": cast("documents.PlanFile", plan_to_dict(tuned.plan, output)),
     }
+
+
+def _corrections(model: CorrectedModel) -> documents.Corrections:
+    forward, backward = model.scale.tolist()
+    return {"forward_scale": forward, "backward_scale": backward, "cut_ms": model.cut_price}
 
 
 def _more(tuned: Tuned) -> str:

@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.options import cost_model_for
@@ -16,6 +16,7 @@ from shardwright.errors import counted
 if TYPE_CHECKING:
     import rich.table
 
+    from shardwright.cli import documents
     from shardwright.integrations.torchrec.steps.tuning import TunedSteps
 
 STOPPED = {
@@ -88,7 +89,7 @@ def run_steps(
         raise Interrupted("stopped early with the fastest plan so far")
 
 
-def _document(tuned: TunedSteps, where: str, output: Path | None) -> dict[str, Any]:
+def _document(tuned: TunedSteps, where: str, output: Path | None) -> documents.TuneSteps:
     from shardwright.sharding.files import plan_to_dict
 
     return {
@@ -108,7 +109,7 @@ def _document(tuned: TunedSteps, where: str, output: Path | None) -> dict[str, A
         "stopped": tuned.stopped,
         "seconds": tuned.seconds,
         "notes": list(tuned.notes),
-        "plan": plan_to_dict(tuned.plan, output),
+        "plan": cast("documents.PlanFile", plan_to_dict(tuned.plan, output)),
     }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ from shardwright.errors import InvalidInput, require
 if TYPE_CHECKING:
     import rich.table
 
+    from shardwright.cli import documents
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.sharding import DeviceCost, Plan
 
@@ -105,7 +106,7 @@ def run(
         return
     with progress("measuring") as report:
         (measured,) = measure_plans([checked], rounds=rounds, device=device, backend=backend, progress=report)
-    document = _document(plan, checked, measured, tolerance, unlike)
+    document = _document(plan, checked, measured, tolerance, unlike, device)
     off, metadata = document["relative_difference"], getattr(model_of(checked), "metadata", {})
     state = document["controls_slower"] = measured.controls.slower_than(metadata)
     summary = (
@@ -113,8 +114,7 @@ def run(
         f"measured {ms(measured.compute_ms)} ms ({unlike or signed(off)})"
     )
     truth = [truth_line("plan", [measured], metadata)] if None not in (off, state) else []
-    view = _view(checked, measured, unlike)
-    emit({**document, "measured_on": measured_device(device)}, view, summary, *truth, as_json=as_json)
+    emit(document, _view(document["devices"], unlike), summary, *truth, as_json=as_json)
     _fail_beyond(tolerance, off)
 
 
@@ -140,11 +140,13 @@ def _check_comparable(plan: Plan, kind: str, tolerance: float | None) -> None:
 
 
 def _document(
-    file: Path, plan: Plan, measured: MeasuredPlan, tolerance: float | None, unlike: str | None
-) -> dict[str, Any]:
+    file: Path, plan: Plan, measured: MeasuredPlan, tolerance: float | None, unlike: str | None, device: str
+) -> documents.Verify:
     predicted = plan.cost.compute_ms if plan.cost else None
     off = measured.compute_ms / predicted - 1 if predicted and not unlike else None
-    devices = [
+    costs: Sequence[DeviceCost | None] = plan.cost.devices if plan.cost else [None] * plan.task.topology.devices
+    measured_ms = measured.forward_ms.tolist(), measured.backward_ms.tolist()
+    devices: list[documents.DeviceOfVerify] = [
         {
             "rank": rank,
             "predicted_forward_ms": cost.forward_ms if cost else None,
@@ -152,7 +154,7 @@ def _document(
             "measured_forward_ms": forward,
             "measured_backward_ms": backward,
         }
-        for rank, (cost, forward, backward) in enumerate(_per_device(plan, measured))
+        for rank, (cost, forward, backward) in enumerate(zip(costs, *measured_ms, strict=True))
     ]
     return {
         "plan": str(file),
@@ -163,19 +165,16 @@ def _document(
         "tolerance": tolerance,
         "within_tolerance": None if tolerance is None or off is None else abs(off) <= tolerance,
         "devices": devices,
+        "measured_on": measured_device(device),
     }
 
 
-def _view(plan: Plan, measured: MeasuredPlan, unlike: str | None) -> rich.table.Table:
+def _view(devices: Sequence[documents.DeviceOfVerify], unlike: str | None) -> rich.table.Table:
     rows = []
-    for rank, (cost, forward, backward) in enumerate(_per_device(plan, measured)):
-        off = (forward + backward) / cost.compute_ms - 1 if cost and cost.compute_ms and not unlike else None
-        predicted = (cost.forward_ms, cost.backward_ms) if cost else (None, None)
-        rows.append([str(rank), ms(predicted[0]), ms(forward), ms(predicted[1]), ms(backward), signed(off)])
+    for device in devices:
+        forward, backward = device["measured_forward_ms"], device["measured_backward_ms"]
+        predicted = device["predicted_forward_ms"], device["predicted_backward_ms"]
+        whole = sum(time or 0.0 for time in predicted)
+        off = (forward + backward) / whole - 1 if whole and not unlike else None
+        rows.append([str(device["rank"]), ms(predicted[0]), ms(forward), ms(predicted[1]), ms(backward), signed(off)])
     return table("kernel ms per device, predicted and measured", _COLUMNS, rows)
-
-
-def _per_device(plan: Plan, measured: MeasuredPlan) -> Iterator[tuple[DeviceCost | None, float, float]]:
-    """For each device: its predicted cost, and its measured forward and backward ms."""
-    costs = plan.cost.devices if plan.cost else [None] * plan.task.topology.devices
-    yield from zip(costs, measured.forward_ms.tolist(), measured.backward_ms.tolist(), strict=True)

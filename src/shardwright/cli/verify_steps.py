@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardwright.cli.checks import check_same_task
 from shardwright.cli.output import emit, ms, percent, signed, table
@@ -16,6 +16,7 @@ from shardwright.task.quantities import format_bytes
 if TYPE_CHECKING:
     import rich.table
 
+    from shardwright.cli import documents
     from shardwright.integrations.torchrec.steps.run import Steps
     from shardwright.measure.collectives.group import PlaceInGroup
     from shardwright.sharding import Plan
@@ -76,8 +77,13 @@ def run_steps(
     if place is not None and place.rank:
         return None
     named = list(zip(names, measured, strict=True))
-    document = {"plan": str(file), "ranks_on": where, "notes": [unlike] if unlike else [], "plans": _documents(named)}
-    emit(document, _view(named), *_sentences(named, where, unlike), as_json=as_json)
+    document: documents.VerifySteps = {
+        "plan": str(file),
+        "ranks_on": where,
+        "notes": [unlike] if unlike else [],
+        "plans": _plans(named),
+    }
+    emit(document, _view(document["plans"]), *_sentences(named, where, unlike), as_json=as_json)
     return _off(measured[0], unlike)
 
 
@@ -122,13 +128,9 @@ def _off(steps: Steps, unlike: str | None) -> float | None:
     return steps.step_ms / predicted - 1 if predicted and not unlike else None
 
 
-def _phases() -> Sequence[str]:
+def _plans(named: Sequence[tuple[str, Steps]]) -> list[documents.PlanOfSteps]:
     from shardwright.integrations.torchrec.steps.run import PHASES, STEP
 
-    return (*PHASES, STEP)
-
-
-def _documents(named: Sequence[tuple[str, Steps]]) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
@@ -141,7 +143,7 @@ def _documents(named: Sequence[tuple[str, Steps]]) -> list[dict[str, Any]]:
                     "measured_ms": steps.measured(phase),
                     "rounds_ms": steps.rounds(phase),
                 }
-                for phase in _phases()
+                for phase in (*PHASES, STEP)
             },
             "ranks": [
                 {
@@ -158,12 +160,12 @@ def _documents(named: Sequence[tuple[str, Steps]]) -> list[dict[str, Any]]:
     ]
 
 
-def _view(named: Sequence[tuple[str, Steps]]) -> rich.table.Table:
-    columns = ["phase", *(f"{name} {what}" for name, _ in named for what in ("predicted", "measured"))]
-    rows = [
-        [phase, *(ms(value) for _, steps in named for value in (steps.predicted(phase), steps.measured(phase)))]
-        for phase in _phases()
-    ]
+def _view(plans: Sequence[documents.PlanOfSteps]) -> rich.table.Table:
+    columns = ["phase", *(f"{plan['name']} {what}" for plan in plans for what in ("predicted", "measured"))]
+    rows = []
+    for phase in plans[0]["phases"]:
+        times = [plan["phases"][phase] for plan in plans]
+        rows.append([phase, *(ms(value) for of in times for value in (of["predicted_ms"], of["measured_ms"]))])
     return table("a step of TorchRec, phase by phase", columns, rows, _CAPTION)
 
 

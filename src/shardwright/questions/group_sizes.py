@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from shardwright.cost.score import synchronisation_ms
 from shardwright.errors import InfeasibleTask, InvalidInput
@@ -16,6 +16,19 @@ from shardwright.sharding.groups import GroupMemory, group_memory, group_task
 from shardwright.sharding.plan import Plan
 from shardwright.task.sharding_groups import ShardingGroups, group_sizes
 from shardwright.task.task import Task
+
+
+class SizeOfGroups(TypedDict):
+    """A size of sharding groups."""
+
+    size: int
+    groups: int
+    step_ms: float | None
+    synchronisation_ms: float | None
+    bound_ms: float | None
+    memory_bytes: int | None
+    memory_between_passes_bytes: int | None
+    why_not: str | None
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class GroupSize:
         """Memory of the devices of a group; None if there is no plan."""
         return None if self.plan is None else group_memory(self.plan)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SizeOfGroups:
         """The size, its step, bound and memory as plain data."""
         plan, memory = self.plan, self.memory
         return {

@@ -57,10 +57,6 @@ class Balanced:
         """The best step that was found."""
         return _step_ms(self.best)
 
-    def to_dict(self) -> dict[str, float]:
-        """The sizes in bytes and the best step in ms, as plain data."""
-        return {"fullest_bytes": self.fullest_bytes, "least_bytes": self.least_bytes, "best_ms": self.best_ms}
-
     def sentence(self) -> str:
         """The outcome in one line."""
         before, after = (format_bytes(fullest(plan)) for plan in (self.best, self.plan))

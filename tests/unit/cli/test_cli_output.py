@@ -6,11 +6,14 @@ import pytest
 
 from shardwright.cli.output import emit, note, print_json, progress, saved, show, table
 from shardwright.errors import printable
+from shardwright.task.link_files import LinkErrors
 
 
 def test_json_has_null_for_what_is_no_finite_number(capsys):
-    print_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": {"d": (1, float("-inf"))}, "e": "–"})
-    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5], "c": {"d": [1, None]}, "e": "–"}
+    error = LinkErrors(float("nan"), None)
+    print_json({"a": float("nan"), "b": [float("inf"), 1.5, error], "c": {"d": (1, float("-inf"))}, "e": "–"})
+    shown = {"a": None, "b": [None, 1.5, {"held_out": None, "repeats": None}], "c": {"d": [1, None]}, "e": "–"}
+    assert json.loads(capsys.readouterr().out) == shown
 
 
 def test_text_is_printed_as_it_is(capsys):

@@ -265,6 +265,8 @@ def test_little_moves_within_a_tolerance(cli, task_file, model_file, tmp_path, m
         (("--balance-memory", "1%", "--least-moves", "1%", "--from", "old.json"), "leave one of them out"),
         (("--least-moves", "1%"), "needs a plan to start from (--from)"),
         (("--least-moves", "much", "--from", "old.json"), "least_moves is"),
+        (("--least-moves", "1%", "--from", "old.json", "--move-cost", "1"), "goes with no move_cost"),
+        (("--most-moved", "1 GB", "--from", "old.json", "--move-cost", "inf"), "goes with no move_cost"),
         (("--least-moves", "1%", "--sharding-group-size", "auto"), "leave out --least-moves"),
     ):
         outcome = cli("plan", task_file, "--model", model_file, *more)
