@@ -358,15 +358,6 @@ def test_a_model_that_gives_nan_is_refused():
         exact(task_of(2, 2), Lost())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"tolerance": -1.0}, {"tolerance": True}, {"units_per_table": 0}, {"units_per_table": 2.5}, {"max_nodes": 0}],
-)
-def test_bad_options_are_refused(options):
-    with pytest.raises(InvalidInput, match=next(iter(options))):
-        Exact(**options)
-
-
 def test_columns_that_no_width_allows_are_no_way():
     """24 columns cannot be cut into blocks of 16 at least: the table is cut into rows."""
     limits = TableConstraint(sharding_types=("column_wise", "row_wise"), min_columns=16)

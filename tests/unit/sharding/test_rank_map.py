@@ -28,20 +28,6 @@ def test_identity() -> None:
     assert RankMap.identity(5).ranks(np.array([4, 0, 2])).tolist() == [4, 0, 2]
 
 
-@pytest.mark.parametrize(
-    ("hottest", "message"),
-    [
-        ([0, 1, 2, 3], "4 hottest ids for a table of 3 rows"),
-        ([0, 3], "ids from 0 to 3 for a table of 3 rows"),
-        ([-1], "ids from -1 to -1"),
-        ([2, 2], "an id occurs twice"),
-    ],
-)
-def test_what_is_no_rank_map(hottest: list[int], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        RankMap(3, np.array(hottest))
-
-
 ROWS = 4000
 HOT, WARM = 10, 100
 

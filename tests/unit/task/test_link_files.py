@@ -69,9 +69,3 @@ def test_a_plan_file_cannot_name_a_file_and_a_missing_one_is_said(tmp_path: Path
         task_from_dict(document)
     with pytest.raises(InvalidInput, match="links.json: there is no such links file"):
         task_from_dict(document, folder=tmp_path)
-
-
-@pytest.mark.parametrize("figures", [(-1.0, 1e9), (0.1, 0.0), (0.1, float("nan"))])
-def test_impossible_speeds_are_refused(figures: tuple[float, float]) -> None:
-    with pytest.raises(InvalidInput, match="links: "):
-        LinkSpeed(*figures)

@@ -220,21 +220,3 @@ def test_a_table_that_fits_no_device_is_told_before_any_cost_is_asked_for():
 
     with pytest.raises(InfeasibleTask, match="needs"):
         learn([whole_tables(tables(5), 2, memory=1000)], Untouchable(), BRIEF)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("iterations", 0),
-        ("episodes", 1),
-        ("seed", -1),
-        ("cost_rate", 0.0),
-        ("policy_rate", float("nan")),
-        ("trace_decay", 2),
-        ("collected", 1.5),
-        ("objective", "both"),
-    ],
-)
-def test_options_out_of_range_are_refused(option, value):
-    with pytest.raises(InvalidInput, match=f"{option} is"):
-        DreamShardOptions(**{option: value})

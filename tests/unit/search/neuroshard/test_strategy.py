@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost import cost_model_for, score
-from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
+from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.neuroshard import Beam, Cuts, NeuroShard, candidates, halved, make_pieces
 from shardwright.search.units import take_apart
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
@@ -206,27 +206,6 @@ def test_predictions_of_nan_are_refused(model):
 def test_negative_predictions_count_as_nothing():
     """All devices look free: the plan is poor, legal, and the oracle's."""
     assert_as_the_oracle(random_task(1, 10, 4), NegativeHead(), **SMALL)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("tables_tried", 0),
-        ("tables_tried", 2.5),
-        ("tables_tried", None),
-        ("beam_width", True),
-        ("beam_width", 0),
-        ("most_splits", -1),
-        ("grid", 0),
-        ("threads", 0),
-        ("widest_bound", 0.9),
-        ("widest_bound", True),
-        ("score", "steps"),
-    ],
-)
-def test_options_that_break_a_rule(option, value):
-    with pytest.raises(InvalidInput, match=f"neuroshard: {option} is {value!r}, must be"):
-        NeuroShard(**{option: value})
 
 
 def cuts_of(*dims: int, limits: dict | None = None) -> Cuts:
