@@ -33,9 +33,11 @@ CASES = [
     ("models show", "name"),
     ("models show nobody", "'nobody'"),
     ("models list x", "list takes no name"),
+    ("models remove h200/published", "comes with the package"),
     ("collect", "--output"),
     ("collect -o samples --samples 0", "samples is 0"),
     ("collect -o samples --device tpu", "device is 'tpu'"),
+    ("collect -o samples --seed -1", "seed is -1"),
     ("collect -o samples --optimizer lion", "optimizer is 'lion'"),
     ("collect -o samples --pool mine", "unknown pool 'mine'"),
     ("collect -o samples --memory '4 XB'", "--memory: unknown unit 'XB'"),
@@ -114,6 +116,14 @@ CASES = [
     ("plan task.yaml --sync-interval 3", "--sync-interval"),
     (f"{GROUPS} 2 --from plan.json", "--from"),
     (f"{GROUPS} 2 --runs-on shardwright", "--runs-on shardwright"),
+    *(
+        (f"plan --check task.yaml {option}", "leave all options but --model, --export and --json out")
+        for option in ("--seed 3", "--seed 0", "--gap 0", "--time-limit 0", "--strategy dim", "-o x.json")
+    ),
+    ("plan --check task.yaml --from x.json", "--check searches nothing"),
+    ("plan --check task.yaml --runs-on torchrec", "--check searches nothing"),
+    ("plan --check task.yaml --fully-sharded", "--check searches nothing"),
+    ("profile no-such-log.csv -o no/tables.yaml", "its folder does not exist"),
     ("scale task.yaml --hosts 1,x", "number of hosts"),
     ("scale task.yaml --hosts 0", "number of hosts"),
     (f"scale task.yaml --hosts {','.join(map(str, range(1, 70)))}", "69 clusters"),

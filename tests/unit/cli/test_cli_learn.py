@@ -10,7 +10,7 @@ SMALL = ["--rounds", 2, "--option", "tasks=2", "--option", "episodes=3"]
 WITH_COSTS = {
     "dreamshard": [
         "--iterations",
-        2,
+        "2",
         "--option",
         "cost_updates=3",
         "--option",
@@ -20,7 +20,7 @@ WITH_COSTS = {
     ],
     "autoshard": [
         "--steps",
-        40,
+        "40",
         "--option",
         "unroll=10",
         "--option",
@@ -216,31 +216,13 @@ def test_plan_refuses_a_policy_that_does_not_fit(learn, cli, task_file, model_fi
 
 @pytest.mark.parametrize("strategy", ["dreamshard", "autoshard"])
 def test_a_policy_as_published_is_learned_and_plans(cli, train_file, model_file, task_file, tmp_path, strategy):
-    given = (
-        "--tasks",
-        train_file,
-        "--model",
-        model_file,
-        "-o",
-        tmp_path / "policy.safetensors",
-        "--option",
-        "preset=published",
-    )
+    policy = tmp_path / "policy.safetensors"
+    given = ("--tasks", train_file, "--model", model_file, "-o", policy, "--option", "preset=published")
     outcome = cli("learn", strategy, *given, *WITH_COSTS[strategy], "--json")
     assert outcome.code == 0, outcome.err
     assert {"reward", "cost_error", "entropy", "latency_ms"} <= outcome.document["figures"][0].keys()
     assert outcome.document["metadata"]["method"] == "paper"
-    plan = (
-        "plan",
-        task_file,
-        "--model",
-        model_file,
-        "--strategy",
-        strategy,
-        "--policy",
-        tmp_path / "policy.safetensors",
-    )
-    assert cli(*plan).code == 0
+    assert cli("plan", task_file, "--model", model_file, "--strategy", strategy, "--policy", policy).code == 0
 
 
 def test_a_cluster_that_is_not_there_is_an_error(cli, train_file, tmp_path):

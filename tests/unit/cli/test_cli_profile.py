@@ -78,12 +78,6 @@ def test_bad_logs_and_options(cli, tmp_path, content, options, says):
     assert says in outcome.document["error"]["message"]
 
 
-def test_a_target_that_cannot_be_saved_is_noticed_before_the_logs_are_read(cli, tmp_path):
-    outcome = cli("profile", "no-such-log.csv", "-o", tmp_path / "no" / "tables.yaml")
-    assert outcome.code == 2
-    assert "its folder does not exist" in outcome.err
-
-
 @pytest.mark.parametrize(
     "targets", [["-o", "log.csv"], ["--rank-maps", "./log.csv"], ["-o", "x.yaml", "--rank-maps", "x.yaml"]]
 )

@@ -5,7 +5,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.cost import PublishedModel
-from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
 from shardwright.search.certified import Certified
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
@@ -234,3 +234,21 @@ def test_a_search_tells_its_best_step_and_bound():
     assert min(steps) >= found.cost.step_ms * (1 - 1e-9)
     assert max(bound or 0.0 for bound in bounds) <= found.cost.step_ms
     assert any(bounds)
+
+
+class LostEncoder(SimpleCostModel):
+    def encode_arrays(self, works):
+        return super().encode_arrays(works) * np.nan
+
+
+class LostHead(SimpleCostModel):
+    @property
+    def pricing(self):
+        return replace(super().pricing, bias=np.array([0.0, np.nan]))
+
+
+@pytest.mark.parametrize("model", [LostEncoder("lost"), LostHead("lost")], ids=["encoder", "head"])
+@pytest.mark.parametrize("name", ["size", "greedy", "certified", "exact", "neuroshard"])
+def test_a_model_that_gives_nan_is_refused_by_its_name(name, model):
+    with pytest.raises(ShardwrightError, match="lost predicted (NaN|a time that is not finite)"):
+        sw.plan(task_of(4, 2), strategy=name, cost_model=model)

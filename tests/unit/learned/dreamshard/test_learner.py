@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
+from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.dreamshard.buffer import variants_of
 from shardwright.learned.dreamshard.policy import Policy
@@ -111,13 +111,6 @@ def test_a_killed_training_resumes_to_the_same_bits(tmp_path, last):
     assert not same(whole, learn(tasks, WORLD, replace(BRIEF, seed=1)))
 
 
-def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    path = tmp_path / "state.safetensors"
-    learn(training_set(3), WORLD, replace(BRIEF, iterations=1), checkpoint=path)
-    with pytest.raises(InvalidInput, match="options"):
-        learn(training_set(3), WORLD, replace(BRIEF, iterations=1, seed=3), checkpoint=path)
-
-
 class Failing:
     """A world whose costs are not numbers from the second call on."""
 
@@ -204,11 +197,6 @@ def test_variants_of_which_a_table_fits_no_device_are_left_out():
     task = training_set(1, size=5)[0]
     largest = int(PlacementArrays.of(task).bytes.max())
     assert 0 < len(variants_of([whole_tables(task.tables, 2, memory=largest)], 20, 0)) < 20
-
-
-def test_no_training_task_is_refused():
-    with pytest.raises(InvalidInput, match="no task"):
-        learn([], WORLD, BRIEF)
 
 
 def test_a_table_that_fits_no_device_is_told_before_any_cost_is_asked_for():
