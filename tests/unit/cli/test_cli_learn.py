@@ -8,29 +8,9 @@ from tests.unit.cli.stores import write_store
 
 SMALL = ["--rounds", 2, "--option", "tasks=2", "--option", "episodes=3"]
 WITH_COSTS = {
-    "dreamshard": [
-        "--iterations",
-        "2",
-        "--option",
-        "cost_updates=3",
-        "--option",
-        "collected=3",
-        "--option",
-        "policy_updates=1",
-    ],
-    "autoshard": [
-        "--steps",
-        "40",
-        "--option",
-        "unroll=10",
-        "--option",
-        "batch=2",
-        "--option",
-        "lag=1",
-        "--option",
-        "cost_updates=2",
-    ],
-}
+    "dreamshard": ["--iterations", "2", "--option", "cost_updates=3", "--option", "collected=3", "--option", "policy_updates=1"],
+    "autoshard": ["--steps", "40", "--option", "unroll=10", "--option", "batch=2", "--option", "lag=1", "--option", "cost_updates=2"],
+}  # fmt: skip
 """Options of policies that learn a cost network too."""
 
 

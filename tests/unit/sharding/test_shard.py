@@ -69,11 +69,7 @@ def test_bad_shards(fields: dict[str, object], message: str) -> None:
         ("row_wise", TWO_HOSTS, [block((0, 6), (0, 8), 0), block((6, 12), (0, 8), 2)]),
         ("row_wise", ONE_HOST, [block((0, 6), (0, 8), 0), block((6, 12), (0, 8), 1)]),
         ("table_row_wise", TWO_HOSTS, [block((0, 6), (0, 8), 2), block((6, 12), (0, 8), 3)]),
-        (
-            "grid",
-            TWO_HOSTS,
-            [block((a, a + 6), (b, b + 4), 2 * (b > 0) + (a > 0)) for a in (0, 6) for b in (0, 4)],
-        ),
+        ("grid", TWO_HOSTS, [block((a, a + 6), (b, b + 4), 2 * (b > 0) + (a > 0)) for a in (0, 6) for b in (0, 4)]),
         ("grid", ONE_HOST, [block((0, 6), (0, 8), 0), block((6, 12), (0, 3), 1), block((6, 12), (3, 8), 2)]),
         ("tiered", TWO_HOSTS, [block((0, 6), (0, 8), 0, hot=True), block((6, 12), (0, 8), 1, hot=True)]),
         ("tiered", TWO_HOSTS, [block((0, 12), (0, 8), 0, hot=True)]),
@@ -89,7 +85,7 @@ def test_bad_shards(fields: dict[str, object], message: str) -> None:
         ),
         ("tiered", TWO_HOSTS, [block((0, 6), (0, 8), 0, 2), block((6, 12), (0, 8), 1)]),
     ],
-)
+)  # fmt: skip
 def test_sharding_types(kind: str, topology: Topology, shards: list[Shard]) -> None:
     assert sharding_type_of(shards, TABLE, topology) == kind
     assert sharding_type_of(shards[::-1], TABLE, topology) == kind

@@ -46,12 +46,8 @@ def test_a_task_takes_a_file_that_lies_beside_it_and_holds_its_links(file: Path)
 
 @pytest.mark.parametrize(
     ("old", "new", "found"),
-    [
-        ("hosts: 2", "hosts: 4", "4 × 8 h100"),
-        ("h100-8", "h200-8", "2 × 8 h200"),
-        ("h100-8,", "h100-8, devices_per_host: 4,", "2 × 4 h100"),
-    ],
-)
+    [("hosts: 2", "hosts: 4", "4 × 8 h100"), ("h100-8", "h200-8", "2 × 8 h200"), ("h100-8,", "h100-8, devices_per_host: 4,", "2 × 4 h100")],
+)  # fmt: skip
 def test_links_of_another_cluster_are_refused(file: Path, old: str, new: str, found: str) -> None:
     (file.parent / "task.yaml").write_text(TASK.replace(old, new))
     says = f"task.yaml: .*links.json: links of 2 × 8 h100, but the topology is {found}; measure this cluster: shardwright calibrate --links"

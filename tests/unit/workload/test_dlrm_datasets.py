@@ -14,11 +14,7 @@ from shardwright.workload.dlrm_datasets import iter_tables, load_tensors, read_t
 torch = pytest.importorskip("torch")
 
 # Three tables × four samples; the middle table is never looked into.
-BAGS = [
-    [[0, 2], [2], [], [5, 2, 0]],
-    [[], [], [], []],
-    [[7], [7], [7], [1]],
-]
+BAGS = [[[0, 2], [2], [], [5, 2, 0]], [[], [], [], []], [[7], [7], [7], [1]]]  # fmt: skip
 
 
 def tensors(bags=BAGS, dtype=torch.int64):
@@ -314,13 +310,8 @@ def test_default_limit_follows_the_size_of_the_file(tmp_path, scratch, monkeypat
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data[: len(data) // 2],
-        lambda data: data[:20] + b"\xff" * 20 + data[40:],
-        lambda data: data[:-8] + b"\0" * 8,
-    ],
-)
+    "damage", [lambda data: data[: len(data) // 2], lambda data: data[:20] + b"\xff" * 20 + data[40:], lambda data: data[:-8] + b"\0" * 8]
+)  # fmt: skip
 def test_damaged_gzip(saved, tmp_path, damage):
     path = tmp_path / "damaged.pt.gz"
     path.write_bytes(damage(gzip.compress(saved.read_bytes())))

@@ -84,15 +84,11 @@ def test_a_plan_comes_back_as_it_was(made, tmp_path):
         (("sharding_plan", "pooled", "t0", "cache_params", "algorithm"), "FIFO", "must be one of LRU, LFU, got 'FIFO'"),
         (("sharding_plan", "pooled", "t0", "color"), "red", "color"),
         (("sharding_plan", "pooled", "t0", "key_value_params"), {"l3_cache_size": 1}, "unknown field 'l3_cache_size'"),
-        (
-            ("sharding_plan", "pooled", "t0", "key_value_params"),
-            {"l2_cache_size": "1"},
-            r"t0\.key_value_params.*Expected",
-        ),
+        (("sharding_plan", "pooled", "t0", "key_value_params"), {"l2_cache_size": "1"}, r"t0\.key_value_params.*Expected"),
         (("sharding_plan",), [], "sharding_plan"),
         (("sharding_plan", "pooled"), 3, "must map names of tables"),
     ],
-)
+)  # fmt: skip
 def test_broken_files_are_refused_with_the_field(made, tmp_path, path, value, said):
     file = tmp_path / "plan.json"
     save_sharding_plan(made[1], file)
@@ -317,13 +313,8 @@ def test_a_saved_plan_is_reviewed_without_torchrec_and_loads_again(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "made_for", "loaded_on"),
-    [
-        ("data_parallel", (4, 4), (8, 4)),
-        ("row_wise", (4, 4), (8, 8)),
-        ("table_row_wise", (4, 2), (8, 4)),
-        ("grid_shard", (4, 2), (8, 4)),
-    ],
-)
+    [("data_parallel", (4, 4), (8, 4)), ("row_wise", (4, 4), (8, 8)), ("table_row_wise", (4, 2), (8, 4)), ("grid_shard", (4, 2), (8, 4))],
+)  # fmt: skip
 def test_a_plan_for_fewer_ranks_is_refused(tmp_path, kind, made_for, loaded_on):
     """Replicas and row blocks lie on all ranks, or on all of a host."""
     only = {"t0": ParameterConstraints(sharding_types=[kind])}
