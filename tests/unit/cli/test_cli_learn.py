@@ -210,14 +210,3 @@ def test_a_cluster_that_is_not_there_is_an_error(cli, train_file, tmp_path):
     outcome = cli("learn", "autoshard", "--tasks", train_file, "-o", target, "--measured", "--ray", "127.0.0.1:1")
     assert outcome.code == 1
     assert "--ray 127.0.0.1:1" in outcome.err
-
-
-@pytest.mark.parametrize(
-    "targets", [["-o", "train.yaml"], ["-o", "p", "--checkpoint", "train.yaml"], ["-o", "p", "--checkpoint", "p"]]
-)
-def test_the_tasks_and_other_results_are_not_written_over(cli, train_file, tmp_path, monkeypatch, targets):
-    monkeypatch.chdir(tmp_path)
-    before = train_file.read_bytes()
-    outcome = cli("learn", "dreamshard", "--tasks", train_file, *targets)
-    assert outcome.code == 2
-    assert train_file.read_bytes() == before

@@ -103,16 +103,6 @@ def test_a_table_too_large_for_any_device(cli, tmp_path):
     assert "has 200.0 MB" in outcome.err
 
 
-@pytest.mark.parametrize("kept", ["task", "model"])
-def test_an_input_is_not_written_over(cli, task_file, model_file, kept):
-    target = {"task": task_file, "model": model_file}[kept]
-    before = target.read_bytes()
-    outcome = cli("plan", task_file, "--model", model_file, "-o", target)
-    assert outcome.code == 2
-    assert "is an input too" in outcome.err
-    assert target.read_bytes() == before
-
-
 def test_rank_maps_are_not_written_over_by_those_of_the_plan(cli, task_file, model_file, tmp_path):
     maps = tmp_path / "plan.ranks.safetensors"
     maps.write_bytes(b"all ranks")

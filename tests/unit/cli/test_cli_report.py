@@ -98,11 +98,3 @@ def test_kernels_are_measured_now(cli, tmp_path):
     assert outcome.code == 0
     assert outcome.document["plans"][0]["measured_compute_ms"] > 0
     assert len(data_of(tmp_path / "r.html")["plans"][0]["measured"][0]) == 2
-
-
-def test_a_plan_is_not_written_over(cli, plan_files, tmp_path):
-    before = plan_files[0].read_bytes()
-    outcome = cli("report", *plan_files, "-o", plan_files[0])
-    assert outcome.code == 2
-    assert "is an input too" in outcome.err
-    assert plan_files[0].read_bytes() == before

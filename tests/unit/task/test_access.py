@@ -179,21 +179,16 @@ def test_profiles_are_values() -> None:
 @pytest.mark.parametrize(
     ("rows", "share", "message"),
     [
-        ([0], [0], "two lists of equal length, at least 2 points"),
-        ([0, 1, 2], [0, 1], "two lists of equal length"),
-        ([[0, 1]], [[0, 1]], "two lists of equal length"),
-        ([0, np.nan], [0, 1], "must be finite"),
-        ([0, 1, np.inf], [0, 0.5, 1], "must be finite"),
-        ([0, 1], [0, np.nan], "must be finite"),
+        ([0], [0], "two lists of equal length, at least 2 points"), ([0, 1, 2], [0, 1], "two lists of equal length"),
+        ([[0, 1]], [[0, 1]], "two lists of equal length"), ([0, np.nan], [0, 1], "must be finite"),
+        ([0, 1, np.inf], [0, 0.5, 1], "must be finite"), ([0, 1], [0, np.nan], "must be finite"),
         ([1, 2], [0, 1], "rows must start at 0 and increase"),
         ([0, 5, 5], [0, 0.5, 1], "rows must start at 0 and increase"),
-        ([0, 5], [0.1, 1], "share must start at 0, never fall, and end at 1"),
-        ([0, 5], [0, 0.9], "end at 1"),
-        ([0, 1, 2, 3], [0, 0.8, 0.7, 1], "never fall"),
-        ([0, 1, 2], [0, 1.0000005, 1.0000006], "never fall"),
+        ([0, 5], [0.1, 1], "share must start at 0, never fall, and end at 1"), ([0, 5], [0, 0.9], "end at 1"),
+        ([0, 1, 2, 3], [0, 0.8, 0.7, 1], "never fall"), ([0, 1, 2], [0, 1.0000005, 1.0000006], "never fall"),
         ([0, 5, 10], [0, 0.1, 1], "sorted hottest first"),
     ],
-)
+)  # fmt: skip
 def test_bad_points(rows: list[float], share: list[float], message: str) -> None:
     with pytest.raises(InvalidInput) as error:
         AccessProfile(np.array(rows), np.array(share))

@@ -266,15 +266,10 @@ def test_hashes_are_equal_for_equal_inputs_and_only_for_those():
     plain = hash_of()
     assert plain == hash_of() == hash_of(seed=5) == hash_of(strategy="greedy")
     others = [
-        hash_of(batch_size=65),
-        hash_of(where=topology(4, 4)),
-        hash_of(where=topology(8, 2)),
-        hash_of(where=topology(4, 2, hbm=500 << 30)),
-        hash_of(Model(((4097, 128), (1000, 64), (100_000, 32)))),
-        hash_of(constraints=GIVEN),
-        hash_of(constraints={"t1": GIVEN["t1"]}),
-        hash_of(constraints={"t2": GIVEN["t2"]}),
-    ]
+        hash_of(batch_size=65), hash_of(where=topology(4, 4)), hash_of(where=topology(8, 2)),
+        hash_of(where=topology(4, 2, hbm=500 << 30)), hash_of(Model(((4097, 128), (1000, 64), (100_000, 32)))),
+        hash_of(constraints=GIVEN), hash_of(constraints={"t1": GIVEN["t1"]}), hash_of(constraints={"t2": GIVEN["t2"]}),
+    ]  # fmt: skip
     assert len({plain, *others}) == len(others) + 1
 
 

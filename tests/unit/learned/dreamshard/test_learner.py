@@ -24,16 +24,9 @@ from tests.unit.learned.dreamshard.policies import cost_errors, training_set, wh
 
 WORLD = SimulatedWorld(SimpleCostModel())
 BRIEF = DreamShardOptions(
-    iterations=3,
-    collected=6,
-    cost_updates=10,
-    cost_batch=8,
-    policy_updates=2,
-    policy_tasks=2,
-    episodes=4,
-    explored=6,
+    iterations=3, collected=6, cost_updates=10, cost_batch=8, policy_updates=2, policy_tasks=2, episodes=4, explored=6,
     variants=1,
-)
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -18,17 +18,11 @@ def test_columns_of_every_kind_of_id(parquet):
     path = parquet(
         "a.parquet",
         types={"fixed": pa.list_(pa.int32(), 2), "large": pa.large_list(pa.int64()), "bytes": pa.binary()},
-        small=pa.array([1, 2, 2], type=pa.int8()),
-        huge=pa.array([2**64 - 1, 0, 0], type=pa.uint64()),
-        words=["x", "y", "x"],
-        category=pa.array(["x", "y", "x"]).dictionary_encode(),
-        bytes=[b"x", b"y", b"x"],
-        lists=lists,
-        categories=pa.array(lists, type=pa.list_(pa.dictionary(pa.int8(), pa.string()))),
-        fixed=[[1, 2], [1, 3], None],
-        large=[[1, 2], [], [1]],
-        **{"a.dotted": [[1], [2], [1, 2]]},
-    )
+        small=pa.array([1, 2, 2], type=pa.int8()), huge=pa.array([2**64 - 1, 0, 0], type=pa.uint64()),
+        words=["x", "y", "x"], category=pa.array(["x", "y", "x"]).dictionary_encode(), bytes=[b"x", b"y", b"x"],
+        lists=lists, categories=pa.array(lists, type=pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+        fixed=[[1, 2], [1, 3], None], large=[[1, 2], [], [1]], **{"a.dotted": [[1], [2], [1, 2]]},
+    )  # fmt: skip
     result = profile_logs(path)
     found = {table.name: (table.rows, round(table.pooling * 3)) for table in result.tables()}
     scalars = dict.fromkeys(["small", "huge", "words", "category", "bytes"], (2, 3))
