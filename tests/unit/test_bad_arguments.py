@@ -170,7 +170,7 @@ CASES: list[tuple[Callable[..., object], str, list[Any], str]] = [
     (with_defaults(seconds_or_default, device="cpu"), "seconds", [0.0, -3.0, NAN], "--seconds is {}, must be greater than 0"),
     (with_defaults(measure_works, []), "rounds", [0], "rounds is 0, must be at least 1"),
     (with_defaults(measure_works, []), "device", ["tpu"], "device is 'tpu', must be 'cpu' or 'cuda'"),
-    (with_defaults(measure_works, [], device="cpu"), "backend", ["none"], "unknown backend 'none'"),
+    (with_defaults(measure_plans, [PLAN], device="cpu"), "backend", ["none"], "unknown backend 'none'"),
     (with_defaults(measure_plans, [PLAN]), "rounds", [0], "rounds is 0, must be at least 1"),
     (with_defaults(measure_plans, [PLAN]), "device", ["tpu"], "device is 'tpu'"),
     (random_task, "seed", [-1, 0.5, "one"], SEED),

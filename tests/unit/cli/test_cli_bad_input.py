@@ -37,7 +37,7 @@ CASES = [
     ("collect", "--output"),
     ("collect -o samples --samples 0", "samples is 0"),
     ("collect -o samples --device tpu", "device is 'tpu'"),
-    ("collect -o samples --seed -1", "seed is -1"),
+    ("collect -o samples --seed -1", "Invalid value for '--seed'"),
     ("collect -o samples --optimizer lion", "optimizer is 'lion'"),
     ("collect -o samples --pool mine", "unknown pool 'mine'"),
     ("collect -o samples --memory '4 XB'", "--memory: unknown unit 'XB'"),
