@@ -20,7 +20,7 @@ from shardwright.measure.collectives.rank import RunPolicy
 from shardwright.measure.collectives.sampling import CollectiveSpace
 from shardwright.measure.measuring import measure_plans, measure_works
 from shardwright.measure.sampling import Breadth, SampleSpace, breadth_named
-from shardwright.measure.stock import seconds_or_default
+from shardwright.measure.stock import Collection, seconds_or_default
 from shardwright.measure.timing import TimingPolicy
 from shardwright.modelling.neuroshard_training import NeuroShardOptions
 from shardwright.modelling.training import TrainingOptions
@@ -161,6 +161,7 @@ CASES: list[tuple[Callable[..., object], str, list[Any], str]] = [
     (collective, "seed", [-1], "seed is -1"),
     (collective, "batch_sizes", [(512, 3)], "batch_sizes is [512, 3], must not be empty, with each size at least 4"),
     (collective, "batch_sizes", [()], "batch_sizes"),
+    (with_defaults(Collection, 5), "seed", [-1], "seed is -1, must not be negative"),
     (RunPolicy, "runs", [0, 2**15], "runs {} must be between 1 and"),
     (RunPolicy, "warm_up", [-1], "warm_up -1 must not be negative"),
     (TimingPolicy, "passes", [0], "passes 0, runs 10 must be at least"),
