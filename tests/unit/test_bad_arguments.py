@@ -121,7 +121,7 @@ CASES: list[tuple[Callable[..., object], str, list[Any], str]] = [
     (scaled, "topologies", [[]], "at least one cluster"),
     (scaled, "prices", [{"cpu": -1.0}], "prices: cpu is -1.0"),
     (scaled, "prices", [{"cpu": NAN}], "finite"),
-    (DenseWork, "dense_ms", [-1.0, INF, True, "5"], "dense_ms"),
+    (DenseWork, "ms", [-1.0, INF, True, "5"], "dense_ms"),
     (with_defaults(sw.drift, PLAN, TASK.tables, cost_model=MODEL), "worth_it", [-0.1, 1.0, NAN, True], "worth_it"),
     (with_defaults(plan_groups, TASK, cost_model=MODEL), "time_limit", [-1.0, NAN, True], "time_limit"),
     (with_defaults(plan_groups, task_of(3, 8), cost_model=MODEL), "sharding_group_size", [3], "size is 3, must divide the 8 devices"),
