@@ -85,7 +85,7 @@ def _rewritten(path: Path, arrays: dict[str, Any], fields: dict[str, str | None]
     save_file(given, path, {name: value for name, value in header.items() if value is not None})
 
 
-def negative(values: np.ndarray) -> np.ndarray:
+def negative(values: Any) -> Any:
     values[0, 0] = -1
     return values
 
