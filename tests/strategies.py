@@ -73,15 +73,10 @@ def topologies(draw: st.DrawFn, max_hosts: int = 3, max_devices_per_host: int = 
     bandwidths = st.floats(1e6, 1e12)
     latencies = st.floats(0, 10)
     return Topology(
-        hosts,
-        per_host,
-        draw(st.sampled_from(["cpu", "h100", "h200"])),
-        draw(sizes | st.lists(sizes, min_size=hosts * per_host, max_size=hosts * per_host)),
-        draw(bandwidths),
-        draw(bandwidths),
-        draw(latencies),
-        draw(latencies),
-    )
+        hosts, per_host, draw(st.sampled_from(["cpu", "h100", "h200"])),
+        draw(sizes | st.lists(sizes, min_size=hosts * per_host, max_size=hosts * per_host)), draw(bandwidths),
+        draw(bandwidths), draw(latencies), draw(latencies),
+    )  # fmt: skip
 
 
 @st.composite

@@ -119,21 +119,9 @@ TWO_HOSTS = {"world": 8, "local": PER_HOST}
 UVM_CACHED = given(compute_kernels=["fused_uvm_caching"])
 
 TOWERS = [
-    Situation(
-        "a tower",
-        lambda: nn.Sequential(tower("a")),
-        on(**TWO_HOSTS),
-        sharders=lambda: [EmbeddingTowerSharder()],
-        holds=on_one_host,
-    ),
-    Situation(
-        "a collection of towers",
-        towers,
-        on(**TWO_HOSTS),
-        sharders=lambda: [EmbeddingTowerCollectionSharder()],
-        holds=on_one_host,
-    ),
-]
+    Situation("a tower", lambda: nn.Sequential(tower("a")), on(**TWO_HOSTS), sharders=lambda: [EmbeddingTowerSharder()], holds=on_one_host),
+    Situation("a collection of towers", towers, on(**TWO_HOSTS), sharders=lambda: [EmbeddingTowerCollectionSharder()], holds=on_one_host),
+]  # fmt: skip
 
 FUSED = [
     Situation(
@@ -171,17 +159,9 @@ FUSED = [
         sharders=fused(prefetch_pipeline=True),
         holds=kernel_gets({"prefetch_pipeline": True}, prefetch_pipeline=True),
     ),
+    Situation("constraints: prefetch_pipeline", small, cached(prefetch_pipeline=True), holds=kernel_gets({}, prefetch_pipeline=True)),
     Situation(
-        "constraints: prefetch_pipeline",
-        small,
-        cached(prefetch_pipeline=True),
-        holds=kernel_gets({}, prefetch_pipeline=True),
-    ),
-    Situation(
-        "fused_params: enforce_hbm",
-        small,
-        sharders=fused(enforce_hbm=True),
-        holds=kernel_gets({"enforce_hbm": True}, enforce_hbm=True),
+        "fused_params: enforce_hbm", small, sharders=fused(enforce_hbm=True), holds=kernel_gets({"enforce_hbm": True}, enforce_hbm=True)
     ),
     Situation(
         "fused_params: stochastic_rounding",
@@ -201,9 +181,7 @@ FUSED = [
         sharders=fused(output_dtype=SparseType.FP16),
         holds=kernel_gets({"output_dtype": SparseType.FP16}, output_dtype=SparseType.FP16),
     ),
-    Situation(
-        "constraints: output_dtype", small, given(output_dtype=DataType.FP16), holds=t0(output_dtype=DataType.FP16)
-    ),
+    Situation("constraints: output_dtype", small, given(output_dtype=DataType.FP16), holds=t0(output_dtype=DataType.FP16)),
     Situation("fused_params: optimizer", small, sharders=fused(**SGD), holds=kernel_gets(SGD, **SGD)),
     Situation(
         "key_value_params",
@@ -211,7 +189,7 @@ FUSED = [
         given(compute_kernels=["key_value"], key_value_params=KeyValueParams(max_l1_cache_size=8)),
         holds=t0(key_value_params=KeyValueParams(max_l1_cache_size=8)),
     ),
-]
+]  # fmt: skip
 
 WORK = [
     Situation("fp16 codecs", small, sharders=codecs(CommType.FP16)),
@@ -234,16 +212,10 @@ TOPOLOGIES = [
     Situation("weighted_feature_bwd_compute_multiplier", weighted, on(weighted_feature_bwd_compute_multiplier=2.0)),
     Situation("uneven_sharding_perf_multiplier", small, on(uneven_sharding_perf_multiplier=2.0)),
     Situation(
-        "a rank without memory",
-        small,
-        on(custom_topology_data=CustomTopologyData({"hbm_cap": [GB, GB, GB, 0]}, 4)),
-        holds=never_on(3),
+        "a rank without memory", small, on(custom_topology_data=CustomTopologyData({"hbm_cap": [GB, GB, GB, 0]}, 4)), holds=never_on(3)
     ),
     Situation(
-        "a rank with 1,000 bytes",
-        small,
-        on(custom_topology_data=CustomTopologyData({"hbm_cap": [GB, GB, GB, 1000]}, 4)),
-        holds=never_on(3),
+        "a rank with 1,000 bytes", small, on(custom_topology_data=CustomTopologyData({"hbm_cap": [GB, GB, GB, 1000]}, 4)), holds=never_on(3)
     ),
     Situation(
         "a CPU rank without memory",
@@ -255,23 +227,14 @@ TOPOLOGIES = [
     Situation("a last host with fewer ranks", small, on(world=6, local=4)),
     Situation("one rank", small, on(world=1)),
     Situation("CPUs", small, on(device="cpu")),
-]
+]  # fmt: skip
 
 PARTS = [
     Situation("constraints of the enumerator", small, enumerator(constraints=ROWS_ONLY), holds=kinds_are("row_wise")),
-    Situation(
-        "an enumerator of the user's class",
-        small,
-        lambda: {"enumerator": RowsOnly(topology(), 64)},
-        holds=kinds_are("row_wise"),
-    ),
-    Situation(
-        "an enumerator with another batch size", small, lambda: {"enumerator": EmbeddingEnumerator(topology(), 128)}
-    ),
+    Situation("an enumerator of the user's class", small, lambda: {"enumerator": RowsOnly(topology(), 64)}, holds=kinds_are("row_wise")),
+    Situation("an enumerator with another batch size", small, lambda: {"enumerator": EmbeddingEnumerator(topology(), 128)}),
     Situation("TRAIN_SPARSE_DIST in the storage estimator", small, piped(PipelineType.TRAIN_SPARSE_DIST)),
-    Situation(
-        "TRAIN_PREFETCH_SPARSE_DIST in the storage estimator", small, piped(PipelineType.TRAIN_PREFETCH_SPARSE_DIST)
-    ),
+    Situation("TRAIN_PREFETCH_SPARSE_DIST in the storage estimator", small, piped(PipelineType.TRAIN_PREFETCH_SPARSE_DIST)),
     Situation("a proposer", small, lambda: {"proposer": GreedyProposer()}),
     Situation("a partitioner", small, lambda: {"partitioner": MemoryBalancedPartitioner()}),
     Situation("an absolute reservation", small, lambda: {"storage_reservation": FixedAbsoluteStorageReservation(GB)}),
@@ -281,6 +244,6 @@ PARTS = [
         given(sharding_types=["column_wise"], min_partition=16),
         holds=lambda tables: all(shard.shard_sizes[1] >= 16 for shard in tables["t0"].sharding_spec.shards),
     ),
-]
+]  # fmt: skip
 
 HEARD = [*TOWERS, *FUSED, *WORK, *TOPOLOGIES, *PARTS]

@@ -78,37 +78,18 @@ class UvmSharder(EmbeddingBagCollectionSharder):
 
 
 ASSERTED, VALUE, RUNTIME = "AssertionError", "ValueError", "RuntimeError"
-INVALID, KERNEL, STRICT, STORAGE = (
-    "INPUT_VALIDATION",
-    "INVALID_COMPUTE_KERNEL",
-    "STRICT_CONSTRAINTS",
-    "INSUFFICIENT_STORAGE",
-)
+INVALID, KERNEL, STRICT, STORAGE = ("INPUT_VALIDATION", "INVALID_COMPUTE_KERNEL", "STRICT_CONSTRAINTS", "INSUFFICIENT_STORAGE")  # fmt: skip
 RANK, MISSING = "INVALID_RANK_ASSIGNMENT", "MISSING_MODULE_IN_PLAN"
 ONE_EACH = "one number for each feature, as TorchRec's documentation demands"
 
 LISTS = [
-    Situation(
-        "2 pooling factors, 1 number of poolings",
-        small,
-        given(pooling_factors=[1.0, 2.0], num_poolings=[1.0]),
-        ASSERTED,
-        INVALID,
-    ),
+    Situation("2 pooling factors, 1 number of poolings", small, given(pooling_factors=[1.0, 2.0], num_poolings=[1.0]), ASSERTED, INVALID),
     Situation("2 numbers of poolings, 1 feature", small, given(num_poolings=[1.0, 2.0]), ASSERTED, INVALID),
     Situation("2 batch sizes, 1 feature", small, given(batch_sizes=[8, 8]), ASSERTED, INVALID),
+    Situation("1 batch size, 2 features", shared, given(pooling_factors=[1.0, 2.0], batch_sizes=[8]), ASSERTED, INVALID),
+    Situation("1 pooling factor, 2 batch sizes", shared, given(pooling_factors=[3.0], batch_sizes=[8, 8]), ASSERTED, INVALID),
     Situation(
-        "1 batch size, 2 features", shared, given(pooling_factors=[1.0, 2.0], batch_sizes=[8]), ASSERTED, INVALID
-    ),
-    Situation(
-        "1 pooling factor, 2 batch sizes", shared, given(pooling_factors=[3.0], batch_sizes=[8, 8]), ASSERTED, INVALID
-    ),
-    Situation(
-        "2 batch sizes, the default pooling factor",
-        shared,
-        given(batch_sizes=[8, 8]),
-        ASSERTED,
-        why="the default counts for each feature",
+        "2 batch sizes, the default pooling factor", shared, given(batch_sizes=[8, 8]), ASSERTED, why="the default counts for each feature"
     ),
     Situation("2 pooling factors, 1 feature", small, given(pooling_factors=[1.0, 2.0]), PLANNED, INVALID, why=ONE_EACH),
     Situation("no pooling factors", small, given(pooling_factors=[]), PLANNED, INVALID, why=ONE_EACH),
@@ -118,7 +99,7 @@ LISTS = [
     Situation("a negative number of poolings", small, given(num_poolings=[-1.0]), ASSERTED, INVALID),
     Situation("a negative batch size of a feature", small, given(batch_sizes=[-8]), ASSERTED, INVALID),
     Situation("a batch size of 0 of a feature", small, given(batch_sizes=[0])),
-]
+]  # fmt: skip
 
 KERNELS = [
     Situation("load factor 0", small, cached(load_factor=0.0), KERNEL, KERNEL),
@@ -130,35 +111,17 @@ KERNELS = [
     Situation("an unknown sharding type", small, given(sharding_types=["no_such_type"]), RUNTIME, STRICT),
     Situation("an unknown compute kernel", small, given(compute_kernels=["no_such_kernel"]), RUNTIME, STRICT),
     Situation(
-        "data_parallel by a fused kernel",
-        small,
-        given(sharding_types=["data_parallel"], compute_kernels=["fused"]),
-        RUNTIME,
-        STRICT,
+        "data_parallel by a fused kernel", small, given(sharding_types=["data_parallel"], compute_kernels=["fused"]), RUNTIME, STRICT
     ),
-    Situation(
-        "table_wise by a dense kernel",
-        small,
-        given(sharding_types=["table_wise"], compute_kernels=["dense"]),
-        RUNTIME,
-        STRICT,
-    ),
-    Situation(
-        "key_value without an SSD",
-        small,
-        on(constraints={"compute_kernels": ["key_value"]}, ssd_cap=0),
-        RUNTIME,
-        STRICT,
-    ),
+    Situation("table_wise by a dense kernel", small, given(sharding_types=["table_wise"], compute_kernels=["dense"]), RUNTIME, STRICT),
+    Situation("key_value without an SSD", small, on(constraints={"compute_kernels": ["key_value"]}, ssd_cap=0), RUNTIME, STRICT),
     Situation("fused_uvm on CPUs", small, on(device="cpu"), VALUE, STRICT, sharders=lambda: [UvmSharder()]),
     Situation("a sharder without sharding types", small, dict, RUNTIME, STRICT, sharders=lambda: [NothingSharder()]),
     Situation("min_partition 0", small, given(sharding_types=["column_wise"], min_partition=0)),
     Situation("min_partition above the dim", small, given(sharding_types=["column_wise"], min_partition=100)),
-    Situation(
-        "min_partition that does not divide the dim", small, given(sharding_types=["column_wise"], min_partition=24)
-    ),
+    Situation("min_partition that does not divide the dim", small, given(sharding_types=["column_wise"], min_partition=24)),
     Situation("min_partition −4", small, given(sharding_types=["column_wise"], min_partition=-4), VALUE, INVALID),
-]
+]  # fmt: skip
 
 WHOLE = {"compute_kernels": ["fused"], "sharding_types": ["table_wise"]}
 UVM, CACHED, STORED = ({"compute_kernels": [kernel]} for kernel in ("fused_uvm", "fused_uvm_caching", "key_value"))
@@ -166,35 +129,13 @@ LEFT_OUT = {"hbm_cap": [GB, GB, GB, 0]}
 ROOM = [
     Situation("a model beyond all memory", large, on(hbm=GB, ddr_cap=GB), STORAGE, STORAGE),
     Situation("a batch beyond device memory", small, on(10_000_000, world=1, hbm=GB), STORAGE, STORAGE),
-    Situation(
-        "pooling factors beyond device memory",
-        small,
-        on(1 << 20, {"pooling_factors": [5000.0]}, hbm=GB),
-        STORAGE,
-        STORAGE,
-    ),
+    Situation("pooling factors beyond device memory", small, on(1 << 20, {"pooling_factors": [5000.0]}, hbm=GB), STORAGE, STORAGE),
     Situation("table_wise, too large for a device", large, on(constraints=WHOLE, hbm=4 * GB), STRICT, STRICT),
-    Situation(
-        "replicas beyond device memory",
-        large,
-        on(constraints={"sharding_types": ["data_parallel"]}, hbm=4 * GB),
-        STORAGE,
-        STORAGE,
-    ),
-    Situation(
-        "fused kernels beyond device memory",
-        large,
-        on(constraints={"compute_kernels": ["fused"]}, hbm=GB),
-        STORAGE,
-        STORAGE,
-    ),
+    Situation("replicas beyond device memory", large, on(constraints={"sharding_types": ["data_parallel"]}, hbm=4 * GB), STORAGE, STORAGE),
+    Situation("fused kernels beyond device memory", large, on(constraints={"compute_kernels": ["fused"]}, hbm=GB), STORAGE, STORAGE),
     Situation("UVM beyond host memory", large, on(constraints=UVM, ddr_cap=GB), STORAGE, STORAGE),
     Situation(
-        "UVM beyond host memory, less than device memory",
-        large,
-        on(64, UVM, world=1, hbm=80 * GB, ddr_cap=8 * GB),
-        STORAGE,
-        STORAGE,
+        "UVM beyond host memory, less than device memory", large, on(64, UVM, world=1, hbm=80 * GB, ddr_cap=8 * GB), STORAGE, STORAGE
     ),
     Situation("cached tables beyond host memory", large, on(constraints=CACHED, ddr_cap=GB), STORAGE, STORAGE),
     Situation("key_value beyond the SSDs", large, on(constraints=STORED, ssd_cap=GB), STORAGE, STORAGE),
@@ -206,7 +147,7 @@ ROOM = [
         STRICT,
         STRICT,
     ),
-]
+]  # fmt: skip
 
 UVM_CACHED = cached()()
 OTHERS = [
@@ -215,19 +156,9 @@ OTHERS = [
     Situation("a callback puts a shard on no rank", small, changed(rank(None)), "TypeError", RANK),
     Situation("a callback puts a shard on rank 99 of 4", small, changed(rank(99)), VALUE, RANK),
     Situation(
-        "a callback names an unknown kernel",
-        small,
-        changed(lambda one: setattr(one, "compute_kernel", "no_such_kernel")),
-        KERNEL,
-        KERNEL,
+        "a callback names an unknown kernel", small, changed(lambda one: setattr(one, "compute_kernel", "no_such_kernel")), KERNEL, KERNEL
     ),
-    Situation(
-        "a callback makes table_wise dense",
-        small,
-        changed(lambda one: setattr(one, "compute_kernel", "dense")),
-        KERNEL,
-        KERNEL,
-    ),
+    Situation("a callback makes table_wise dense", small, changed(lambda one: setattr(one, "compute_kernel", "dense")), KERNEL, KERNEL),
     Situation(
         "a callback sets a load factor of 1.5",
         small,
@@ -242,9 +173,7 @@ OTHERS = [
         small,
         lambda: {"constraints": {f"t{i}": ParameterConstraints(device_group="cpu") for i in (0, 1)}},
     ),
-    Situation(
-        "constraints of a table that the model lacks", small, lambda: {"constraints": {"x": ParameterConstraints()}}
-    ),
-]
+    Situation("constraints of a table that the model lacks", small, lambda: {"constraints": {"x": ParameterConstraints()}}),
+]  # fmt: skip
 
 REFUSED = [*LISTS, *KERNELS, *ROOM, *OTHERS]

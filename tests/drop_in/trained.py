@@ -108,10 +108,7 @@ def collection() -> EmbeddingTowerCollection:
 TOWERS_PERMUTED = "a sharded collection puts out its towers host by host, and TorchRec's planner may place the first tower on the last host"
 TRAINED = [
     Trained("pooled tables", pooled),
-    *(
-        Trained(f"pooled tables, {kind}", pooled, (kind,))
-        for kind in ("table_wise", "column_wise", "row_wise", "data_parallel")
-    ),
+    *(Trained(f"pooled tables, {kind}", pooled, (kind,)) for kind in ("table_wise", "column_wise", "row_wise", "data_parallel")),
     Trained("pooled tables on two hosts, table_row_wise", pooled, ("table_row_wise",), 2),
     Trained("pooled tables on two hosts, table_column_wise", pooled, ("table_column_wise",), 2),
     Trained("mean pooling", lambda: pooled(pooling=PoolingType.MEAN)),
@@ -124,24 +121,10 @@ TRAINED = [
     Trained("a tower on two hosts, table_row_wise", lambda: tower("a", 3), ("table_row_wise",), 2),
     Trained("a tower on two hosts, table_column_wise", lambda: tower("a", 3), ("table_column_wise",), 2),
     Trained("two towers on two hosts", collection, None, 2, theirs=False, why=TOWERS_PERMUTED),
-    Trained(
-        "two towers on two hosts, table_row_wise", collection, ("table_row_wise",), 2, theirs=False, why=TOWERS_PERMUTED
-    ),
-    Trained(
-        "two towers on two hosts, table_column_wise",
-        collection,
-        ("table_column_wise",),
-        2,
-        theirs=False,
-        why=TOWERS_PERMUTED,
-    ),
-]
-USUAL = [
-    EmbeddingBagCollectionSharder,
-    EmbeddingCollectionSharder,
-    EmbeddingTowerSharder,
-    EmbeddingTowerCollectionSharder,
-]
+    Trained("two towers on two hosts, table_row_wise", collection, ("table_row_wise",), 2, theirs=False, why=TOWERS_PERMUTED),
+    Trained("two towers on two hosts, table_column_wise", collection, ("table_column_wise",), 2, theirs=False, why=TOWERS_PERMUTED),
+]  # fmt: skip
+USUAL = [EmbeddingBagCollectionSharder, EmbeddingCollectionSharder, EmbeddingTowerSharder, EmbeddingTowerCollectionSharder]  # fmt: skip
 ALL_TYPES = [AllTypesSharder, AllSequenceTypesSharder, *USUAL[2:]]
 """Sharders that offer types on CPUs which TorchRec's own keep for GPUs."""
 

@@ -64,38 +64,13 @@ NAMES = (" ", "é☃", STEERING, "\u202egnp", "a\nb", "%s{}", "'\"`$(ls)", "x" *
 """Odd parts of file names; each name also has a word by which a message names it."""
 
 VALUES = (
-    "-1",
-    "0",
-    "nan",
-    "inf",
-    "-inf",
-    "1e309",
-    "9" * 30,
-    "abc",
-    "",
-    "0x10",
-    "1_0",
-    "٣",
-    STEERING,
-    "1e-300",
-    "2.5",
-    "--",
+    "-1", "0", "nan", "inf", "-inf", "1e309", "9" * 30, "abc", "", "0x10", "1_0", "٣", STEERING, "1e-300", "2.5", "--",
     "x" * 3000,
-)
+)  # fmt: skip
 TARGETS = (
-    "nowhere",
-    "folder",
-    "input",
-    "/dev/stdout",
-    "/dev/null",
-    "/dev/full",
-    "loop",
-    "dangling",
-    "long",
-    "old",
-    "",
+    "nowhere", "folder", "input", "/dev/stdout", "/dev/null", "/dev/full", "loop", "dangling", "long", "old", "",
     "slash",
-)
+)  # fmt: skip
 LONGER = {"--time-limit": "3", "-n": "1000"}  # for commands that a signal ends
 _PART = re.compile(r"(?P<flag>-[\w-]+)?(?P<sign>==?)?(?P<value>.*?)(\?(?P<share>\d+))?")
 

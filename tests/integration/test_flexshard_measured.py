@@ -98,17 +98,9 @@ def test_plans_are_measured_on_hosts_with_a_slow_link(program, tmp_path, monkeyp
     monkeypatch.setattr(measured, "EXCHANGES", measured.EXCHANGES[2:])
     monkeypatch.setattr(measured, "calibrate", functools.partial(measured.calibrate, runs=2))
     arguments = [
-        "--rounds",
-        "2",
-        "--steps",
-        "1",
-        "--memory",
-        "1.5",
-        "--rate",
-        "1gbit",
-        "--journal",
+        "--rounds", "2", "--steps", "1", "--memory", "1.5", "--rate", "1gbit", "--journal",
         str(tmp_path / "journal.jsonl"),
-    ]
+    ]  # fmt: skip
     measured.main(arguments)
     page = (tmp_path / "flexshard_measured.md").read_text()
     found = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]

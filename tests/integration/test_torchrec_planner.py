@@ -290,16 +290,8 @@ def test_the_speed_benchmark_plans_with_both_planners():
     }
     options = speed.parsed(["--limit", "300"])
     assert speed.row_of((4, 2), found, options) == [
-        "4 × 2",
-        "100.0",
-        "0.500",
-        "2.00",
-        "200",
-        "50",
-        "1.0%",
-        "3.0%",
-        "1.25",
-    ]
+        "4 × 2", "100.0", "0.500", "2.00", "200", "50", "1.0%", "3.0%", "1.25",
+    ]  # fmt: skip
     found["torchrec", (4, 2)] = [None]
     assert speed.row_of((4, 2), found, options)[1:8:3] == ["> 300.0", "> 600", "3.0%"]
     assert speed.row_of((4, 2), found, options)[-1] == "–"

@@ -39,15 +39,9 @@ def comparison(machine, store=None, seconds=30.0) -> Comparison:
 
 def a_tuner(task, machine, measured, seconds=30.0, **more) -> Tuner:
     return Tuner(
-        task,
-        "shardwright",
-        machine.base,
-        measured,
-        seed=0,
-        seconds=seconds,
-        keep=more.pop("keep", lambda _: None),
+        task, "shardwright", machine.base, measured, seed=0, seconds=seconds, keep=more.pop("keep", lambda _: None),
         **more,
-    )
+    )  # fmt: skip
 
 
 def true_step(one: Candidate, machine: HiddenMachine) -> float:

@@ -33,9 +33,11 @@ CASES = [
     ("models show", "name"),
     ("models show nobody", "'nobody'"),
     ("models list x", "list takes no name"),
+    ("models remove h200/published", "comes with the package"),
     ("collect", "--output"),
     ("collect -o samples --samples 0", "samples is 0"),
     ("collect -o samples --device tpu", "device is 'tpu'"),
+    ("collect -o samples --seed -1", "Invalid value for '--seed'"),
     ("collect -o samples --optimizer lion", "optimizer is 'lion'"),
     ("collect -o samples --pool mine", "unknown pool 'mine'"),
     ("collect -o samples --memory '4 XB'", "--memory: unknown unit 'XB'"),
@@ -77,12 +79,22 @@ CASES = [
     (f"{LEARN} -o policy --tasks none.yaml", "none.yaml"),
     (f"{LEARN} -o policy --model none.safetensors", "none.safetensors"),
     (f"{LEARN} -o no/such/policy", "no/such"),
+    (f"{LEARN} -o train.yaml", "train.yaml: is an input too"),
+    (f"{LEARN} -o policy --checkpoint train.yaml", "train.yaml: is an input too"),
+    (f"{LEARN} -o policy --checkpoint policy", "two results"),
     (f"{LEARN} -o policy --ray nowhere:1", "--ray nowhere:1"),
     (
         "learn dreamshard --tasks train.yaml --model model.safetensors -o policy --measured",
         "measured costs need no cost model",
     ),
     ("learn rnn --tasks train.yaml -o policy", "'rnn'"),
+    ("nope", "No such command 'nope' (see: shardwright --help)"),
+    ("plan", "Missing argument 'TASK' (see: shardwright plan --help)"),
+    ("plan task.yaml --nope", "No such option: --nope"),
+    ("plan task.yaml --seed x", "Invalid value for '--seed'"),
+    ("plan task.yaml --seed -1", "Invalid value for '--seed'"),
+    ("plan task.yaml --model model.safetensors -o task.yaml", "task.yaml: is an input too"),
+    ("plan task.yaml --model model.safetensors -o model.safetensors", "model.safetensors: is an input too"),
     ("plan nope.yaml", "nope.yaml"),
     ("plan task.yaml --strategy best", "unknown strategy 'best'"),
     ("plan task.yaml --time-limit nan", "time_limit is nan"),
@@ -114,6 +126,15 @@ CASES = [
     ("plan task.yaml --sync-interval 3", "--sync-interval"),
     (f"{GROUPS} 2 --from plan.json", "--from"),
     (f"{GROUPS} 2 --runs-on shardwright", "--runs-on shardwright"),
+    *(
+        (f"plan --check task.yaml {option}", "leave all options but --model, --export and --json out")
+        for option in ("--seed 3", "--seed 0", "--gap 0", "--time-limit 0", "--strategy dim", "-o x.json")
+    ),
+    ("plan --check task.yaml --from x.json", "--check searches nothing"),
+    ("plan --check task.yaml --runs-on torchrec", "--check searches nothing"),
+    ("plan --check task.yaml --fully-sharded", "--check searches nothing"),
+    ("profile no-such-log.csv -o no/tables.yaml", "its folder does not exist"),
+    ("report plan.json -o plan.json", "plan.json: is an input too"),
     ("scale task.yaml --hosts 1,x", "number of hosts"),
     ("scale task.yaml --hosts 0", "number of hosts"),
     (f"scale task.yaml --hosts {','.join(map(str, range(1, 70)))}", "69 clusters"),
@@ -158,10 +179,10 @@ def folder(task_file, model_file, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("line", "named"), CASES, ids=[line[:60] for line, _ in CASES])
 def test_bad_input_is_one_line_that_names_it(cli, folder, line, named):
-    before = sorted(path.name for path in folder.iterdir())
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
     outcome = cli(*shlex.split(line))
     assert (outcome.code, outcome.out) == (2, "")
     *_, error = outcome.err.splitlines()  # before it, notes on the cost model
     assert error.startswith("error: ")
     assert named in error
-    assert sorted(path.name for path in folder.iterdir()) == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

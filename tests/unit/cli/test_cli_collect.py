@@ -23,22 +23,11 @@ def fake_collect(monkeypatch):
 
 def test_the_options_reach_the_collector(cli, tmp_path, fake_collect):
     options = [
-        "-n",
-        20,
-        "--batch-size",
-        64,
-        "--batch-size",
-        128,
-        "--optimizer",
-        "sgd",
-        "--seed",
-        5,
-        "--memory",
-        "64 MB",
-    ]
-    options += ["--space", "wide", "--seconds", 60]
-    options += ["--backend", "embedding_bag", "--pool", "dlrm-2022", "--sequence-share", 0.5]
-    outcome = cli("collect", "-o", tmp_path / "samples", *options)
+        "-n", "20", "--batch-size", "64", "--batch-size", "128", "--optimizer", "sgd", "--seed", "5", "--space",
+        "wide", "--seconds", "60",
+    ]  # fmt: skip
+    options += ["--backend", "embedding_bag", "--pool", "dlrm-2022", "--sequence-share", "0.5"]
+    outcome = cli("collect", "-o", tmp_path / "samples", *options, "--memory", "64 MB")
     assert outcome.code == 0
     assert "20 samples in" in outcome.out
     assert "2.1 a second" in outcome.out

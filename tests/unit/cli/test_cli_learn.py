@@ -8,29 +8,9 @@ from tests.unit.cli.stores import write_store
 
 SMALL = ["--rounds", 2, "--option", "tasks=2", "--option", "episodes=3"]
 WITH_COSTS = {
-    "dreamshard": [
-        "--iterations",
-        2,
-        "--option",
-        "cost_updates=3",
-        "--option",
-        "collected=3",
-        "--option",
-        "policy_updates=1",
-    ],
-    "autoshard": [
-        "--steps",
-        40,
-        "--option",
-        "unroll=10",
-        "--option",
-        "batch=2",
-        "--option",
-        "lag=1",
-        "--option",
-        "cost_updates=2",
-    ],
-}
+    "dreamshard": ["--iterations", "2", "--option", "cost_updates=3", "--option", "collected=3", "--option", "policy_updates=1"],
+    "autoshard": ["--steps", "40", "--option", "unroll=10", "--option", "batch=2", "--option", "lag=1", "--option", "cost_updates=2"],
+}  # fmt: skip
 """Options of policies that learn a cost network too."""
 
 
@@ -216,31 +196,13 @@ def test_plan_refuses_a_policy_that_does_not_fit(learn, cli, task_file, model_fi
 
 @pytest.mark.parametrize("strategy", ["dreamshard", "autoshard"])
 def test_a_policy_as_published_is_learned_and_plans(cli, train_file, model_file, task_file, tmp_path, strategy):
-    given = (
-        "--tasks",
-        train_file,
-        "--model",
-        model_file,
-        "-o",
-        tmp_path / "policy.safetensors",
-        "--option",
-        "preset=published",
-    )
+    policy = tmp_path / "policy.safetensors"
+    given = ("--tasks", train_file, "--model", model_file, "-o", policy, "--option", "preset=published")
     outcome = cli("learn", strategy, *given, *WITH_COSTS[strategy], "--json")
     assert outcome.code == 0, outcome.err
     assert {"reward", "cost_error", "entropy", "latency_ms"} <= outcome.document["figures"][0].keys()
     assert outcome.document["metadata"]["method"] == "paper"
-    plan = (
-        "plan",
-        task_file,
-        "--model",
-        model_file,
-        "--strategy",
-        strategy,
-        "--policy",
-        tmp_path / "policy.safetensors",
-    )
-    assert cli(*plan).code == 0
+    assert cli("plan", task_file, "--model", model_file, "--strategy", strategy, "--policy", policy).code == 0
 
 
 def test_a_cluster_that_is_not_there_is_an_error(cli, train_file, tmp_path):
@@ -248,14 +210,3 @@ def test_a_cluster_that_is_not_there_is_an_error(cli, train_file, tmp_path):
     outcome = cli("learn", "autoshard", "--tasks", train_file, "-o", target, "--measured", "--ray", "127.0.0.1:1")
     assert outcome.code == 1
     assert "--ray 127.0.0.1:1" in outcome.err
-
-
-@pytest.mark.parametrize(
-    "targets", [["-o", "train.yaml"], ["-o", "p", "--checkpoint", "train.yaml"], ["-o", "p", "--checkpoint", "p"]]
-)
-def test_the_tasks_and_other_results_are_not_written_over(cli, train_file, tmp_path, monkeypatch, targets):
-    monkeypatch.chdir(tmp_path)
-    before = train_file.read_bytes()
-    outcome = cli("learn", "dreamshard", "--tasks", train_file, *targets)
-    assert outcome.code == 2
-    assert train_file.read_bytes() == before

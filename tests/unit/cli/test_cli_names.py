@@ -37,8 +37,3 @@ def test_a_model_that_was_probably_meant(cli, tmp_path, monkeypatch, command):
     outcome = cli(*command, "h200/publishd")
     assert outcome.code == 2
     assert "did you mean 'h200/published'" in outcome.err
-
-
-def test_published_models_stay(cli):
-    outcome = cli("models", "remove", "h200/published")
-    assert (outcome.code, "comes with the package" in outcome.err) == (2, True)

@@ -103,24 +103,6 @@ def test_a_table_too_large_for_any_device(cli, tmp_path):
     assert "has 200.0 MB" in outcome.err
 
 
-def test_a_model_of_another_format(cli, task_file, model_file):
-    model_file.write_bytes(model_file.read_bytes().replace(b'"format":"3"', b'"format":"7"'))
-    outcome = cli("plan", task_file, "--model", model_file)
-    assert outcome.code == 2
-    assert "format" in outcome.err
-    assert "train the model again" in outcome.err
-
-
-@pytest.mark.parametrize("kept", ["task", "model"])
-def test_an_input_is_not_written_over(cli, task_file, model_file, kept):
-    target = {"task": task_file, "model": model_file}[kept]
-    before = target.read_bytes()
-    outcome = cli("plan", task_file, "--model", model_file, "-o", target)
-    assert outcome.code == 2
-    assert "is an input too" in outcome.err
-    assert target.read_bytes() == before
-
-
 def test_rank_maps_are_not_written_over_by_those_of_the_plan(cli, task_file, model_file, tmp_path):
     maps = tmp_path / "plan.ranks.safetensors"
     maps.write_bytes(b"all ranks")
@@ -214,26 +196,6 @@ def test_a_file_that_breaks_a_rule_fails_the_check_in_one_line(cli, task_file, m
     assert outcome.err.startswith(f"error: {target}")
     assert says in outcome.err
     assert outcome.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        ("--seed", 3),
-        ("--seed", 0),
-        ("--gap", 0),
-        ("--time-limit", 0),
-        ("--strategy", "dim"),
-        ("-o", "x.json"),
-        ("--from", "x.json"),
-        ("--runs-on", "torchrec"),
-        ("--fully-sharded",),
-    ],
-)
-def test_a_check_searches_nothing(cli, task_file, option):
-    outcome = cli("plan", "--check", task_file, *option)
-    assert outcome.code == 2
-    assert "--check searches nothing; leave all options but --model, --export and --json out" in outcome.err
 
 
 @pytest.mark.slow

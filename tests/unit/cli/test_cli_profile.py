@@ -52,12 +52,9 @@ def test_a_log_without_header_leads_to_a_command_that_reads_it_again(cli, tmp_pa
 @pytest.mark.parametrize(
     ("content", "options", "says"),
     [
-        ("", [], "Empty CSV file"),
-        ("user,item\n", [], "empty"),
         ("user,item\n1,2\n", ["--column", "nobody"], "nobody"),
         ("user,item\n1,2\n", ["--sequence", "user"], "'user' is not a profiled column of lists"),
         ("user,item\n1,2\n", ["--rows", "most"], "Invalid value for '--rows'"),
-        ("user,item\n-1,2\n", ["--column", "user"], "negative"),
         ("user,item\n1,2\n", ["--columns", "a9..b3"], "'a9..b3' is no range of names"),
         ("1,2\n3,4\n", [], "--columns label"),
         (
@@ -76,12 +73,6 @@ def test_bad_logs_and_options(cli, tmp_path, content, options, says):
     outcome = cli("profile", path, *options, "--json")
     assert outcome.code == 2
     assert says in outcome.document["error"]["message"]
-
-
-def test_a_target_that_cannot_be_saved_is_noticed_before_the_logs_are_read(cli, tmp_path):
-    outcome = cli("profile", "no-such-log.csv", "-o", tmp_path / "no" / "tables.yaml")
-    assert outcome.code == 2
-    assert "its folder does not exist" in outcome.err
 
 
 @pytest.mark.parametrize(

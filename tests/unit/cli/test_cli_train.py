@@ -80,13 +80,6 @@ def test_a_file_of_samples_trains_as_its_store_does(cli, store, tmp_path):
     assert float(found[1]["mean_error"]) == pytest.approx(float(found[0]["mean_error"]), rel=0.05)
 
 
-def test_a_damaged_store_is_told(cli, store, tmp_path):
-    (store / NAME).write_bytes(b"torn" * 1000)
-    outcome = cli("train", store, "-o", tmp_path / "model.safetensors")
-    assert outcome.code == 2
-    assert f"{store / NAME}: is damaged, or no sample store" in outcome.err
-
-
 def test_samples_of_two_machines_are_refused_unless_asked_for(cli, store, tmp_path):
     write_store(store, 62, HARDWARE | {"processor": "Other CPU"})
     arguments = ("train", store, "-o", tmp_path / "model.safetensors", "--epochs", 1)

@@ -129,35 +129,6 @@ def test_what_cannot_be_measured_is_said(cli, plan_file, monkeypatch):
     assert "needs 1.0 TB" in outcome.err
 
 
-def _cut(text):
-    return text[: len(text) // 2]
-
-
-def _without_a_shard(text):
-    lines = text.splitlines(keepends=True)
-    last = next(n for n, line in enumerate(lines) if '"shards"' in line) + 1
-    return "".join(lines[:last] + lines[last + 1 :])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (_cut, "not JSON"),
-        (lambda _: "", "not JSON"),
-        (lambda text: text.replace('"format": 1', '"format": 9', 1), "format"),
-        (_without_a_shard, "table"),
-        (lambda text: text.replace('"devices": [0]', '"devices": [7]'), "rank 7"),
-    ],
-)
-def test_damaged_plans(cli, plan_file, damage, says):
-    plan_file.write_text(damage(plan_file.read_text()))
-    outcome = cli("verify", plan_file, "--json")
-    assert outcome.code == 2
-    assert outcome.document["error"]["message"].startswith(str(plan_file))
-    assert says in outcome.document["error"]["message"]
-
-
 @pytest.mark.slow
 def test_the_backend_is_the_one_that_is_named(cli, plan_file, monkeypatch):
     asked = []

@@ -110,8 +110,3 @@ def test_the_bound_counts_codecs_and_the_search_spreads_them() -> None:
     for plan, bound in zip(costs, bounds, strict=True):
         assert bound.ms <= plan.cost.step_ms * (1 + 1e-9)
     assert bounds[0].ms > bounds[1].ms
-
-
-def test_an_unknown_conversion_is_refused() -> None:
-    with pytest.raises(sw.ShardwrightError, match="conversion"):
-        Exchange(conversion="codecs")

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import plan_requests as module
 from benchmarks.plan_requests import (
     Requests,
     load_requests,
@@ -80,19 +79,6 @@ def test_a_file_holds_all_of_it(requests: Requests, tmp_path: Path) -> None:
     first = (tmp_path / "requests.json.gz").read_bytes()
     save_requests(requests, tmp_path / "requests.json.gz")
     assert (tmp_path / "requests.json.gz").read_bytes() == first
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"no gzip", module.gzip.compress(b"[1]", mtime=0), module.gzip.compress(b'{"format": 9}', mtime=0)],
-)
-def test_what_holds_no_requests_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "requests.json.gz"
-    path.write_bytes(content)
-    with pytest.raises(InvalidInput, match="holds no requests of plans"):
-        load_requests(path)
-    with pytest.raises(InvalidInput, match="holds no requests of plans"):
-        load_requests(tmp_path / "missing")
 
 
 def test_each_work_is_measured_in_every_round(worker: type[FakeWorker], requests: Requests, tmp_path: Path) -> None:

@@ -3,12 +3,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from shardwright.errors import InvalidInput
 from shardwright.measure.backend import kernel_groups
 from shardwright.measure.sampling import (
     BREADTHS,
@@ -19,7 +17,6 @@ from shardwright.measure.sampling import (
     Breadth,
     SampleSpace,
     TableSet,
-    breadth_named,
 )
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.task import AccessProfile, Table
@@ -136,31 +133,6 @@ def test_some_sets_hold_replicas_that_see_a_part_of_the_batch() -> None:
     } == {4}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pool": ()}, "pool: is empty"),
-        ({"room_bytes": 10}, "at least 1 MiB"),
-    ],
-)
-def test_impossible_spaces_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        SampleSpace(**{"pool": POOL, **options})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_sizes": ()}, "batch_sizes"),
-        ({"batch_sizes": (0,)}, "each at least 1"),
-        ({"sequence_share": 1.5}, "between 0 and 1"),
-    ],
-)
-def test_impossible_breadths_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        Breadth(**options)
-
-
 def test_samples_of_stores_that_were_begun_long_ago_stay_what_they_were() -> None:
     space = SampleSpace(POOL, 3, 50_000_000, Breadth(batch_sizes=(64, 256), sequence_share=0.3))
     text = [
@@ -229,8 +201,3 @@ def test_only_the_sets_that_read_most_have_fewer_lookups(sets: list[TableSet]) -
 def test_samples_follow_from_the_seed(sets: list[TableSet]) -> None:
     assert SPACE.draw(7) == sets[7]
     assert replace(SPACE, seed=1).draw(7) != sets[7]
-
-
-def test_an_unknown_space_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="space is 'huge', must be one of usual, wide"):
-        breadth_named("huge")

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.errors import MeasurementFailed
 from shardwright.measure import collect as module
 from shardwright.measure import measurer, stock
 from shardwright.measure.campaign import MOST_FAILED
@@ -189,20 +189,6 @@ def test_collections_share_a_store(tmp_path: Path, scripted: Callable[[Script], 
         second.saw(first, quiet(0, 0))
         assert (second.left, second.unseen) == (1, 0)  # every 20th set is visited twice
     assert len(set(read_samples(tmp_path)["label"].to_pylist())) == 4
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
-def test_times_that_cannot_be_are_refused(seconds: float) -> None:
-    from shardwright.measure.stock import seconds_or_default
-
-    with pytest.raises(InvalidInput, match="must be greater than 0"):
-        seconds_or_default(seconds, "cpu")
-
-
-@pytest.mark.parametrize("seconds", [0.0, -3.0, float("nan")])
-def test_a_time_that_is_none_is_refused(seconds):
-    with pytest.raises(InvalidInput, match=r"--seconds is .*, must be greater than 0"):
-        seconds_or_default(seconds, "cpu")
 
 
 def test_only_a_gpu_has_a_limit_by_itself():

@@ -147,20 +147,13 @@ def test_two_processes_that_are_killed_lose_nothing(tmp_path: Path) -> None:
         store.add(work(7), visit())
 
 
-def test_a_folder_that_is_no_store_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"is no sample store \(samples.sqlite is missing\); make one with"):
-        read_samples(tmp_path)
-
-
 def test_foreign_and_damaged_files_are_told(tmp_path: Path) -> None:
     whole = filled(tmp_path / "whole", 40) / NAME
-    for content in (b"no database" * 1000, whole.read_bytes()[:3000], whole.read_bytes()[:20_000]):
-        (tmp_path / NAME).write_bytes(content)
+    for length in (3000, 20_000):
+        (tmp_path / NAME).write_bytes(whole.read_bytes()[:length])
         with pytest.raises(InvalidInput, match=r"is damaged, or no sample store .*; move it away and collect again"):
             read_samples(tmp_path)
     (tmp_path / NAME).write_bytes(b"")
-    with pytest.raises(InvalidInput, match="holds no samples; collect some"):
-        read_samples(tmp_path)
     filled(tmp_path)  # a kill may leave an empty file
     other = tmp_path / "other"
     other.mkdir()
@@ -200,9 +193,6 @@ def test_numbers_of_features_are_kept(tmp_path: Path) -> None:
     assert read.bags.tolist() == [16, 16, 32, 16, 16]
     export_parquet([tmp_path / "new"], tmp_path / "file.parquet")
     assert read_samples(tmp_path / "file.parquet")["shards"].to_pylist()[1][0]["features"] == 2
-    changed(tmp_path / "new", "UPDATE works SET features = x'00'")
-    with pytest.raises(InvalidInput, match="is damaged"):
-        read_samples(tmp_path / "new")
 
 
 @pytest.mark.parametrize("byte", [0, 0xFF])
@@ -212,29 +202,6 @@ def test_no_damage_does_more_than_be_told(tmp_path: Path, byte: int) -> None:
     for place in rng.integers(0, len(whole), 60).tolist():
         (tmp_path / NAME).write_bytes(whole[:place] + bytes([byte] * 8) + whole[place + 8 :])
         assert read_or_refused(tmp_path) <= 5
-
-
-@pytest.mark.parametrize(
-    ("statement", "message"),
-    [
-        ("PRAGMA user_version = 4", "is of format version 4, this release reads 3"),
-        ("CREATE TRIGGER t AFTER INSERT ON visits BEGIN DELETE FROM visits; END", "is no sample store"),
-        ("CREATE VIEW v AS SELECT 1", "is no sample store"),
-        ("UPDATE works SET shards = 'text'", "the shards of a set are no numbers"),
-        ("UPDATE works SET shards = x'00'", "is damaged"),
-        ("UPDATE works SET shards = zeroblob(0)", "no numbers that can be"),
-        ("UPDATE visits SET forward_ms = 'soon'", "is damaged"),
-        ("UPDATE hardware SET fingerprint = '[]'", "a fingerprint is no object"),
-        ("UPDATE hardware SET fingerprint = '{'", "is damaged"),
-        ("DROP TABLE sets", "no such table"),
-        ("DELETE FROM works", "is damaged"),
-        ("DELETE FROM visits", "holds no readable samples"),
-    ],
-)
-def test_what_cannot_be_is_refused(tmp_path: Path, statement: str, message: str) -> None:
-    changed(filled(tmp_path), statement)
-    with pytest.raises(InvalidInput, match=message):
-        read_samples(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

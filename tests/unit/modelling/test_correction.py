@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.cost.choice import cost_model_for
-from shardwright.cost.correction import CorrectedModel, Terms, arrays_of
+from shardwright.cost.correction import CorrectedModel, Terms
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.files import load_model, model_header, save_model, telling_name
 from shardwright.cost.model import ComputeModel
@@ -20,7 +20,6 @@ from shardwright.search import plan
 from shardwright.search.bound import lower_bound
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
-from shardwright.tensor_files import save_weights
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
@@ -149,24 +148,6 @@ def test_a_corrected_model_survives_a_file_whatever_its_base(tmp_path, base):
 def test_a_model_that_no_file_can_hold_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="cannot be saved"):
         save_model(with_cut_price(SimpleCostModel(), TASK, 0.1), tmp_path / "model.safetensors")
-
-
-@pytest.mark.parametrize(
-    "base", ["", "[]", '{"format": "3", "kind": "other"}', '{"format": "3", "kind": "published", "device": "abacus"}']
-)
-def test_a_damaged_base_is_refused(tmp_path, base):
-    path = tmp_path / "model.safetensors"
-    made = with_cut_price(PublishedModel("h200"), TASK, 0.1)
-    save_weights(path, arrays_of(made), {"format": "3", "kind": "corrected", "base": base})
-    with pytest.raises(InvalidInput, match=r"model\.safetensors"):
-        load_model(path)
-
-
-def test_a_published_model_is_no_file_of_its_own(tmp_path):
-    path = tmp_path / "model.safetensors"
-    save_weights(path, {}, {"format": "3", "kind": "published", "device": "h200", "optimizer": "sgd"})
-    with pytest.raises(InvalidInput, match="published"):
-        load_model(path)
 
 
 def test_the_error_of_a_correction_is_of_devices_that_it_has_not_seen():

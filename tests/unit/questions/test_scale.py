@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 import shardwright as sw
-from shardwright.errors import InvalidInput
 from shardwright.questions.scale import ClusterSize, DenseWork, Scaling
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
@@ -103,22 +102,3 @@ def test_a_cluster_alone_settles_nothing_and_unpriced_ones_do_not_count():
     found = Scaling((size_of(1, 2.0, 2.0, 1.0), size_of(2, 2.0, 2.0, 1.0), size_of(4, 1.0, 1.0)))
     assert found.cheap_enough is found.sizes[0]
     assert found.sizes[2].cost is None
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"topologies": []}, "at least one cluster"),
-        ({"prices": {"cpu": -1.0}}, "prices: cpu is -1.0"),
-        ({"prices": {"cpu": float("nan")}}, "finite"),
-    ],
-)
-def test_bad_options_are_refused(options, says):
-    with pytest.raises(InvalidInput, match=says):
-        sw.scale(task_of(3, 2), **{"topologies": clusters(1), "cost_model": MODEL} | options)
-
-
-@pytest.mark.parametrize("ms", [-1.0, float("inf"), True, "5"])
-def test_bad_dense_times_are_refused(ms):
-    with pytest.raises(InvalidInput, match="dense_ms"):
-        DenseWork(ms)

@@ -142,25 +142,6 @@ def test_the_inputs_are_not_changed():
     assert (OLD.shards, OLD.task) == before
 
 
-@pytest.mark.parametrize("move_cost", [-1.0, math.nan, "5", True])
-def test_a_bad_price_is_refused(move_cost):
-    with pytest.raises(InvalidInput, match="move_cost is .* must be a number of ms per GB"):
-        replan(TASK, OLD, move_cost)
-
-
-def test_a_price_without_a_plan_is_refused():
-    with pytest.raises(InvalidInput, match="there is no plan to start from"):
-        sw.plan(TASK, cost_model=MODEL, move_cost=1.0)
-
-
-@pytest.mark.parametrize("name", ["greedy", "random", "neuroshard"])
-def test_strategies_that_cannot_start_from_a_plan_say_so(name):
-    with pytest.raises(
-        InvalidInput, match=f"strategy '{name}' cannot start from a plan; use one that can, such as certified"
-    ):
-        sw.plan(TASK, strategy=name, cost_model=MODEL, start=OLD)
-
-
 def test_a_strategy_of_the_users_own_can_start_from_a_plan():
     class Stubborn:
         name = "stubborn"

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import save
 
 from shardwright.errors import InvalidInput
 from shardwright.sharding import Plan, Shard, dealt_ranges
@@ -27,20 +26,6 @@ def test_ids_and_ranks_are_a_bijection(rows: int, random: object, data: st.DataO
 
 def test_identity() -> None:
     assert RankMap.identity(5).ranks(np.array([4, 0, 2])).tolist() == [4, 0, 2]
-
-
-@pytest.mark.parametrize(
-    ("hottest", "message"),
-    [
-        ([0, 1, 2, 3], "4 hottest ids for a table of 3 rows"),
-        ([0, 3], "ids from 0 to 3 for a table of 3 rows"),
-        ([-1], "ids from -1 to -1"),
-        ([2, 2], "an id occurs twice"),
-    ],
-)
-def test_what_is_no_rank_map(hottest: list[int], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        RankMap(3, np.array(hottest))
 
 
 ROWS = 4000
@@ -199,47 +184,6 @@ def test_maps_that_do_not_fit_the_plan_are_refused_on_loading(saved, maps, says)
     with pytest.raises(InvalidInput, match=says) as error:
         Plan.load(saved)
     assert "plan.json: rank_maps" in str(error.value)
-
-
-def header(**changes: object) -> dict[str, str]:
-    return {"rank_maps": json.dumps({"format": 1, "tables": [{"name": "t", "rows": 4}]} | changes)}
-
-
-@pytest.mark.parametrize(
-    ("arrays", "metadata", "says"),
-    [
-        ({}, None, "its header has no 'rank_maps'"),
-        ({"0": np.zeros(1, np.uint8)}, {"rank_maps": "{"}, "is no JSON"),
-        ({"0": np.zeros(1, np.uint8)}, {"rank_maps": "[" * 100_000}, "is no JSON"),
-        ({"0": np.zeros(1, np.uint8)}, header(format=2), "format is 2"),
-        ({"0": np.zeros(1, np.uint8)}, header(surprise=2), "unknown field 'surprise'"),
-        ({"0": np.zeros(1, np.uint8)}, header(tables=[{"name": "t"}]), "'rows' is missing"),
-        ({}, header(), "0 arrays for 1 tables"),
-        ({"1": np.zeros(1, np.uint8)}, header(), "1 arrays for 1 tables"),
-        ({"0": np.zeros(5, np.uint8)}, header(), "table 't': an array of type U8 and shape .5. for a table of 4 rows"),
-        ({"0": np.zeros((1, 1), np.uint8)}, header(), "shape .1, 1."),
-        ({"0": np.zeros(1, np.int64)}, header(), "an array of type I64"),
-        ({"0": np.array([4], np.uint8)}, header(), "id 4 for a table of 4 rows"),
-        ({"0": np.array([2**63 + 1], np.uint64)}, header(), f"id {2**63 + 1} for a table"),
-        ({"0": np.array([2, 2], np.uint8)}, header(), "table 't': rank map: an id occurs twice"),
-        ({"0": np.zeros(0, np.uint8)}, header(tables=[{"name": "t", "rows": -1}]), "a table of -1 rows"),
-    ],
-)
-def test_what_is_no_file_of_rank_maps(arrays, metadata, says, tmp_path):
-    path = tmp_path / "bad.safetensors"
-    path.write_bytes(save(arrays, metadata=metadata))
-    with pytest.raises(InvalidInput, match=says) as error:
-        load_rank_maps(path)
-    assert "bad.safetensors" in str(error.value)
-
-
-def test_a_file_cut_short_is_refused_wherever_it_ends(tmp_path, ranks):
-    path = tmp_path / "ranks.safetensors"
-    whole = rank_map_bytes({"history": ranks.trimmed(20)})
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with pytest.raises(InvalidInput, match="ranks.safetensors"):
-            load_rank_maps(path)
 
 
 def test_a_file_too_large_is_refused_unread(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwright as sw
-from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.errors import InfeasibleTask
 from shardwright.questions.review import elsewhere_line, plan_elsewhere
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.sharding.runtimes import preferred_runtimes, task_for
@@ -120,11 +120,6 @@ def test_what_shardwright_runtime_cannot_train_is_not_planned_for_it(limits, say
     with pytest.raises(InfeasibleTask, match=says):
         sw.plan(task, cost_model=MODEL, runs_on="shardwright")
     assert sw.plan(task, cost_model=MODEL).runs_on == ("torchrec",)
-
-
-def test_an_unknown_runtime_is_refused():
-    with pytest.raises(InvalidInput, match="runs_on is 'hugectr', must be auto, shardwright or torchrec"):
-        sw.plan(TASK, cost_model=MODEL, runs_on="hugectr")
 
 
 def test_any_blocks_are_found_where_nothing_is_to_run_them():

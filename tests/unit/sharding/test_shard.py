@@ -48,6 +48,8 @@ def test_overlap() -> None:
         ({"devices": (2, 2)}, "without repeats"),
         ({"devices": (-1, 0)}, "device -1 must not be negative"),
         ({"row_order": "size"}, "row_order 'size' must be 'id' or 'hotness'"),
+        ({"tier": (0, 12)}, "tier needs row_order 'hotness'; set it, or leave tier out"),
+        ({"rows": (2, 9), "row_order": "hotness", "tier": (0, 8)}, "rows [2, 9) must lie in its tier [0, 8)"),
     ],
 )
 def test_bad_shards(fields: dict[str, object], message: str) -> None:
@@ -67,11 +69,7 @@ def test_bad_shards(fields: dict[str, object], message: str) -> None:
         ("row_wise", TWO_HOSTS, [block((0, 6), (0, 8), 0), block((6, 12), (0, 8), 2)]),
         ("row_wise", ONE_HOST, [block((0, 6), (0, 8), 0), block((6, 12), (0, 8), 1)]),
         ("table_row_wise", TWO_HOSTS, [block((0, 6), (0, 8), 2), block((6, 12), (0, 8), 3)]),
-        (
-            "grid",
-            TWO_HOSTS,
-            [block((a, a + 6), (b, b + 4), 2 * (b > 0) + (a > 0)) for a in (0, 6) for b in (0, 4)],
-        ),
+        ("grid", TWO_HOSTS, [block((a, a + 6), (b, b + 4), 2 * (b > 0) + (a > 0)) for a in (0, 6) for b in (0, 4)]),
         ("grid", ONE_HOST, [block((0, 6), (0, 8), 0), block((6, 12), (0, 3), 1), block((6, 12), (3, 8), 2)]),
         ("tiered", TWO_HOSTS, [block((0, 6), (0, 8), 0, hot=True), block((6, 12), (0, 8), 1, hot=True)]),
         ("tiered", TWO_HOSTS, [block((0, 12), (0, 8), 0, hot=True)]),
@@ -87,7 +85,7 @@ def test_bad_shards(fields: dict[str, object], message: str) -> None:
         ),
         ("tiered", TWO_HOSTS, [block((0, 6), (0, 8), 0, 2), block((6, 12), (0, 8), 1)]),
     ],
-)
+)  # fmt: skip
 def test_sharding_types(kind: str, topology: Topology, shards: list[Shard]) -> None:
     assert sharding_type_of(shards, TABLE, topology) == kind
     assert sharding_type_of(shards[::-1], TABLE, topology) == kind
@@ -139,13 +137,6 @@ def test_dealt_blocks_share_the_lookups_evenly() -> None:
     share = table.access.share_of(100, 1000)
     assert [work.lookups for work in cold] == pytest.approx([640 * share / 4] * 4)
     assert cold[0].access == table.access.block(100, 1000).thinned(225)
-
-
-def test_a_tier_needs_rows_in_order_of_hotness_inside_it() -> None:
-    with pytest.raises(InvalidInput, match="tier needs row_order 'hotness'; set it, or leave tier out"):
-        Shard("t", (0, 4), (0, 8), (0,), "id", (0, 8))
-    with pytest.raises(InvalidInput, match=r"rows \[2, 9\) must lie in its tier \[0, 8\)"):
-        Shard("t", (2, 9), (0, 8), (0,), "hotness", (0, 8))
 
 
 @pytest.mark.parametrize(

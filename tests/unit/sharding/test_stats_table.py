@@ -47,15 +47,8 @@ def table(header=NEW, rows=ROWS, ranks=4, batch_size=512, tail=MEMORY):
         ]
     )
     inside = [
-        " --- Planner Statistics ---",
-        *above,
-        "",
-        "Parameter Info:",
-        *body,
-        "",
-        f"Batch Size: {batch_size}",
-        *tail,
-    ]
+        " --- Planner Statistics ---", *above, "", "Parameter Info:", *body, "", f"Batch Size: {batch_size}", *tail,
+    ]  # fmt: skip
     width = max(map(len, inside)) + 3
     return ["#" * (width + 2), *(f"# {line:<{width - 1}}#" for line in inside), "#" * (width + 2)]
 

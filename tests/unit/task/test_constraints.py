@@ -70,13 +70,6 @@ def test_numbers_of_numpy_become_plain() -> None:
     assert {type(value) for value in (limits.max_shards, limits.min_columns, limits.column_multiple)} == {int}
 
 
-@pytest.mark.parametrize("field", ["colocate", "apart"])
-@pytest.mark.parametrize("group", [(), ("a",), ("a", "a")])
-def test_groups_have_two_tables(field: str, group: tuple[str, ...]) -> None:
-    with pytest.raises(InvalidInput, match=rf"{field} \[.*\] must name at least two different tables"):
-        Constraints(**{field: (group,)})  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("constraints", "message"),
     [

@@ -50,21 +50,6 @@ def test_groups_that_straddle_hosts_count_the_runs_that_share_a_host():
     assert ShardingGroups(3, 2, 6).replica_shape == (2, 2)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"size": 3}, "size is 3, must divide the 8 devices: one of 1, 2, 4, 8"),
-        ({"size": 0}, "size is 0"),
-        ({"size": 2, "sync_interval": 0}, "sync_interval is 0"),
-        ({"size": 2, "sync_interval": 5, "fully_sharded": True}, "leave it 1"),
-        ({"size": 2, "hosts": 10**12}, "at most 65536"),
-    ],
-)
-def test_rules(fields, message):
-    with pytest.raises(InvalidInput, match=message):
-        ShardingGroups(**{"hosts": 2, "devices_per_host": 4} | fields)
-
-
 def test_a_task_is_that_of_one_group(tmp_path):
     groups = ShardingGroups(2, 2, 4, sync_interval=7, inter_host_allreduce=True)
     task = Task([Table("t", 100, 8)], Topology(1, 2), 64, groups=groups)

@@ -1,11 +1,9 @@
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from shardwright.errors import InvalidInput
 from shardwright.task import AccessProfile, Table
 from shardwright.task.table import shares_of_more_ids
 
@@ -71,19 +69,6 @@ def test_scaled_rows_stretch_a_measured_profile() -> None:
 
 def test_scales_of_numpy_lose_no_digits() -> None:
     assert Table("t", 100_000_001, 1).scaled_rows(np.float32(1)).rows == 100_000_001  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("access", [AccessProfile.zipf(1000, 1.1), AccessProfile.from_counts([5, 3], 1000)])
-@pytest.mark.parametrize("factor", [1e15, 1e308])
-def test_scales_beyond_the_largest_table(access: AccessProfile, factor: float) -> None:
-    with pytest.raises(InvalidInput, match=r"are more than 2\*\*50 elements"):
-        Table("t", 1000, 8, access=access).scaled_rows(factor)
-
-
-@pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, "2", None, True])
-def test_bad_scales(factor: object) -> None:
-    with pytest.raises(InvalidInput, match="must be a finite number greater than 0"):
-        Table("t", 1000, 8).scaled_rows(factor)  # type: ignore[arg-type]
 
 
 def test_the_busiest_block_of_ids() -> None:

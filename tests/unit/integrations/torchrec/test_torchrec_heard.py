@@ -75,18 +75,6 @@ def test_fused_parameters_reach_the_kernel_as_the_sharder_has_them(constraints):
     assert all(add_params_from_parameter_sharding(dict(FUSED), table) == FUSED for table in found)
 
 
-def test_constraints_go_before_fused_parameters():
-    named = {
-        "t0": ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=CacheParams(load_factor=0.3))
-    }
-    ours = planner(topology(2, hbm=GB), constraints=CACHED | named)
-    fused = {"cache_load_factor": 0.1}
-    tables = tables_of(ours.plan(bags(SHAPES), [EmbeddingBagCollectionSharder(dict(fused))]))
-    found = [add_params_from_parameter_sharding(dict(fused), tables["", name]) for name in ("t0", "t1")]
-    assert [one["cache_load_factor"] for one in found] == [0.3, 0.1]
-    assert tables["", "t1"].cache_params is None
-
-
 def test_types_on_the_wire_are_those_of_fused_parameters_too():
     ours = planner()
     ours.plan(bags(SHAPES), [EmbeddingBagCollectionSharder({"output_dtype": SparseType.FP16})])

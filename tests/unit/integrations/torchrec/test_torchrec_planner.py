@@ -238,27 +238,6 @@ def test_a_callback_that_loses_a_table_is_caught_with_its_name():
     assert "are missing" in said
 
 
-@pytest.mark.parametrize("rank", [99, -1, None])
-def test_a_callback_with_a_rank_that_does_not_exist_is_caught(rank):
-    def moved(options):
-        options[0].shards[0].rank = rank
-        return options
-
-    whole = {f"t{i}": ParameterConstraints(sharding_types=["table_wise"]) for i in range(3)}
-    found = planner(callbacks=[moved], constraints=whole)
-    assert error_of(lambda: found.plan(Model(sequence=()), SHARDERS))[0] == PlannerErrorType.INVALID_RANK_ASSIGNMENT
-
-
-def test_a_callback_with_a_kernel_that_the_table_may_not_have_is_caught():
-    def dense(options):
-        options[0].compute_kernel = "dense"
-        return options
-
-    whole = {f"t{i}": ParameterConstraints(sharding_types=["table_wise"]) for i in range(3)}
-    found = planner(callbacks=[dense], constraints=whole)
-    assert error_of(lambda: found.plan(Model(sequence=()), SHARDERS))[0] == PlannerErrorType.INVALID_COMPUTE_KERNEL
-
-
 def test_torchrecs_own_statistics_run_on_our_plans():
     mixed = {
         "t0": ParameterConstraints(sharding_types=["row_wise"]),

@@ -176,22 +176,6 @@ def test_nothing_to_learn_from_is_bad_input():
         learn([replace(settled, constraints=Constraints(everywhere))], simulated(), QUICK)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("steps", 0),
-        ("batch", 1.5),
-        ("lag", True),
-        ("seed", -1),
-        ("learning_rate", float("nan")),
-        ("entropy_weight", -1.0),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(option, value):
-    with pytest.raises(InvalidInput, match=option):
-        replace(QUICK, **{option: value})
-
-
 def test_a_feature_that_never_varies_is_ignored():
     """Nothing can be learned of it; with random weights on it, tasks in which it does vary would be placed at random."""
     policy = learn([varied_task(0)], simulated(), replace(QUICK, steps=80, variations=0))

@@ -85,15 +85,10 @@ def test_agrees_with_torchrl():
     following = torch.cat([made["value_te"][1:], made["bootstrap_e"][None]]).T[..., None]
     never = torch.zeros_like(shaped["reward_te"], dtype=torch.bool)
     advantages, targets = functional.vtrace_advantage_estimate(
-        gamma=0.9,
-        log_pi=shaped["log_ratio_te"],
-        log_mu=torch.zeros_like(shaped["log_ratio_te"]),
-        state_value=shaped["value_te"],
-        next_state_value=following,
-        reward=shaped["reward_te"],
-        done=never,
+        gamma=0.9, log_pi=shaped["log_ratio_te"], log_mu=torch.zeros_like(shaped["log_ratio_te"]),
+        state_value=shaped["value_te"], next_state_value=following, reward=shaped["reward_te"], done=never,
         terminated=never,
-    )
+    )  # fmt: skip
     found = v_trace(**made)
     single = {"rtol": 1e-5, "atol": 1e-5}  # torchrl's discounts are in single precision
     torch.testing.assert_close(found.targets_te, targets[..., 0].T, **single)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.errors import InfeasibleTask
 from shardwright.learned.dreamshard.strategy import DreamShard, DreamShardPlus
-from shardwright.learned.policy_files import SavedPolicy, save_policy
+from shardwright.learned.policy_files import save_policy
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.testing.conformance import check_strategy
@@ -109,15 +109,6 @@ def test_what_cannot_be_placed_is_told_with_numbers_and_a_remedy(policy):
         DreamShard(policy).search(impossible_task(), MODEL, seed=0, deadline=None)
     with pytest.raises(InfeasibleTask, match="table 't0' needs"):
         DreamShard(policy).search(packing_task(0.5), MODEL, seed=0, deadline=None)
-
-
-def test_a_policy_of_another_strategy_is_refused(tmp_path):
-    saved = random_policy()
-    save_policy(SavedPolicy("autoshard", saved.weights, {}), tmp_path / "other.safetensors")
-    with pytest.raises(InvalidInput, match="autoshard"):
-        plan(task_of(3, 2), DreamShard(tmp_path / "other.safetensors"))
-    with pytest.raises(InvalidInput, match="there is no such policy"):
-        plan(task_of(3, 2), DreamShard(tmp_path / "missing.safetensors"))
 
 
 def test_planning_loads_no_torch(policy):

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from shardwright.errors import InfeasibleTask, InvalidInput, MissingDependency
+from shardwright.errors import InfeasibleTask, MissingDependency
 from shardwright.learned.rnn import Rnn, RnnOptions
 from shardwright.search.baselines import Random
 from shardwright.task import Constraints, TableConstraint
@@ -64,18 +64,6 @@ def test_tasks_and_installations_it_cannot_serve(monkeypatch):
     monkeypatch.setattr("shardwright.learned.rnn.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"shardwright\[learn\]"):
         Rnn().search(task_of(3, 2), SimpleCostModel(), seed=0, deadline=None)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("updates", 0), ("episodes", 1.5), ("hidden", 7), ("hidden", True), ("learning_rate", 0.0), ("learning_rate", float("nan")),
-        ("entropy", -1.0), ("decay", 1.0),
-    ],
-)  # fmt: skip
-def test_options_out_of_range_are_refused(option, value):
-    with pytest.raises(InvalidInput, match=f"rnn: {option} is"):
-        RnnOptions(**{option: value})
 
 
 def test_importing_the_strategy_does_not_load_torch():

@@ -16,18 +16,13 @@ MIB = 2**20
 @pytest.mark.parametrize(
     ("cluster", "collective", "within", "sent"),
     [
-        (ONE_HOST, "all_to_all", True, (3 / 4, 0)),
-        (TWO_HOSTS, "all_to_all", True, (3 / 4, 0)),
-        (TWO_HOSTS, "all_to_all", False, (3 / 8, 4 / 8)),
-        (SINGLES, "all_to_all", False, (0, 3 / 4)),
-        (ONE_HOST, "reduce_scatter", True, (3 / 4, 0)),
-        (TWO_HOSTS, "all_gather", False, (7 / 8, 7 / 8 / 4)),
-        (SINGLES, "all_gather", False, (0, 3 / 4)),
-        (TWO_HOSTS, "all_reduce", False, (2 * 3 / 4, 2 * 1 / 2 / 4)),
-        (SINGLES, "all_reduce", False, (0, 2 * 3 / 4)),
-        (ONE_HOST, "all_reduce", True, (2 * 3 / 4, 0)),
+        (ONE_HOST, "all_to_all", True, (3 / 4, 0)), (TWO_HOSTS, "all_to_all", True, (3 / 4, 0)),
+        (TWO_HOSTS, "all_to_all", False, (3 / 8, 4 / 8)), (SINGLES, "all_to_all", False, (0, 3 / 4)),
+        (ONE_HOST, "reduce_scatter", True, (3 / 4, 0)), (TWO_HOSTS, "all_gather", False, (7 / 8, 7 / 8 / 4)),
+        (SINGLES, "all_gather", False, (0, 3 / 4)), (TWO_HOSTS, "all_reduce", False, (2 * 3 / 4, 2 * 1 / 2 / 4)),
+        (SINGLES, "all_reduce", False, (0, 2 * 3 / 4)), (ONE_HOST, "all_reduce", True, (2 * 3 / 4, 0)),
     ],
-)
+)  # fmt: skip
 def test_bytes_by_link_class(cluster: Cluster, collective: Any, within: bool, sent: tuple[float, float]) -> None:
     found = Rung(collective, within, MIB).sent(cluster)
     assert found == pytest.approx(tuple(MIB * part for part in sent))

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 
-from shardwright.errors import InvalidInput
 from shardwright.measure.collectives.sampling import CollectiveSpace, samples_of
 from shardwright.task import AccessProfile, Table
 
@@ -44,22 +40,6 @@ def test_delays_are_comparable_with_the_time_of_the_collective() -> None:
     for sample in (space.draw(number) for number in range(100)):
         nominal_ms = 0.5 + sum(sample.dims) * 1024 * 4 / 1e6
         assert max(sample.delays_ms) <= 4 * nominal_ms
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"pool": ()}, "pool: is empty"),
-        ({"world": 1}, "world is 1, must be at least 2"),
-        ({"seed": -1}, "seed is -1"),
-        ({"batch_sizes": (512, 3)}, r"batch_sizes is \[512, 3\], must not be empty, with each size at least 4"),
-        ({"batch_sizes": ()}, "batch_sizes"),
-    ],
-)
-def test_impossible_spaces_are_refused(changes: dict[str, Any], message: str) -> None:
-    options: dict[str, Any] = {"pool": POOL, "world": 4, **changes}
-    with pytest.raises(InvalidInput, match=message):
-        CollectiveSpace(**options)
 
 
 def test_samples_that_do_not_divide_go_to_the_first_devices() -> None:
