@@ -230,7 +230,8 @@ def limits_of(
     if not kinds and table.rows == 1:  # all but one of its row blocks are empty
         firsts = of_one[:1] if bound else tuple(range(0, topology.devices, topology.devices_per_host))
         kinds, devices = {"table_wise"}, (0,) if _ROWS in types else firsts
-    kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid with one range of columns is row blocks
+    if not kinds:  # a grid with one range of columns is row blocks, on one host
+        kinds = {"grid", "table_row_wise"} | ({"row_wise"} if _ROWS in types or topology.hosts == 1 else set())
     limits = TableConstraint(
         tuple(sorted(kinds)),
         devices,
