@@ -55,6 +55,14 @@ def test_pods_are_hosts_and_every_device_may_have_its_own_memory():
     assert task.topology.memory_bytes == tuple(sizes)
 
 
+def test_a_grid_that_is_too_narrow_to_be_cut_has_its_rows_on_one_host():
+    asked = {"t2": ParameterConstraints(sharding_types=["grid_shard"])}
+    plan = planner(topology(4, 2), constraints=asked, seed=0).plan(bags([(1, 4), (1, 4), (2, 4)]), SHARDERS)
+    table = tables_of(plan)[("", "t2")]
+    assert table.sharding_type == "grid_shard"
+    assert table.ranks in ([0, 1], [2, 3])
+
+
 def test_the_tables_are_those_that_torchrecs_enumerator_finds():
     model = nn.Module()
     model.deep = nn.Sequential(Model(), nn.ModuleDict({"x": Model(sequence=())}))
