@@ -6,7 +6,8 @@
 3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`native/descent.hpp`). If all
    tables must stay whole, a learned policy's placement is improved first.
 4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind. If row blocks may
-   lie anywhere, busy tables are cut into equal column blocks, which a search plans as tables (`search.parts`).
+   lie anywhere, busy tables are cut into equal column blocks, which a search plans as tables (`search.parts`). It goes on if its plan is
+   the best.
 5. Kicks: take pieces off slow devices, cut a few tables in other ways, place them anew and improve; keep the plan if it is better.
    Starts and kicks run on two threads; the result does not depend on the number of threads. Traffic that dense layers hide has no price. So
    some starts take the prices of a step without such layers, and a search for that step gives a plan to begin with.
@@ -76,6 +77,7 @@ _PATIENT = 1_600  # tables × such rounds: a round takes longer with more tables
 SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
 _CASES, _SHARE = 8, 0.5  # selections of sharding types that are tried, and `limit` of their starts
 _OTHERS = 0.25  # share of the time left for the searches of other strategies
+_GRIDS = 0.6  # share of the time left for a further search among grids, if they are the best so far
 _PROOF = 0.1  # share of the time for the proof: the last kicks gain less than a tighter bound
 _ALONE = 0.4  # share of the time left for a search without the dense layers that hide traffic
 
@@ -205,7 +207,10 @@ class Certified:
                 session.adopt([policy.search(task, seen.cost_model, seed=seen.seed, deadline=seen.until(_OTHERS))])
 
     def _others(self, session: SearchSession, seen: BestPlan) -> None:
-        """Try plans of few sharding types, and the plans of `neuroshard` and `greedy`."""
+        """Try plans of few sharding types, of `neuroshard` and `greedy`, and of grids.
+
+        The session's pieces express no grids of any row blocks. If such a plan is the best, the search among them goes on.
+        """
         from shardwright.search.engine.session import Start
 
         cases = session.prepared.cases(session.best_ms, lambda: session.late)
@@ -213,13 +218,17 @@ class Certified:
         seen.attempt(NeuroShard(score="step"), part=_OTHERS)
         if seen.task.topology.hosts > 1 and not session.late:
             seen.attempt(_Restated(self, _for_torchrec), part=_OTHERS)
+        parts = InParts.of_busy_tables(seen.task, session.prepared.busy_devices)
+        grids, before = _Restated(self, parts.cut, parts.joined), seen.plan
         if not session.late:
-            grids = InParts.of_busy_tables(seen.task, session.prepared.busy_devices)
-            seen.attempt(_Restated(self, grids.cut, grids.joined), part=_OTHERS)
+            seen.attempt(grids, part=_OTHERS)
+        grids_are_best = seen.plan is not before
         if seen.interrupted:
             session.stop()
         if not session.late:
             session.adopt([plan for _, plan in seen.seen])
+        if grids_are_best and seen.step_ms < session.best_ms and not session.late:
+            seen.attempt(grids, part=_GRIDS)
 
     def _of_others(self, seen: BestPlan, why_none: str, bound_ms: float | None) -> Plan:
         """The best plan of other strategies, if this search has no ways for the constraints or cannot fill the memory.

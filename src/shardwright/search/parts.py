@@ -1,22 +1,31 @@
 """Grids of any row blocks: tables that keep several devices busy, cut into equal column blocks that are planned as tables of their own.
 
 The engine gives a table either column blocks or row blocks. As a table of its own, each column block takes its own rows on its own devices.
+
+*How many column blocks.* A pooled table that keeps k devices busy lies in c column blocks of k / c row blocks each. All c send for the ids,
+and every row block of a column block returns its own sums, whose gradients come back. So c I + k / c · S bytes travel, if one copy of the
+ids takes I, and one of the sums and their gradients S. The best c is √(k S / I). If it exceeds k by far, column blocks need no row
+blocks. If it is near k, kernels, which prefer wide blocks, may decide for a grid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 
 from shardwright.arrays import Floats
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.ways import free_grid_counts
+from shardwright.sharding.work import shard_work
 from shardwright.task.constraints import ANY, TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
+from shardwright.task.topology import VALUE_BYTES
 
-_DEVICES = 2.0  # that a column block of a grid keeps busy; busier tables have more column blocks
+_BUSY = 4  # fewest devices that a table keeps busy: for others, a search among grids costs more time than it gains
+_NEAR = 4 / 3  # fewest row blocks of a column block, and the factor by which the best number of column blocks may exceed the devices
 _KINDS = ("table_wise", "column_wise", "row_wise", "table_row_wise")
 
 
@@ -34,7 +43,7 @@ class InParts:
 
     @classmethod
     def of_busy_tables(cls, task: Task, devices: Floats) -> InParts:
-        """Cut the tables whose column blocks keep at least two devices busy.
+        """Cut the pooled tables for which a grid sends fewer bytes than blocks along one axis.
 
         Args:
             task: the task.
@@ -44,11 +53,12 @@ class InParts:
         parts = {}
         for table, busy in zip(task.tables, devices.tolist(), strict=True):
             limits = task.constraints.of(table.name)
-            if table.name not in tied and all(map(limits.allows, _KINDS)):
-                most = min(busy, limits.max_shards or busy) / _DEVICES
+            if busy >= _BUSY and table.pooled and table.name not in tied and all(map(limits.allows, _KINDS)):
+                most = min(busy / _NEAR, limits.max_shards / 2 if limits.max_shards else busy)
                 counts = [count for count in free_grid_counts(table, limits) if count <= most]
-                if counts and _name(table.name, 0) not in task.table_by_name:
-                    parts[table.name] = counts[-1]
+                best = _best_count(task, table, busy)
+                if counts and best < busy * _NEAR and _name(table.name, 0) not in task.table_by_name:
+                    parts[table.name] = min(counts, key=lambda count: max(count / best, best / count))
         return cls(task, parts)
 
     def cut(self, task: Task) -> Task:
@@ -80,6 +90,13 @@ class InParts:
             start, stop = shard.columns
             shards.append(replace(shard, table=name, columns=(first + start, first + stop)))
         return shards
+
+
+def _best_count(task: Task, table: Table, devices: float) -> float:
+    """Column blocks of a grid on so many devices that send the fewest bytes."""
+    work = shard_work(task, Shard.whole(table, 0))
+    sums_bytes = work.outputs * table.dim * (VALUE_BYTES[task.exchange.values] + VALUE_BYTES[task.exchange.gradients])
+    return sqrt(devices * sums_bytes / work.id_bytes)
 
 
 def _name(table: str, block: int) -> str:

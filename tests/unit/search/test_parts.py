@@ -9,7 +9,7 @@ import shardwright as sw
 from shardwright.search.parts import InParts
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.task import Constraints, TableConstraint, Task, Topology
+from shardwright.task import Constraints, Exchange, TableConstraint, Task, Topology
 
 HOT = sw.Table("hot", 100_000, 64, 20.0)
 COLD = sw.Table("cold", 1_000, 16, 1.0)
@@ -20,10 +20,24 @@ def task_of(limits: TableConstraint | None = None, **constraints) -> Task:
     return Task([HOT, COLD], Topology(1, 8), 4096, constraints=Constraints(tables, **constraints))
 
 
-@pytest.mark.parametrize(("busy", "blocks"), [(3.9, None), (4.0, 2), (7.0, 2), (8.0, 4)])
-def test_a_table_has_a_column_block_for_every_two_devices_that_it_keeps_busy(busy, blocks):
+@pytest.mark.parametrize(("busy", "blocks"), [(3.9, None), (4.0, 2), (5.4, 4), (40.0, 8)])
+def test_a_table_has_the_column_blocks_that_send_the_fewest_bytes(busy, blocks):
+    """64 columns of sums and their gradients take 512 bytes a sample, the ids and the length 168."""
     parts = InParts.of_busy_tables(task_of(), np.array([busy, 0.1])).parts
     assert parts.get("hot") == blocks
+
+
+def test_column_blocks_beside_row_blocks_pay_for_pooled_tables_with_many_ids():
+    """Rows of sequences travel once, however many row blocks there are; few ids cost little, however many column blocks there are."""
+    few, rows = sw.Table("hot", 100_000, 64, 2.0), sw.Table("hot", 100_000, 64, 20.0, pooled=False)
+    for table in (few, rows):
+        assert not InParts.of_busy_tables(Task([table], Topology(1, 8), 4096), np.array([8.0])).parts
+
+
+def test_narrower_values_on_the_wire_make_fewer_column_blocks():
+    assert InParts.of_busy_tables(Task([HOT], Topology(1, 8), 4096), np.array([5.4])).parts == {"hot": 4}
+    task = Task([HOT], Topology(1, 8), 4096, exchange=Exchange(values="fp8", gradients="fp16"))
+    assert InParts.of_busy_tables(task, np.array([5.4])).parts == {"hot": 2}
 
 
 @pytest.mark.parametrize(
