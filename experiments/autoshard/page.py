@@ -65,8 +65,8 @@ def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
         f"**How policies are trained here.** Costs come from the CPU cost model bundled then. AutoShard: {scale.autoshard.steps:,} steps; "
         f"DreamShard: {scale.dreamshard.iterations} iterations of {scale.dreamshard.cost_updates} cost updates and "
         f"{scale.dreamshard.policy_updates} policy updates. The bundled policies learned from 130 tasks of mixed sizes, AutoShard's with "
-        f"1,000,000 steps. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over tasks alone. Three seeds of the same "
-        "training differ by up to 2% in mean cost (page learned_curves), so a smaller loss is not significant.",
+        f"1,000,000 steps. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over tasks alone. Trainings with other "
+        "seeds differ as well (page learned_published), so a loss of a few percent is not significant.",
         "**What differs from the papers.** They measure on GPUs, with other batch sizes and kernels, so their losses and these compare "
         "only qualitatively. DreamShard claims transfer to other numbers of devices, from 2 to 8; 16 are beyond this claim. "
         + REDESIGNS,
