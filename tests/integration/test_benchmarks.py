@@ -40,8 +40,6 @@ PROGRAMS = [
 
 # Programs that are given two learned policies.
 PROGRAMS_OF_POLICIES = [
-    ("learned_costs", "", "--settings 6x2 9x3 --placements 8", "learned_costs.md"),
-    ("learned_costs", "fbgemm_gpu", "--settings 4x2 --measured 2 --rounds 1", "learned_costs_measured.md"),
     (
         "learned_measured", "fbgemm_gpu",
         "--settings 4x2 --tasks 1 --rounds 1 --time-limit 0.5 --strategies random lookup autoshard dreamshard", "learned_measured.md",
