@@ -1,4 +1,4 @@
-"""The page and the figure of `flexshard_measured.py`."""
+"""The page of `flexshard_measured.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmarks import plots, results_table
+from benchmarks import results_table
 from benchmarks.flexshard_cases import Case
 
 Rows: TypeAlias = list[tuple[str, ...]]
@@ -21,7 +21,7 @@ _MB = 1e6
 
 
 def write_page(found: Sequence[Found], calibration: Mapping[str, Any] | None, command: str) -> None:
-    """Write `results/flexshard_measured.md` and `.svg`; for a bed other than two hosts of two, the name is as `flexshard_measured_4x2`."""
+    """Write `results/flexshard_measured.md`; a bed other than two hosts of two has a name such as `flexshard_measured_4x2`."""
     assert calibration is not None
     hosts, devices, _ = calibration["setting"]
     name = "flexshard_measured" if (hosts, devices) == (2, 2) else f"flexshard_measured_{hosts}x{devices}"
@@ -30,7 +30,6 @@ def write_page(found: Sequence[Found], calibration: Mapping[str, Any] | None, co
         tables.append((_caption(case, rows), HEADS, _rows(rows)))
     title = f"Tiered sequence tables on slow links between {hosts} hosts of {devices} devices"
     results_table.write_results(name, title, tables, command)
-    draw(found, name)
 
 
 def base_of(rows: Sequence[Mapping[str, Any]], exchange: str = "none/whole") -> Mapping[str, Any] | None:
@@ -149,33 +148,3 @@ def _links(calibration: Mapping[str, Any]) -> tuple[str, tuple[str, ...], Rows]:
         for (pattern, size, ms), error in zip(calibration["all_to_alls"], calibration["errors"], strict=True)
     ]
     return caption, ("all-to-all", "bytes a rank sends", "measured ms", "fit"), rows
-
-
-def draw(found: Sequence[Found], name: str) -> None:
-    """Draw traffic and time against memory, a column a case, and save the figure under this name."""
-    titles = [case.name for case, _ in found]
-    figure, axes = plots.panels([titles, titles])
-    colours = {"row_wise": "#777777", "table_row_wise": "#4062bb", "recshard": "#c1440e", "flexshard": "#0b6e4f"}
-    styles = {"none/whole": ":", "device/cheaper": "--", "host/cheaper": "-"}
-    for column, (_, rows) in enumerate(found):
-        memories = sorted({row["memory"] for row in rows})
-        for strategy, colour in colours.items():
-            for exchange, style in styles.items():
-                mine = [r for r in rows if measured(r) and (r["strategy"], r["exchange"]) == (strategy, exchange)]
-                if not mine:
-                    continue
-                # A plan that more memory does not change is measured once; extend its line.
-                at = [*(r["memory"] for r in mine), *([memories[-1]] if mine[-1]["memory"] < memories[-1] else [])]
-                last = len(at) - len(mine)
-                traffic = [counted(r) / _MB for r in mine]
-                times = [r["communication_ms"] for r in mine]
-                label = f"{strategy}, {exchange}"
-                axes[0][column].plot(at, traffic + traffic[-1:] * last, style, color=colour, label=label, marker=".")
-                axes[1][column].plot(at, times + times[-1:] * last, style, color=colour, marker=".")
-        axes[0][column].set_ylim(bottom=0)
-        axes[1][column].set_ylim(bottom=0)
-        axes[1][column].set_xlabel("memory, times unreplicated")
-    axes[0][0].set_ylabel("MB between hosts, a step")
-    axes[1][0].set_ylabel("communication ms")
-    axes[0][-1].legend(fontsize=5)
-    plots.save(figure, name)

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
 
-from benchmarks import plots, results_table
+from benchmarks import results_table
 from benchmarks.program import options_of
 from shardwright.cost.features import WorkArrays
 from shardwright.errors import InvalidInput
@@ -80,11 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         __doc__, arguments,
         stores=(None, "sample stores of one machine, or Parquet files", {"positional": True, "nargs": "+", "type": Path}),
         ceiling=(float, "GB/s that a copy reads and writes (default: of checks.json)"),
-        name=("gpu_roofline", "name of the page and the figure"),
+        name=("gpu_roofline", "name of the page"),
     )  # fmt: skip
     ceiling = 1e9 * options.ceiling if options.ceiling else measured_ceiling(options.stores)
     found = joined([roofline_of(read_samples(store), ceiling) for store in options.stores])
-    draw(found, options.name)
     hardware = fingerprints(options.stores[0])[0]
     results_table.write_results(
         options.name,
@@ -224,35 +222,6 @@ def bound_until(shares: Sequence[float | None]) -> str:
     later = [position for position, share in known if share >= 0.5]
     first = next((position for position, _ in known if not later or position > later[-1]), None)
     return "none" if first is None else f"{TABLES[first][0]} tables"
-
-
-def draw(found: Roofline, name: str) -> None:
-    """Draw bytes per second over bytes, with the ceiling and the line of launches."""
-    figure, ((forward, backward),) = plots.panels([PHASES], width=4.2, height=3.4)
-    for phase, axis in enumerate((forward, backward)):
-        draw_phase(axis, found, phase)
-    forward.set_ylabel("GB/s of bytes that must move")
-    backward.legend(fontsize=7, markerscale=3, loc="lower right")
-    plots.save(figure, name)
-
-
-def draw_phase(axis: Axes, found: Roofline, phase: int) -> None:
-    moved, rate = found.moved[:, phase], found.moved[:, phase] / found.times[:, phase] / 1e6
-    groups = (("1 table", 1, 1), ("2–4", 2, 4), ("5–15", 5, 15), ("16–60", 16, 60))
-    for (label, low, high), colour in zip(groups, ("#c1440e", "#d9a441", "#4062bb", "#0b6e4f"), strict=True):
-        inside = (found.tables >= low) & (found.tables <= high)
-        axis.scatter(
-            moved[inside], rate[inside], s=3, linewidths=0, alpha=0.6, color=colour, label=label, rasterized=True
-        )
-    ends = np.array([moved.min(), moved.max()])
-    axis.axhline(found.ceiling / 1e9, color="black", linewidth=1, label="copy")
-    axis.plot(
-        ends, ends / found.launch_ms[phase] / 1e6, color="black", linewidth=1, linestyle=":", label="launch alone"
-    )
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_ylim(rate.min() / 2, 2 * found.ceiling / 1e9)
-    axis.set_xlabel("bytes that must move")
 
 
 if __name__ == "__main__":

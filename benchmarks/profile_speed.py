@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.program import HIDDEN, options_of, said_apart
-from benchmarks.scaling_points import peak_memory
+from benchmarks.program import HIDDEN, options_of, peak_memory, said_apart
 
 Integers = npt.NDArray[np.int64]
 

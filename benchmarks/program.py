@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 Options = argparse.Namespace
+Size = tuple[int, int]
+"""Numbers of tables and devices."""
 HIDDEN = argparse.SUPPRESS
 """Help of an option that a program gives to itself."""
 
@@ -108,3 +110,15 @@ def said_apart(program: str, *arguments: object, timeout_s: float | None = None)
     command = [sys.executable, "-m", f"benchmarks.{program}", *map(str, arguments)]
     run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=timeout_s)
     return json.loads(run.stdout.splitlines()[-1])
+
+
+def size_of(text: str) -> Size:
+    """Return tables and devices of a text such as 200x16."""
+    tables, devices = text.split("x")
+    return int(tables), int(devices)
+
+
+def peak_memory() -> int:
+    """Return the peak memory of this process in bytes; getrusage would count its parent's too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024

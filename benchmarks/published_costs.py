@@ -15,13 +15,13 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from experiments import pages
 from scipy.optimize import lsq_linear
 from torchrec.distributed.planner.constants import BWD_COMPUTE_MULTIPLIER, HBM_MEM_BW
 from torchrec.distributed.planner.estimator.estimator import compute_block_usage_penalty
 
-from benchmarks import plots
 from benchmarks.program import options_of
-from benchmarks.results_table import write_results
+from benchmarks.results_table import RESULTS, write_results
 from shardwright.cost.features import Floats, WorkArrays
 from shardwright.cost.published import GPUS, PARTS, Gpu, PublishedModel, parts
 from shardwright.cost.score import device_ms
@@ -251,7 +251,7 @@ def torchrec_us(row: Published) -> float:
 def picture(rows: Sequence[Published]) -> None:
     """Draw the papers' observations on their GPUs as the model predicts them: times of a call at batch 65,536, and halves over wholes."""
     titles = ["one call of k tables / k calls", "two halves of the columns / the whole"]
-    figure, grid = plots.panels(
+    figure, grid = pages.panels(
         [[*titles, "ms, by columns"], ["ms, by rows", "ms, by lookups a sample", "ms, by Zipf exponent"]]
     )
     fused, cut, *others = [axis for line in grid for axis in line]
@@ -276,10 +276,10 @@ def picture(rows: Sequence[Published]) -> None:
         (fused, cut, *others[:3]), (COUNTS, *list(VARIED.values())[:1], *list(VARIED.values())[:3]), strict=True
     ):
         axis.set_xscale("log")
-        plots.mark(axis, values)
+        pages.mark(axis, values)
     for axis in others:
         axis.set_yscale("log")
-    plots.save(figure, "published_costs")
+    pages.save(figure, RESULTS / "published_costs.svg")
 
 
 def _total(

@@ -22,9 +22,8 @@ from typing import Any
 
 import shardwright as sw
 from benchmarks.cluster_tasks import cluster_task
-from benchmarks.program import Options, options_of
+from benchmarks.program import Options, options_of, size_of
 from benchmarks.results_table import command_of, write_results
-from benchmarks.scaling_points import size_of
 from shardwright.report import entry_of, write_report
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from benchmarks import plots, results_table
+from benchmarks import results_table
 from benchmarks.block_times import HALF
 from benchmarks.cluster_tasks import cluster_task
-from benchmarks.program import Options, options_of
+from benchmarks.program import Options, options_of, size_of
 from benchmarks.quality_tables import (
     Rows,
     above_bound_table,
@@ -28,8 +28,7 @@ from benchmarks.quality_tables import (
     strategy_table,
     worst_table,
 )  # fmt: skip
-from benchmarks.scaling_points import size_of
-from benchmarks.search_outcome import BATCH, RIVALS, Outcome, Search
+from benchmarks.search_outcome import BATCH, Outcome, Search
 from shardwright.files import write_atomically
 from shardwright.task import Task
 from shardwright.workload import paper_tasks
@@ -120,7 +119,7 @@ def write_large(found: list[Outcome], options: Options, command: str) -> None:
 
 
 def write(name: str, title: str, first: tuple[str, tuple[str, ...], Rows], found: list[Outcome], command: str) -> None:
-    """Write the page with its first table, every task as a row of `results/<name>.csv`, and the figure."""
+    """Write the page with its first table and every task as a row of `results/<name>.csv`."""
     tables = [
         first,
         ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
@@ -134,26 +133,6 @@ def write(name: str, title: str, first: tuple[str, tuple[str, ...], Rows], found
     writer.writerow(found[0].columns)
     writer.writerows(outcome.values for outcome in found)
     write_atomically(results_table.RESULTS / f"{name}.csv", text.getvalue())
-    plot(found, name)
-
-
-def plot(found: list[Outcome], name: str) -> None:
-    """Draw, for each setting, how far strategies lie above the bound, with tasks sorted by that distance."""
-    groups = list(dict.fromkeys(outcome.group for outcome in found))
-    names = [groups[first : first + 4] for first in range(0, len(groups), 4)]
-    figure, axes = plots.panels(names)
-    for axis, group in zip((axis for row in axes for axis in row), groups, strict=False):
-        for strategy in ("certified", *RIVALS):
-            over = sorted(
-                value for outcome in found if outcome.group == group and (value := outcome.above_bound(strategy)) is not None
-            )  # fmt: skip
-            axis.plot([100 * value for value in over], label=strategy, color=plots.COLOURS[strategy])
-        axis.set_yscale("symlog", linthresh=1.0)
-        axis.set_xlabel("tasks, sorted")
-    for row in axes:
-        row[0].set_ylabel("step above the bound, %")
-    axes[0][0].legend(frameon=False)
-    plots.save(figure, name)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.program import HIDDEN, Options, options_of, said_apart
-from benchmarks.scaling_points import Size, size_of
+from benchmarks.program import HIDDEN, Options, Size, options_of, said_apart, size_of
 
 PLANNERS = ("torchrec", "shardwright")
 _BATCH = 512  # samples of each device

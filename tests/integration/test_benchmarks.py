@@ -20,9 +20,9 @@ TRAINING_SET = "groups: [{count: 3, half: train, tables: 5, devices: 2, dims: [1
 
 # A program, the packages that it needs, its arguments, and the files that it writes.
 PROGRAMS = [
-    ("search_quality", "", "--tasks 1 --models h100 --time-limit 0.5", "search_quality.md search_quality.csv search_quality.svg"),
+    ("search_quality", "", "--tasks 1 --models h100 --time-limit 0.5", "search_quality.md search_quality.csv"),
     ("search_quality", "", "--large --sizes 30x16 --seeds 1 --models h100 --time-limit 0.5", "search_quality_large.md"),
-    ("search_scaling", "", "--largest 50x4 --repeats 1 --time-limit 1 --diagonal", "search_scaling.md search_scaling.svg"),
+    ("search_scaling", "", "--largest 50x4 --repeats 1 --time-limit 1 --diagonal", "search_scaling.md"),
     ("exact_gaps", "", "--tasks 1 --sizes 4x2 --models h100", "exact_gaps.md"),
     ("anytime", "", "--tasks 1 --sizes 6x2 --limits 0.2 0.5", "anytime.md"),
     (

@@ -112,6 +112,5 @@ def test_plans_are_measured_on_hosts_with_a_slow_link(program, tmp_path, monkeyp
         assert one["losses"] == pytest.approx(found[1]["losses"], rel=1e-5)
         assert one["losses"][-1] != one["losses"][0]
     assert "| flexshard | host/cheaper | 1.5× |" in page
-    assert "<svg" in (tmp_path / "flexshard_measured.svg").read_text()
     measured.main(arguments)  # all of it is known
     assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == len(found)
