@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ MEASURED_ROWS: dict[str, Any] = {
     "rows": (Path, "file of the measured rows", {"required": True}),
     "model": (Path, "cost model of the kernels; by default that of this machine"),
     "page": (False, "measure nothing, make the page of the rows"),
+    "minutes": (600.0, "no case begins later; a later run goes on (default: %(default)s)"),
     "quick": (False, "one case, some minutes"),
 }
 """Options of programs that measure rows on beds of hosts."""
@@ -122,3 +124,13 @@ def peak_memory() -> int:
     """Return the peak memory of this process in bytes; getrusage would count its parent's too."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return the largest less the smallest value, over the median."""
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+def mean_and_range(ratios: Sequence[float], spec: str = ".2f") -> str:
+    """Return the geometric mean with the smallest and the largest ratio, for example "0.98 (0.91 to 1.04)"."""
+    return f"{statistics.geometric_mean(ratios):{spec}} ({min(ratios):.2f} to {max(ratios):.2f})"
