@@ -61,15 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     for model, count, (label, runs_on) in ((m, h, r) for m in models for h in hosts for r in RUNTIMES):
         try:
-            found = compared(task_of(model, count), runs_on)
+            result = compared(task_of(model, count), runs_on)
         except InfeasibleTask as error:
             print(f"{model} on {count} × 8: {error}", flush=True)
             continue
-        cost, gap = found.plan.cost, found.plan.gap
+        cost, gap = result.plan.cost, result.plan.gap
         assert cost is not None
         rows.append((
-            model, f"{count} × 8", label, f"{cost.step_ms:.3f}", "-" if gap is None else f"{100 * gap:.1f}%", f"{found.seconds:.1f}",
-            f"{found.ratio:.3f}", "{} tables in {}".format(*found.cut),
+            model, f"{count} × 8", label, f"{cost.step_ms:.3f}", "-" if gap is None else f"{100 * gap:.1f}%", f"{result.seconds:.1f}",
+            f"{result.ratio:.3f}", "{} tables in {}".format(*result.cut),
         ))  # fmt: skip
         print(*rows[-1], sep=" · ", flush=True)
     heads = ("model", "H100s", "blocks for", "step, ms", "gap", "search, s", "by hand / default", "the cut")
@@ -155,7 +155,7 @@ def torchrec_runs(task: Task, shards: Sequence[sw.Shard]) -> bool:
     of_table: dict[str, list[sw.Shard]] = {}
     for shard in shards:
         of_table.setdefault(shard.table, []).append(shard)
-    return all(patterns_like(found, task.table_by_name[name], task.topology) for name, found in of_table.items())
+    return all(patterns_like(blocks, task.table_by_name[name], task.topology) for name, blocks in of_table.items())
 
 
 if __name__ == "__main__":

@@ -65,14 +65,14 @@ def drawn(task: Task, seed: int, rank: int, count: int) -> list[Batch]:
     """The batches of a rank: ids by the tables' access, normal dense features, and labels that both tell in part."""
     batches, generator = Batches(task, seed), torch.Generator().manual_seed(1000 * seed + rank)
     samples = local_batch_size(task)
-    found = []
+    drawn_batches = []
     for step in range(count):
         ids, dense = batches.draw(step, rank), torch.randn(samples, DENSE, generator=generator)
         of_table = ids[task.tables[-1].name]
         sample = torch.repeat_interleave(torch.arange(samples), of_table.lengths())
         odd = torch.zeros(samples).index_add(0, sample, of_table.values() % 2 - 0.5)
-        found.append((dense, ids, (dense.mean(dim=1) + odd > 0).float()))
-    return found
+        drawn_batches.append((dense, ids, (dense.mean(dim=1) + odd > 0).float()))
+    return drawn_batches
 
 
 def trained(plan: Plan, batches: list[Batch], warm_up: int, member: Member) -> tuple[float, list[float]]:

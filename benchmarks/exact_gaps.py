@@ -63,11 +63,11 @@ def _row(size: str, model: str, count: int, limit: float) -> tuple[object, ...]:
     """Return the row of one setting: the shares of the gap over the proven tasks."""
     (tables, devices), (name, batch_size) = map(int, size.split("x")), MODELS[model]
     tasks = paper_tasks(count, devices=devices, tables=tables, seed=SEED, device=model, batch_size=batch_size)
-    found = [one for task in tasks if (one := _shares(task, limit)) is not None]
-    columns = list(zip(*found, strict=True)) or [(), (), ()]
+    shares = [share for task in tasks if (share := _shares(task, limit)) is not None]
+    columns = list(zip(*shares, strict=True)) or [(), (), ()]
     of_gap, of_plan, seconds = columns
     return (
-        tables, devices, name, f"{len(found)} of {count}", *_two(of_gap, ".2%"), *_two(of_plan, ".2%"), *_two(seconds, ".1f"),
+        tables, devices, name, f"{len(shares)} of {count}", *_two(of_gap, ".2%"), *_two(of_plan, ".2%"), *_two(seconds, ".1f"),
     )  # fmt: skip
 
 
@@ -88,9 +88,9 @@ def _losses(size: str, model: str, count: int, limit: float) -> tuple[object, ..
     """Return the row of one setting: how much each objective exceeds the one before it."""
     (tables, devices), (name, batch_size) = map(int, size.split("x")), MODELS[model]
     tasks = paper_tasks(count, devices=devices, tables=tables, seed=SEED, device=model, batch_size=batch_size)
-    found = [one for task in tasks if (one := _steps_of(task, limit)) is not None]
-    steps = [f"{statistics.median(values):.2%}" for values in zip(*found, strict=True)] or ["–"] * len(OBJECTIVES)
-    return tables, devices, name, f"{len(found)} of {count}", *steps
+    excesses = [excess for task in tasks if (excess := _steps_of(task, limit)) is not None]
+    steps = [f"{statistics.median(values):.2%}" for values in zip(*excesses, strict=True)] or ["–"] * len(OBJECTIVES)
+    return tables, devices, name, f"{len(excesses)} of {count}", *steps
 
 
 def _steps_of(task: sw.Task, limit: float) -> list[float] | None:
@@ -103,10 +103,10 @@ def _steps_of(task: sw.Task, limit: float) -> list[float] | None:
     ways = all_ways(task, model, None)
     for maxima in OBJECTIVES:
         begin = time.monotonic()
-        found = solve(task, model, ways, Effort(begin + limit, None, PROVEN), maxima).bound_ms
+        value = solve(task, model, ways, Effort(begin + limit, None, PROVEN), maxima).bound_ms
         if time.monotonic() - begin >= limit or values[0] <= 0:
             return None
-        values.append(found)
+        values.append(value)
     return [after / before - 1 for before, after in pairwise(values)]
 
 

@@ -97,8 +97,8 @@ def of_steps() -> dict[Any, Plans]:
 def _rows(name: str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    found: list[dict[str, Any]] = pq.read_table(Path(__file__).parent / "results" / name).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = pq.read_table(Path(__file__).parent / "results" / name).to_pylist()
+    return rows
 
 
 def judged(tasks: Sequence[Plans], keep: Callable[[str], bool]) -> list[str]:

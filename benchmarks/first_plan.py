@@ -45,7 +45,7 @@ def timed() -> list[tuple[str, float]]:
     """Return the seconds of each command of the page."""
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": programs}
-    found = []
+    times = []
     with tempfile.TemporaryDirectory() as folder:
         for block in read_page(PAGE).blocks:
             if block.action == "file":
@@ -53,8 +53,8 @@ def timed() -> list[tuple[str, float]]:
             for step, command in steps(block):
                 began = time.perf_counter()
                 subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
-                found.append((step, time.perf_counter() - began))
-    return found
+                times.append((step, time.perf_counter() - began))
+    return times
 
 
 def steps(block: Block) -> list[tuple[str, list[str]]]:

@@ -20,13 +20,13 @@ HEADS = (
 _MB = 1e6
 
 
-def write_page(found: Sequence[Found], calibration: Mapping[str, Any] | None, command: str) -> None:
+def write_page(results: Sequence[Found], calibration: Mapping[str, Any] | None, command: str) -> None:
     """Write `results/flexshard_measured.md`; a bed other than two hosts of two has a name such as `flexshard_measured_4x2`."""
     assert calibration is not None
     hosts, devices, _ = calibration["setting"]
     name = "flexshard_measured" if (hosts, devices) == (2, 2) else f"flexshard_measured_{hosts}x{devices}"
-    tables = [_summary(found), _links(calibration)]
-    for case, rows in found:
+    tables = [_summary(results), _links(calibration)]
+    for case, rows in results:
         tables.append((_caption(case, rows), HEADS, _rows(rows)))
     title = f"Tiered sequence tables on slow links between {hosts} hosts of {devices} devices"
     results_table.write_results(name, title, tables, command)
@@ -102,12 +102,12 @@ def _caption(case: Case, rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _summary(found: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
+def _summary(by_case: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
     heads = (
         "case", "exchange", "memory", "traffic less than row_wise", "communication faster", "same, against recshard",
     )  # fmt: skip
     rows: Rows = []
-    for case, results in found:
+    for case, results in by_case:
         base = base_of(results)
         for row in results:
             if row["strategy"] != "flexshard" or base is None or not measured(row):
@@ -123,8 +123,10 @@ def _summary(found: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
                     f"{rival[0]['communication_ms'] / row['communication_ms']:.2f}×" if rival else "–",
                 )
             )  # fmt: skip
-    differences = np.array([predicted_ms(r) / r["communication_ms"] - 1 for _, rs in found for r in rs if measured(r)])
-    losses = max((loss_difference(r) for _, rs in found for r in rs if measured(r)), default=float("nan"))
+    differences = np.array(
+        [predicted_ms(r) / r["communication_ms"] - 1 for _, rs in by_case for r in rs if measured(r)]
+    )
+    losses = max((loss_difference(r) for _, rs in by_case for r in rs if measured(r)), default=float("nan"))
     caption = (
         f"flexshard against row_wise that sends every looked-up row (none/whole). Over all {differences.size} plans below, communication "
         f"predicted with fitted links and the latencies of all exchanges differs from measured by {np.median(np.abs(differences)):.1%} "

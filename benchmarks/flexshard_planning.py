@@ -80,11 +80,11 @@ def figures(task: Task, repeats: int) -> list[str]:
     clock, processor, scoring, gaps = [], [], [], (0.0, 0.0)
     for _ in range(repeats):
         start = time.perf_counter(), time.process_time()
-        found = tier_plan(task)
+        tiers = tier_plan(task)
         clock.append(time.perf_counter() - start[0])
         processor.append(time.process_time() - start[1])
         begin = time.perf_counter()
-        gaps = found.gap, found.communication_ms / found.plans_bound_ms - 1
+        gaps = tiers.gap, tiers.communication_ms / tiers.plans_bound_ms - 1
         scoring.append(time.perf_counter() - begin)
     return [
         *(f"{float(np.median(times)):.2f}" for times in (clock, processor, scoring)),

@@ -106,13 +106,13 @@ def read_plans(devices: Samples) -> list[dict[str, Any]]:
 
 def rescaled(predicted: Floats, times: Floats, tasks: Ints) -> Floats:
     """`(n, 2)` predictions with a factor and a constant for each phase, fitted to the devices of other tasks by relative error."""
-    found = np.zeros_like(predicted)
+    result = np.zeros_like(predicted)
     for task in np.unique(tasks):
         held = tasks == task
         for phase in range(2):
             columns = np.stack([predicted[:, phase], np.ones(len(predicted))], axis=1)
-            found[held, phase] = columns[held] @ rates_of(columns[~held], times[~held, phase])
-    return found
+            result[held, phase] = columns[held] @ rates_of(columns[~held], times[~held, phase])
+    return result
 
 
 def rows_of_parts(learned: Samples, devices: Samples, sequences: Bools, tasks: Ints) -> Iterator[list[str]]:
@@ -128,26 +128,26 @@ def rows_of_parts(learned: Samples, devices: Samples, sequences: Bools, tasks: I
         seen, unseen = (np.stack([some[:, keep] @ rate for rate in rates], axis=1) for some in (sums, tested))
         own = float(_errors(seen, learned.times).mean())
         yield errors(f"parts alone{name}", own, unseen, devices, sequences)
-    found = np.zeros_like(devices.times)
+    predicted = np.zeros_like(devices.times)
     for fold in range(FOLDS):
         held = tasks % FOLDS == fold
         both, rest = np.vstack([sums, tested[~held]]), join([learned, devices.select(~held)])
         for phase, times in enumerate(rest.times.T):
-            found[held, phase] = tested[held] @ rates_of(both, times)
-    yield errors("parts alone, other tasks' plans learned too", None, found, devices, sequences)
+            predicted[held, phase] = tested[held] @ rates_of(both, times)
+    yield errors("parts alone, other tasks' plans learned too", None, predicted, devices, sequences)
 
 
 def errors(name: str, own: float | None, predicted: Floats, devices: Samples, sequences: Bools) -> list[str]:
     """A row of the first table."""
-    found = _errors(predicted, devices.times)
+    off = _errors(predicted, devices.times)
     both = np.abs(predicted.sum(axis=1) / devices.times.sum(axis=1) - 1)
-    figures = [*found.mean(axis=0), both.mean(), *found[~sequences].mean(axis=0), *found[sequences].mean(axis=0)]
+    figures = [*off.mean(axis=0), both.mean(), *off[~sequences].mean(axis=0), *off[sequences].mean(axis=0)]
     return [name, "–" if own is None else f"{own:.1%}", *(f"{figure:.1%}" for figure in figures)]
 
 
 def _errors(predicted: Floats, measured: Floats) -> Floats:
-    found: Floats = np.abs(predicted / measured - 1)
-    return found
+    off: Floats = np.abs(predicted / measured - 1)
+    return off
 
 
 def rows_of_steps(

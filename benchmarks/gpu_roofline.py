@@ -82,12 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name=("gpu_roofline", "name of the page"),
     )  # fmt: skip
     ceiling = 1e9 * options.ceiling if options.ceiling else measured_ceiling(options.stores)
-    found = joined([roofline_of(read_samples(store), ceiling) for store in options.stores])
+    sets = joined([roofline_of(read_samples(store), ceiling) for store in options.stores])
     hardware = fingerprints(options.stores[0])[0]
     results_table.write_results(
         options.name,
         f"Fused lookups against copy bandwidth on {hardware['processor']}",
-        [size_table(found), *(batch_table(found, phase) for phase in range(2))],
+        [size_table(sets), *(batch_table(sets, phase) for phase in range(2))],
         results_table.command_of("gpu_roofline", arguments),
         f"{hardware['processor']}, torch {hardware['torch']}, FBGEMM {hardware['fbgemm']}",
     )
@@ -168,23 +168,23 @@ def joined(parts: Sequence[Roofline]) -> Roofline:
     return Roofline(**columns, ceiling=parts[0].ceiling)
 
 
-def size_table(found: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+def size_table(sets: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """Share of the ceiling by the bytes that a set must move."""
-    launch = " and ".join(f"{1e3 * ms:.0f} µs {phase}" for phase, ms in zip(PHASES, found.launch_ms, strict=True))
+    launch = " and ".join(f"{1e3 * ms:.0f} µs {phase}" for phase, ms in zip(PHASES, sets.launch_ms, strict=True))
     caption = (
-        f"{len(found.tables)} sets; a copy reads and writes {found.ceiling / 1e9:,.0f} GB/s (the ceiling). A fused call with next to no "
+        f"{len(sets.tables)} sets; a copy reads and writes {sets.ceiling / 1e9:,.0f} GB/s (the ceiling). A fused call with next to no "
         f"work takes {launch} (median of the {_SMALLEST} smallest). Bytes: each id and looked-up value once, each distinct row and its "
         f"optimizer state in whole sectors of {_SECTOR} bytes. A share above 1 would mean more moved bytes than counted, or caches that "
         f"keep data from one run to the next."
     )
     rows = []
     for phase, name in enumerate(PHASES):
-        decade = np.floor(np.log10(found.moved[:, phase])).astype(int)
+        decade = np.floor(np.log10(sets.moved[:, phase])).astype(int)
         for power in np.unique(decade):
             inside = decade == power
             if inside.sum() >= FEWEST:
-                low, middle, high = np.percentile(found.share[inside, phase], (10, 50, 90))
-                bound = found.latency_bound[inside, phase].mean()
+                low, middle, high = np.percentile(sets.share[inside, phase], (10, 50, 90))
+                bound = sets.latency_bound[inside, phase].mean()
                 size = f"10^{power} to 10^{power + 1}"
                 rows.append(
                     (name, size, str(inside.sum()), f"{middle:.1%}", f"{low:.1%} to {high:.1%}", f"{bound:.0%}")
@@ -195,7 +195,7 @@ def size_table(found: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, .
     return caption, heads, rows
 
 
-def batch_table(found: Roofline, phase: int) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+def batch_table(sets: Roofline, phase: int) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """Share of latency-bound sets by batch size and number of tables."""
     caption = (
         f"{PHASES[phase].capitalize()}: share of sets that are latency-bound (their bytes at the ceiling would take less time than the "
@@ -203,17 +203,17 @@ def batch_table(found: Roofline, phase: int) -> tuple[str, tuple[str, ...], list
     )
     names = [str(low) if low == high else f"{low}–{high}" for low, high in TABLES]
     rows = []
-    for batch in np.unique(found.batch_size):
-        shares = [share_bound(found, phase, int(batch), low, high) for low, high in TABLES]
+    for batch in np.unique(sets.batch_size):
+        shares = [share_bound(sets, phase, int(batch), low, high) for low, high in TABLES]
         cells = ["–" if share is None else f"{share:.0%}" for share in shares]
         rows.append((f"{batch:,}", *cells, bound_until(shares)))
     return caption, ("batch", *(f"{name} tables" for name in names), "mostly bandwidth-bound from"), rows
 
 
-def share_bound(found: Roofline, phase: int, batch: int, low: int, high: int) -> float | None:
+def share_bound(sets: Roofline, phase: int, batch: int, low: int, high: int) -> float | None:
     """Share of latency-bound sets among those of a batch size and a range of tables; None if there are too few sets."""
-    inside = (found.batch_size == batch) & (found.tables >= low) & (found.tables <= high)
-    return float(found.latency_bound[inside, phase].mean()) if inside.sum() >= FEWEST else None
+    inside = (sets.batch_size == batch) & (sets.tables >= low) & (sets.tables <= high)
+    return float(sets.latency_bound[inside, phase].mean()) if inside.sum() >= FEWEST else None
 
 
 def bound_until(shares: Sequence[float | None]) -> str:

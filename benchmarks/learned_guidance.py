@@ -99,9 +99,9 @@ def searched(task: Task, world: World, kind: str, seconds: float) -> Curve:
         curve.append((time.perf_counter() - began, step_ms))
 
     strategy = Guided(threads=1, kind=kind)
-    found = plan(task, strategy=strategy, cost_model=world.model, time_limit=seconds, progress=note)
-    assert found.cost is not None
-    return [*curve, (time.perf_counter() - began, found.cost.step_ms)]
+    best = plan(task, strategy=strategy, cost_model=world.model, time_limit=seconds, progress=note)
+    assert best.cost is not None
+    return [*curve, (time.perf_counter() - began, best.cost.step_ms)]
 
 
 def row(what: str, kind: str, every: Sequence[dict[str, Curve]]) -> tuple[str, ...]:

@@ -55,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def row(strategy: str, method: str, seconds: str, policy: Path, tasks: Sequence[Task]) -> tuple[str, ...]:
     """Return the row with a policy's mean cost on the tasks."""
-    found = costs(strategy, policy, tasks, cost_model_for("cpu"))
-    mean = f"{np.mean(list(found.values())):.3f}" if found else "—"
-    return strategy, method, seconds, mean, str(len(found))
+    by_task = costs(strategy, policy, tasks, cost_model_for("cpu"))
+    mean = f"{np.mean(list(by_task.values())):.3f}" if by_task else "—"
+    return strategy, method, seconds, mean, str(len(by_task))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         other=(Path, "cost model of a processor that they did not learn from"), tasks=(12, "tasks in each world"),
         large=(2, "tasks of each large size"), time_limit=(5.0, "seconds of certified and neuroshard"),
     )  # fmt: skip
-    found = {
+    by_world = {
         world.name: [placed(drawn(world, number), world, options.time_limit) for number in range(options.tasks)]
         for world in worlds(options.processor, options.other)
     }
@@ -95,11 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"before training. Policies {versions}, which learned from {learned['world'].removeprefix('simulated: ')}."
     )
     heads = ("world", "learned from", "heuristic / certified", *(f"{name}, closed" for name in ASKED[:-1]))
-    rows = [row(world, found[world.name]) for world in worlds(options.processor, options.other)]
+    rows = [row(world, by_world[world.name]) for world in worlds(options.processor, options.other)]
     unseen = [
-        each for world in worlds(options.processor, options.other) if not world.learned for each in found[world.name]
+        each for world in worlds(options.processor, options.other) if not world.learned for each in by_world[world.name]
     ]
-    every = [each for several in found.values() for each in several]
+    every = [each for several in by_world.values() for each in several]
     rows += [("unseen worlds", "no", *cells(unseen)), ("all worlds", "", *cells(every))]
     speed = (
         "The same tasks: geometric mean of the step over `certified`'s, and planning time of a task in ms, median and largest; one "
@@ -144,7 +144,7 @@ def drawn(world: World, number: int, size: tuple[int, int] | None = None) -> Tas
 
 def placed(task: Task, world: World, limit: float) -> Mapping[str, Placed]:
     """Place a task by every strategy; a strategy that fails counts as the best heuristic."""
-    found = {}
+    results = {}
     for name in (*SORTED, *ASKED):
         begin = time.perf_counter()
         try:
@@ -159,9 +159,9 @@ def placed(task: Task, world: World, limit: float) -> Mapping[str, Placed]:
                 ).cost.step_ms  # type: ignore[union-attr]
         except InfeasibleTask:
             step = np.inf
-        found[name] = Placed(step, time.perf_counter() - begin)
-    best = min(found[name].step_ms for name in SORTED)
-    return {name: each if np.isfinite(each.step_ms) else Placed(best, each.seconds) for name, each in found.items()}
+        results[name] = Placed(step, time.perf_counter() - begin)
+    best = min(results[name].step_ms for name in SORTED)
+    return {name: each if np.isfinite(each.step_ms) else Placed(best, each.seconds) for name, each in results.items()}
 
 
 def by_rule(task: Task, model: CostModel) -> float:

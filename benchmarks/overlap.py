@@ -54,7 +54,7 @@ def _outcome(task: sw.Task, published_ms: float | None) -> dict[str, Any]:
         kept = score(beside, bare.shards, model).step_ms
         plan = sw.plan(beside, time_limit=SECONDS, runs_on="torchrec")
         assert plan.cost is not None
-        others = [one for one in task.tables if plan.sharding_type(one.name) != bare.sharding_type(one.name)]
+        others = [table for table in task.tables if plan.sharding_type(table.name) != bare.sharding_type(table.name)]
         row[setting] = {"kept": kept, "step": plan.cost.step_ms, "bound": plan.bound_ms, "types": len(others)}
     return row
 
@@ -84,11 +84,11 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
 
 
 def _cells(row: dict[str, Any], setting: str) -> list[str]:
-    found, starred = row[setting], "" if row["dense"] != row["step"] else "*"
+    figures, starred = row[setting], "" if row["dense"] != row["step"] else "*"
     return [
-        row["case"], f"{row['dense']:.2f}{starred}", f"{row['step']:.2f}", _gap(row["step"], row["bound"]), f"{found['kept']:.2f}",
-        f"{found['step']:.2f}", f"{1 - found['step'] / found['kept']:.1%}", f"{found['bound']:.2f}" if found["bound"] else "–",
-        _gap(found["step"], found["bound"]), f"{row['kernels']:.2f}", str(found["types"]),
+        row["case"], f"{row['dense']:.2f}{starred}", f"{row['step']:.2f}", _gap(row["step"], row["bound"]), f"{figures['kept']:.2f}",
+        f"{figures['step']:.2f}", f"{1 - figures['step'] / figures['kept']:.1%}", f"{figures['bound']:.2f}" if figures["bound"] else "–",
+        _gap(figures["step"], figures["bound"]), f"{row['kernels']:.2f}", str(figures["types"]),
     ]  # fmt: skip
 
 

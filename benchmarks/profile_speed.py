@@ -102,10 +102,10 @@ def measured_rows(events: int, folder: str | None) -> list[tuple[str, ...]]:
         for case in CASES:
             path = Path(temporary, "log.parquet")
             write_log(path, case, events)
-            found = said_apart("profile_speed", "--profile-only", path)
+            figures = said_apart("profile_speed", "--profile-only", path)
             rows.append((
-                case, f"{found['events']:,}", str(found["tables"]), f"{path.stat().st_size / 1e6:.0f}", f"{found['seconds']:.2f}",
-                f"{found['events'] / found['seconds'] / 1e6:.1f}", f"{found['peak_bytes'] / 1e6:.0f}",
+                case, f"{figures['events']:,}", str(figures["tables"]), f"{path.stat().st_size / 1e6:.0f}", f"{figures['seconds']:.2f}",
+                f"{figures['events'] / figures['seconds'] / 1e6:.1f}", f"{figures['peak_bytes'] / 1e6:.0f}",
             ))  # fmt: skip
     return rows
 

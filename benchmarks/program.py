@@ -83,7 +83,7 @@ class Journal:
         """All rows, in the order of their first lines."""
         return list(self._rows.values())
 
-    def one(self, key: Any) -> dict[str, Any] | None:
+    def row(self, key: Any) -> dict[str, Any] | None:
         """The row of a key; None if there is none."""
         return self._rows.get(key)
 

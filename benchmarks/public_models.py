@@ -159,13 +159,13 @@ def _review(path: Path, most: int | None) -> dict[str, Any]:
     task = sw.Task.load(path.with_name(path.name.removesuffix(PLAN) + TASK))
     given = plan_from_sharding_plan(json.loads(path.read_text(encoding="utf-8")), task, path.name)
     limit = None if most else REVIEW_SECONDS  # searches at prices of moves end by themselves
-    found = sw.review(given, most_moved=most, time_limit=limit, runs_on="torchrec")
+    reviewed = sw.review(given, most_moved=most, time_limit=limit, runs_on="torchrec")
     return {
-        "theirs": found.step_ms,
-        "ours": found.better_ms,
-        "bound": found.bound_ms,
-        "moved": found.diff.moved_bytes,
-        "held": found.diff.moved_bytes + found.diff.kept_bytes,
+        "theirs": reviewed.step_ms,
+        "ours": reviewed.better_ms,
+        "bound": reviewed.bound_ms,
+        "moved": reviewed.diff.moved_bytes,
+        "held": reviewed.diff.moved_bytes + reviewed.diff.kept_bytes,
     }
 
 

@@ -118,10 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def row(tables: int, devices: int, strategy: str, options: Options) -> list[str]:
     task = cluster_task(0, tables=tables, devices=devices, device="h100", batch_size=65_536, heavy_tail=True)
-    found = sw.plan(task, strategy=strategy, time_limit=options.time_limit)
+    made = sw.plan(task, strategy=strategy, time_limit=options.time_limit)
     with tempfile.TemporaryDirectory() as folder:
         file, page = Path(folder) / "plan.json", Path(folder) / "report.html"
-        found.save(file)
+        made.save(file)
         times = [time.perf_counter()]
         plan = sw.Plan.load(file)
         times.append(time.perf_counter())

@@ -36,8 +36,8 @@ class KeyedSums(torch.nn.Module):
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
         """The sums of all features."""
-        found = self.embeddings(features)
-        return KeyedTensor.from_tensor_list(list(found), list(found.values()))
+        sums = self.embeddings(features)
+        return KeyedTensor.from_tensor_list(list(sums), list(sums.values()))
 
 
 def train(member: Member, request: dict[str, Any]) -> dict[str, Any]:

@@ -36,14 +36,14 @@ def measure(member: Member, request: dict[str, Any]) -> dict[str, Any]:
     quiet()
     rounds, entries = request["rounds"], request["entries"]
     plans = [Plan.load(Path(entry["plan"])) for entry in entries]
-    found: list[list[dict[str, Any]]] = [[] for _ in entries]
+    measured: list[list[dict[str, Any]]] = [[] for _ in entries]
     for round_ in range(rounds["rounds"]):
         for number, (entry, plan) in enumerate(zip(entries, plans, strict=True)):
             forward, update = by_torchrec(plan, member) if entry["by"] == "torchrec" else by_shardwright(plan)
-            found[number].append(steps(forward, update, Batches(plan.task, round_), rounds, member))
+            measured[number].append(steps(forward, update, Batches(plan.task, round_), rounds, member))
             del forward, update
             gc.collect()  # a model refers to itself
-    return {"entries": found}
+    return {"entries": measured}
 
 
 def by_torchrec(plan: Plan, member: Member) -> tuple[Forward, Update]:

@@ -57,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         len(options.tails) * len(options.sizes) * options.seeds if options.large else options.tasks * len(PAPER_DEVICES)
     )
     total = len(options.models) * of_model
-    found = []
+    outcomes = []
     for done, (group, task) in enumerate(wanted, start=1):
-        found.append(search.outcome(group, task))
-        print(f"{done}/{total} {found[-1].line}", file=sys.stderr, flush=True)
-    (write_large if options.large else write_paper)(found, options, command)
+        outcomes.append(search.outcome(group, task))
+        print(f"{done}/{total} {outcomes[-1].line}", file=sys.stderr, flush=True)
+    (write_large if options.large else write_paper)(outcomes, options, command)
 
 
 def small_tasks(options: Options) -> Iterator[tuple[str, Task]]:
@@ -91,18 +91,22 @@ def large_tasks(options: Options) -> Iterator[tuple[str, Task]]:
             yield f"{model}, {tables} × {devices}, {tail}", task
 
 
-def write_paper(found: list[Outcome], options: Options, command: str) -> None:
+def write_paper(outcomes: list[Outcome], options: Options, command: str) -> None:
     caption = (
         f"{options.tasks} tasks of each setting (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128; 4 GB a device). `certified` with "
         f"tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. A gap is (step − bound) / bound. "
         f"`block_times.py` explains when a table binds or is costly to cut; the limit in both is at least {HALF:.0%} of the step."
     )
     write(
-        "search_quality", "Quality of the searches on the paper's tasks", (caption, *paper_table(found)), found, command
+        "search_quality",
+        "Quality of the searches on the paper's tasks",
+        (caption, *paper_table(outcomes)),
+        outcomes,
+        command,
     )
 
 
-def write_large(found: list[Outcome], options: Options, command: str) -> None:
+def write_large(outcomes: list[Outcome], options: Options, command: str) -> None:
     caption = (
         f"{options.seeds} tasks of each size, tables as in the pool or with a heavy tail (`cluster_tasks.py`), hosts of 8 devices. "
         f"`certified` with tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. Removed: share of `neuroshard`'s "
@@ -112,26 +116,28 @@ def write_large(found: list[Outcome], options: Options, command: str) -> None:
     write(
         "search_quality_large",
         "Quality of the searches on large clusters",
-        (caption, *large_table(found)),
-        found,
+        (caption, *large_table(outcomes)),
+        outcomes,
         command,
     )
 
 
-def write(name: str, title: str, first: tuple[str, tuple[str, ...], Rows], found: list[Outcome], command: str) -> None:
+def write(
+    name: str, title: str, first: tuple[str, tuple[str, ...], Rows], outcomes: list[Outcome], command: str
+) -> None:
     """Write the page with its first table and every task as a row of `results/<name>.csv`."""
     tables = [
         first,
-        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
-        ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
-        (PROOFS, *proof_table(found)),
-        ("The ten widest gaps.", *worst_table(found)),
+        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(outcomes)),
+        ("Tasks not placed, and median seconds of a search.", *strategy_table(outcomes)),
+        (PROOFS, *proof_table(outcomes)),
+        ("The ten widest gaps.", *worst_table(outcomes)),
     ]  # fmt: skip
     results_table.write_results(name, title, tables, command)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(found[0].columns)
-    writer.writerows(outcome.values for outcome in found)
+    writer.writerow(outcomes[0].columns)
+    writer.writerows(outcome.values for outcome in outcomes)
     write_atomically(results_table.RESULTS / f"{name}.csv", text.getvalue())
 
 

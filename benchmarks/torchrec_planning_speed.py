@@ -39,17 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     from benchmarks.results_table import command_of, write_results
 
-    found: dict[tuple[str, Size], list[dict[str, Any] | None]] = {}
+    answers: dict[tuple[str, Size], list[dict[str, Any] | None]] = {}
     for repeat in range(options.repeats):
         for size in options.both:
             for planner in PLANNERS:
-                found.setdefault((planner, size), []).append(measured(planner, size, repeat, options))
+                answers.setdefault((planner, size), []).append(measured(planner, size, repeat, options))
     for size in options.ours:
-        found["shardwright", size] = [measured("shardwright", size, 0, options)]
+        answers["shardwright", size] = [measured("shardwright", size, 0, options)]
     write_results(
         "torchrec_planning_speed",
         "Planning for TorchRec: TorchRec's planner and ours",
-        [(caption(options), HEADS, [row_of(size, found, options) for size in (*options.both, *options.ours)])],
+        [(caption(options), HEADS, [row_of(size, answers, options) for size in (*options.both, *options.ours)])],
         command_of("torchrec_planning_speed", arguments),
     )
 
@@ -67,19 +67,20 @@ def caption(options: Options) -> str:
     )
 
 
-def row_of(size: Size, found: dict[tuple[str, Size], list[dict[str, Any] | None]], options: Options) -> list[str]:
+def row_of(size: Size, answers: dict[tuple[str, Size], list[dict[str, Any] | None]], options: Options) -> list[str]:
     """Return the table's row of a size, with a dash for each figure that no process gave."""
-    theirs, ours = found.get(("torchrec", size), []), found["shardwright", size]
-    ended = [one for one in ours if one]
-    first = middle(one["first_s"] for one in ended)
-    later = middle(seconds for one in ended for seconds in one["later_s"])
-    pairs = [(one, other) for one, other in zip(theirs, ours, strict=False) if one and other]
+    theirs, ours = answers.get(("torchrec", size), []), answers["shardwright", size]
+    ended = [answer for answer in ours if answer]
+    first = middle(answer["first_s"] for answer in ended)
+    later = middle(seconds for answer in ended for seconds in answer["later_s"])
+    pairs = [(answer, own) for answer, own in zip(theirs, ours, strict=False) if answer and own]
     sign = "> " if None in theirs else ""
-    limit = float(options.limit) if sign else middle(one["first_s"] for one in theirs if one)
+    limit = float(options.limit) if sign else middle(answer["first_s"] for answer in theirs if answer)
     figures = [
         (sign, limit, ".1f"), ("", later, ".3f"), ("", first, ".2f"), (sign, limit / later, ".0f"), (sign, limit / first, ".0f"),
-        ("", middle(gap for one in ended for gap in one["gaps"][1:]), ".1%"), ("", middle(one["gaps"][0] for one in ended), ".1%"),
-        ("", middle(one["steps_ms"][0] / other["steps_ms"][0] for one, other in pairs), ".2f"),
+        ("", middle(gap for answer in ended for gap in answer["gaps"][1:]), ".1%"),
+        ("", middle(answer["gaps"][0] for answer in ended), ".1%"),
+        ("", middle(answer["steps_ms"][0] / own["steps_ms"][0] for answer, own in pairs), ".2f"),
     ]  # fmt: skip
     cells = ("–" if math.isnan(value) else f"{above}{value:{form}}" for above, value, form in figures)
     return [f"{size[0]} × {size[1]}", *cells]
@@ -87,7 +88,7 @@ def row_of(size: Size, found: dict[tuple[str, Size], list[dict[str, Any] | None]
 
 def middle(values: Iterable[float]) -> float:
     """Return the median; NaN without values."""
-    return statistics.median(found) if (found := list(values)) else math.nan
+    return statistics.median(known) if (known := list(values)) else math.nan
 
 
 def measured(planner: str, size: Size, repeat: int, options: Options) -> dict[str, Any] | None:

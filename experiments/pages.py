@@ -152,8 +152,8 @@ def panels(
         figure = Figure(figsize=(width * len(titles[0]), height * len(titles)), layout="constrained")
         axes = figure.subplots(len(titles), len(titles[0]), squeeze=False)
     for row, names in zip(axes, titles, strict=True):
-        for one, name in zip(row, names, strict=False):
-            one.set_title(name, fontsize=9)
+        for axis, name in zip(row, names, strict=False):
+            axis.set_title(name, fontsize=9)
         for surplus in row[len(names) :]:
             surplus.remove()
     return figure, [list(row) for row in axes]

@@ -67,10 +67,10 @@ class RowStore:
     def _index(self, names: tuple[str, ...]) -> dict[tuple[object, ...], list[Row]]:
         """Rows by the values of these columns and by version."""
         if names not in self._by_key:
-            found: dict[tuple[object, ...], list[Row]] = {}
+            index: dict[tuple[object, ...], list[Row]] = {}
             for row in self.rows:
-                found.setdefault((*(row.get(name) for name in names), row[VERSION]), []).append(row)
-            self._by_key[names] = found
+                index.setdefault((*(row.get(name) for name in names), row[VERSION]), []).append(row)
+            self._by_key[names] = index
         return self._by_key[names]
 
 

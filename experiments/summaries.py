@@ -43,29 +43,29 @@ def conditions(rows: Sequence[Row], batch: str = "1,024", optimizer: str = "row-
 def models_of(rows: Sequence[Row]) -> str:
     """The cost models that priced the rows' plans, for example "model 0123abcd"."""
     return ", ".join(
-        sorted({found for row in rows for found in re.findall(r"model [0-9a-f]{8}", str(row.get(VERSION, "")))})
+        sorted({model for row in rows for model in re.findall(r"model [0-9a-f]{8}", str(row.get(VERSION, "")))})
     )
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Value, ...], list[Row]]:
     """Group rows by the values of columns, in order of first appearance."""
-    found: dict[tuple[Value, ...], list[Row]] = {}
+    groups: dict[tuple[Value, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[column] for column in columns), []).append(row)
-    return found
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
 
 
 def values_by_task(
     rows: Iterable[Row], column: str, *, task: str = "task", strategy: str = "strategy"
 ) -> dict[str, dict[Value, float]]:
     """For each strategy the values of a column by task, without rows that lack a value."""
-    found: dict[str, dict[Value, float]] = {}
+    values: dict[str, dict[Value, float]] = {}
     for row in rows:
-        of_task = found.setdefault(str(row[strategy]), {})
+        of_task = values.setdefault(str(row[strategy]), {})
         value = row[column]
         if value is not None:
             of_task[row[task]] = float(value)
-    return found
+    return values
 
 
 def common_tasks(values: Mapping[str, Mapping[Value, float]]) -> list[Value]:

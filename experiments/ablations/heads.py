@@ -68,9 +68,9 @@ class HeadBench:
 
         begin, samples = time.monotonic(), self._samples()
         with one_thread():
-            found = train(samples, TrainingOptions(head=head, seed=seed), {"device": "cpu"})
-        save_model(found.model, self._model_file(head, seed, samples))
-        errors = found.accuracy
+            result = train(samples, TrainingOptions(head=head, seed=seed), {"device": "cpu"})
+        save_model(result.model, self._model_file(head, seed, samples))
+        errors = result.accuracy
         return {
             "head": head,
             "seed": seed,
@@ -140,9 +140,9 @@ class HeadBench:
         path = self._model_file(head, seed, self._samples())
         if not path.exists():
             self.train(head, seed)
-        found = load_model(path)
-        assert isinstance(found, ComputeModel)
-        return found
+        model = load_model(path)
+        assert isinstance(model, ComputeModel)
+        return model
 
 
 def _times(measured: MeasuredPlan) -> Row:

@@ -35,7 +35,7 @@ def page(rows: Sequence[Row], scale: Scale, seeds: int, quick: bool) -> Page:
     """
     matrices = {strategy: [matrix(Found(rows, strategy), part) for part in scale.parts] for strategy in LEARNERS}
     tables = [summary_table(matrices)]
-    tables += [matrix_table(strategy, one) for strategy, found in matrices.items() for one in found]
+    tables += [matrix_table(strategy, each) for strategy, of_strategy in matrices.items() for each in of_strategy]
     tables += [balance_table(rows, scale.parts), training_table(rows)]
     return Page(
         "Transfer of learned policies without fine-tuning",
@@ -79,16 +79,16 @@ def summary_table(matrices: Matrices) -> ResultTable:
         "strategy", "what changes", "policies off their target", "mean loss", "worst loss", "where", "better than the best heuristic",
     )  # fmt: skip
     body: list[tuple[object, ...]] = []
-    for strategy, found in matrices.items():
-        for one in found:
-            off = one.off_target
+    for strategy, of_strategy in matrices.items():
+        for shown in of_strategy:
+            off = shown.off_target
             worst = max(off, key=lambda each: each[2].share, default=None)
             mean = float(np.mean([each[2].share for each in off])) if off else None
             where = f"{worst[0]}, tested on {worst[1]}" if worst else NOTHING
             better = [own.share < heuristic.share for _, _, own, heuristic in off if heuristic.tasks]
             body.append(
                 (
-                    strategy, one.part.name, len(off), cell(mean, "+.1%"), cell(worst[2].share if worst else None, "+.1%"), where,
+                    strategy, shown.part.name, len(off), cell(mean, "+.1%"), cell(worst[2].share if worst else None, "+.1%"), where,
                     f"{sum(better)} of {len(better)}",
                 )
             )  # fmt: skip
@@ -99,26 +99,26 @@ def summary_table(matrices: Matrices) -> ResultTable:
     return ResultTable(caption, heads, body)
 
 
-def matrix_table(strategy: str, one: Matrix) -> ResultTable:
+def matrix_table(strategy: str, own: Matrix) -> ResultTable:
     """The table of a matrix, with lines to compare it with."""
     others: tuple[tuple[str, Sequence[Loss]], ...] = (
-        ("*bundled policy*", one.bundled), ("*best heuristic*", one.heuristic), ("*random*", one.random), ("*certified*", one.certified),
-        ("*target's policy above the bound*", one.above_bound),
+        ("*bundled policy*", own.bundled), ("*best heuristic*", own.heuristic), ("*random*", own.random), ("*certified*", own.certified),
+        ("*target's policy above the bound*", own.above_bound),
     )  # fmt: skip
     body: list[tuple[object, ...]] = [
-        (label, *map(_shown, row)) for (_, label), row in zip(one.part.trained, one.losses, strict=True)
+        (label, *map(_shown, row)) for (_, label), row in zip(own.part.trained, own.losses, strict=True)
     ]
     body += [(label, *map(_shown, row)) for label, row in others]
-    body.append(("*target's policy, mean ms*", *(cell(ms, ".3f") for ms in one.target)))
-    caption = f"{strategy}, {one.part.name} ({one.part.fixed}): loss in mean cost ({LEARNERS[strategy].cost_name})."
-    return ResultTable(caption, ("trained on", *(f"tested on {label}" for _, label in one.part.tested)), body)
+    body.append(("*target's policy, mean ms*", *(cell(ms, ".3f") for ms in own.target)))
+    caption = f"{strategy}, {own.part.name} ({own.part.fixed}): loss in mean cost ({LEARNERS[strategy].cost_name})."
+    return ResultTable(caption, ("trained on", *(f"tested on {label}" for _, label in own.part.tested)), body)
 
 
-def _shown(one: Loss) -> str:
-    if not one.tasks:
+def _shown(loss: Loss) -> str:
+    if not loss.tasks:
         return NOTHING
-    spread = "" if one.low == one.high else f" ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
-    return f"{one.share:+.1%}{spread}"
+    spread = "" if loss.low == loss.high else f" ({100 * loss.low:+.1f} to {100 * loss.high:+.1f})"
+    return f"{loss.share:+.1%}{spread}"
 
 
 def training_table(rows: Sequence[Row]) -> ResultTable:
@@ -141,21 +141,21 @@ def training_table(rows: Sequence[Row]) -> ResultTable:
 
 def picture(matrices: Matrices) -> Figure:
     """A heat map for each strategy and part."""
-    titles = [[f"{strategy}: {one.part.name}" for one in found] for strategy, found in matrices.items()]
+    titles = [[f"{strategy}: {shown.part.name}" for shown in of_strategy] for strategy, of_strategy in matrices.items()]
     figure, axes = panels(titles, width=4.4, height=3.4)
-    for row, found in zip(axes, matrices.values(), strict=True):
-        for axis, one in zip(row, found, strict=True):
-            _heat_map(axis, one)
+    for row, of_strategy in zip(axes, matrices.values(), strict=True):
+        for axis, shown in zip(row, of_strategy, strict=True):
+            _heat_map(axis, shown)
     figure.suptitle("loss against the policy trained on the target, %", fontsize=9)
     return figure
 
 
-def _heat_map(axis: Axes, one: Matrix) -> None:
-    losses = 100 * one.shares
+def _heat_map(axis: Axes, cells: Matrix) -> None:
+    losses = 100 * cells.shares
     axis.imshow(np.ma.masked_invalid(losses), cmap="RdYlGn_r", vmin=-_DARKEST, vmax=_DARKEST, aspect="auto")
     axis.grid(visible=False)
-    axis.set_xticks(range(losses.shape[1]), [label for _, label in one.part.tested], rotation=45, fontsize=7)
-    axis.set_yticks(range(losses.shape[0]), [label for _, label in one.part.trained], fontsize=7)
+    axis.set_xticks(range(losses.shape[1]), [label for _, label in cells.part.tested], rotation=45, fontsize=7)
+    axis.set_yticks(range(losses.shape[0]), [label for _, label in cells.part.trained], fontsize=7)
     axis.set_xlabel("tested on")
     axis.set_ylabel("trained on")
     for (i, j), value in np.ndenumerate(losses):

@@ -111,7 +111,7 @@ def above_bound_picture(groups: Mapping[tuple[Setting, str], Sequence[Row]], kin
     for axis, rows in zip(flat, chosen.values(), strict=False):
         costs = Costs(rows, kind)
         best = costs.best_heuristic
-        for name in (one for one in NAMES if one in costs.of and (one == best or one not in SORTED)):
+        for name in (shown for shown in NAMES if shown in costs.of and (shown == best or shown not in SORTED)):
             label, colour = ("best heuristic", COLOURS["best sorted"]) if name == best else (name, COLOURS[name])
             axis.plot(sorted(100 * costs.above_bound(name)), label=label, color=colour)
         axis.set_yscale("symlog", linthresh=1.0)

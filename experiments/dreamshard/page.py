@@ -209,11 +209,13 @@ def page(rows: Sequence[Row], tasks: int) -> Page:
 
 def by_setting(rows: Sequence[Row]) -> Groups:
     """Group rows by setting and half; few devices and tables come first, and unseen before seen tables."""
-    found = {
+    groups = {
         (Setting(int(tables or 0), int(devices or 0)), str(half)): own
         for (tables, devices, half), own in grouped(rows, "tables", "devices", "half").items()
     }
-    return dict(sorted(found.items(), key=lambda one: (one[0][0].devices, one[0][0].tables, one[0][1] != "unseen")))
+    return dict(
+        sorted(groups.items(), key=lambda group: (group[0][0].devices, group[0][0].tables, group[0][1] != "unseen"))
+    )
 
 
 def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:

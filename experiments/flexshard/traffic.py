@@ -129,8 +129,8 @@ class FlexShardTraffic:
         key = dict(piece.key)
         exchange, memory, strategy = (key.pop(name) for name in ("exchange", "memory", "strategy"))
         task = replace(_with_memory(Setting(**key), float(memory)), exchange=EXCHANGES[str(exchange)])  # type: ignore[arg-type]
-        found = sent(task, str(strategy))
-        return [asdict(found) if found else dict.fromkeys(field.name for field in fields(Sent))]
+        traffic = sent(task, str(strategy))
+        return [asdict(traffic) if traffic else dict.fromkeys(field.name for field in fields(Sent))]
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
         """The paper's claims beside the results, then every part."""

@@ -126,11 +126,11 @@ def _scores(rows: Sequence[Row]) -> ResultTable:
 
 def _judged(rows: Sequence[Row]) -> tuple[object, ...]:
     names = (PUBLISHED, BY_STEP)
-    found = []
+    by_cost = []
     for column in (_COST, _STEP):
         values = compared(rows, column, names)
-        found.append([values[PUBLISHED][case] / values[BY_STEP][case] for case in values[PUBLISHED]])
-    return (len(found[0]), *(with_interval(ratios, ".4f") for ratios in found))
+        by_cost.append([values[PUBLISHED][case] / values[BY_STEP][case] for case in values[PUBLISHED]])
+    return (len(by_cost[0]), *(with_interval(ratios, ".4f") for ratios in by_cost))
 
 
 def _errors(rows: Sequence[Row]) -> ResultTable:
@@ -160,7 +160,7 @@ def _plans(rows: Sequence[Row]) -> ResultTable:
         own = [row for row in rows if row["strategy"] == name and row["failure"] is None]
         if own:
             values = [[float(row[column] or 0.0) for row in own] for column in (_COST, "judged_networks_ms", _STEP)]
-            cells.append((name, len(own), *(with_interval(found) for found in values)))
+            cells.append((name, len(own), *(with_interval(costs_ms) for costs_ms in values)))
     return ResultTable(
         "Plans of `neuroshard` on tasks of 10 to 59 tables on 4 devices (max dim 128), priced by the bundled model and by the three "
         "networks, both judged by both, ms. The networks know the exchanges of processes on one machine, the bundled model stated links: "

@@ -81,8 +81,8 @@ def test_a_journal_survives_a_run_that_was_killed(program, tmp_path):
     first.add("a", value=2)
     path.write_text(path.read_text() + '{"key": "b", "val')
     again = journal(path)
-    assert again.one("a") == {"key": "a", "value": 2}
-    assert again.one("b") is None
+    assert again.row("a") == {"key": "a", "value": 2}
+    assert again.row("b") is None
     again.add("c", value=3)
     assert [json.loads(line)["key"] for line in path.read_text().splitlines()] == ["a", "a", "c"]
 
