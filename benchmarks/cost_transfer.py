@@ -1,12 +1,11 @@
-"""Prediction errors on a machine that no model knows, before calibration and after calibrations with more and more sets.
+"""Prediction errors on an unknown machine, before calibration and after calibrations of growing size.
 
     python -m benchmarks.cost_transfer
     python -m benchmarks.cost_transfer --gpu
 
-Every file of a CPU in data/costs is held out in turn. A quarter of its sets, by whole pairs, is the test; n of the others stand for the
-sets of a calibration. Models start from the other processors' files, as the bundled model starts from all files, or from nothing; those of
-a GPU start from its published figures. So the first row shows an unknown machine without calibration, and the later rows show what
-measuring gains.
+Each file of a CPU in data/costs is held out in turn. A quarter of its sets is the test; the sets of a pair stay together. A calibration
+measures n of the other sets. Models start from the other processors' files or from nothing; models of a GPU start from its published
+figures. The first row shows the machine before calibration, the later rows after it.
 """
 
 from __future__ import annotations

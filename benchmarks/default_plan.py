@@ -1,4 +1,4 @@
-"""Is the default the best strategy? Compare `auto` with every strategy of at most three seconds, on usual and on odd tasks.
+"""The default strategy, `auto`, against every strategy of at most three seconds, on usual and on odd tasks.
 
     python -m benchmarks.default_plan --tasks 500                  # results/default_plan.md
     python -m benchmarks.default_plan --tasks 500 --part 1/2       # half of the tasks; run 2/2 beside it, the second to end writes the page

@@ -2,9 +2,9 @@
 
     python -m benchmarks.dlrm_throughput --rows dlrm.jsonl
 
-Hosts are network namespaces (`benchmarks/hosts`), which need root. The plans of TorchRec's planner, of ours and of `size`, which gives the
-next-largest table to the emptiest device, train in turns by `DistributedModelParallel`: tables as planned, dense layers by
-`DistributedDataParallel`, all from the same weights and on the same batches, so that the losses must agree.
+Hosts are network namespaces (`benchmarks/hosts`), which need root. The planners are TorchRec's, ours and `size`, which gives the
+next-largest table to the emptiest device. Their plans train in turns by `DistributedModelParallel`, dense layers by
+`DistributedDataParallel`. Weights and batches are the same for all, so the losses must agree.
 
 Each plan on a bed appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes
 some minutes.
@@ -44,7 +44,7 @@ from shardwright.task import Table, Task, Topology
 
 RATES = ("300mbit", "1gbit")
 PLANNERS = {"torchrec": "torchrec", "ours": "auto", "size": "size"}
-AGREE = 1e-3  # of a loss: plans sum in other orders, and no more may differ
+AGREE = 1e-3  # largest relative difference of losses: plans sum in different orders
 FEW = {"rounds": {"rounds": 5, "steps": 7, "warm_up": 2, "profiled": 1}, "batches": 30, "warm_up": 5}
 
 _DIM = 32  # a DLRM needs one width

@@ -1,4 +1,4 @@
-"""Shares of the gap to the bound that come from the bound and from the plan, on tasks small enough for `exact`.
+"""Parts of the gap that the bound and the plan cause, on tasks small enough for `exact`.
 
 python -m benchmarks.exact_gaps
 """
@@ -29,7 +29,7 @@ LOSSES = (
     "tables", "devices", "cost model", "tasks", "the mean device, tables whole numbers of pieces",
     "+ one maximum, of the sum of all phases", "+ kernels and links apart", "+ forward and backward apart: the step",
 )  # fmt: skip
-"""Objectives ever closer to the step. The gain of each is the most that a bound can gain by taking it into account."""
+"""Objectives, each closer to the step than the one before: their values limit what a better bound can gain."""
 OBJECTIVES = ((), ((0, 1, 2, 3),), ((0, 3), (1, 2)), EACH_PHASE)
 
 

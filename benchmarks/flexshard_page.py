@@ -18,6 +18,13 @@ HEADS = (
     "communication ms", "predicted ms", "difference", "model alone ms", "times row_wise's", "step ms", "loss, largest difference",
 )  # fmt: skip
 _MB = 1e6
+_TERMS = (
+    "In all tables: *exchange* is de-duplication / gradients of replicas. *Rows held* are weights and optimizer state of all devices over "
+    "those of a single copy. Bytes are those that the busiest host sends in a step: by the kernel's counter of its link, by the runtime's "
+    "meter, by the model. *Communication* is all exchanges of a step, each until the last rank has its part. *Predicted* adds to the model "
+    "the latencies of exchanges beyond the one that it counts in each pass. *Step* is a whole step without barriers. Times are medians. "
+    "*Loss* is the largest relative difference of any step from training without sharding."
+)
 
 
 def write_page(results: Sequence[Found], calibration: Mapping[str, Any] | None, command: str) -> None:
@@ -59,7 +66,7 @@ def model_ms(row: Mapping[str, Any]) -> float:
 
 
 def predicted_ms(row: Mapping[str, Any]) -> float:
-    """Add a latency for every further exchange of the runtime: sizes, ids and rows come one after the other."""
+    """Add a latency for every further exchange of the runtime, which sends sizes, ids and rows one after the other."""
     return model_ms(row) + sum(count - 1 for count in row["exchanges"].values()) * float(row["latency_ms"])
 
 
@@ -93,12 +100,8 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
 def _caption(case: Case, rows: Sequence[Mapping[str, Any]]) -> str:
     curve = rows[0]["reference"] if rows else [float("nan")]
     return (
-        f"{case.name}: dim {case.dim}, {case.batch} samples a device. Exchange: de-duplication / gradients of replicas. Rows held: "
-        "weights and optimizer state of all devices together, over those of a single copy. Bytes are those that the busiest host sends in "
-        "a step: by the kernel's counter of its link, by the runtime's meter, by the model. Communication: all exchanges of a step, each "
-        "until the last rank has its part, medians. Predicted: the model, plus the latencies of exchanges beyond the one that it counts "
-        "in each pass. Step: whole steps without barriers, medians. Loss: without sharding it goes from "
-        f"{curve[0]:.6g} to {curve[-1]:.6g}; the largest relative difference of any step."
+        f"{case.name}: dim {case.dim}, {case.batch} samples a device. Without sharding the loss goes from {curve[0]:.6g} to "
+        f"{curve[-1]:.6g}."
     )
 
 
@@ -131,7 +134,7 @@ def _summary(by_case: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
         f"flexshard against row_wise that sends every looked-up row (none/whole). Over all {differences.size} plans below, communication "
         f"predicted with fitted links and the latencies of all exchanges differs from measured by {np.median(np.abs(differences)):.1%} "
         f"(median), {np.abs(differences).max():.1%} at most; "
-        f"{(np.abs(differences) <= 0.15).mean():.0%} of the plans are within 15%. Losses differ by at most {losses:.1e}."
+        f"{(np.abs(differences) <= 0.15).mean():.0%} of the plans are within 15%. Losses differ by at most {losses:.1e}. {_TERMS}"
     )
     return caption, heads, rows
 

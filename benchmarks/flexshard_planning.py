@@ -3,8 +3,8 @@
     python -m benchmarks.flexshard_planning [--tables 500] [--repeats 3]
 
 Writes results/flexshard_planning.md. Every table has 10 million rows and its own access profile; memory is a multiple of the rows of a
-row-wise plan. A search finds the bound, the boundaries and the blocks. Scoring the communication of its plan is timed apart, and checking
-the plan is not timed. Times are medians. Processor time stands beside wall time, since the machine may be shared.
+row-wise plan. A search finds the bound, the boundaries and the blocks. Scoring its plan has a separate column; checking is not timed. Times
+are medians, wall time beside processor time, since the machine may be shared.
 """
 
 from __future__ import annotations

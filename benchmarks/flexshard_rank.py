@@ -1,7 +1,7 @@
 """Rank program of `flexshard_measured.py`: runs plans on batches, times their exchanges and steps, reads the link's counters.
 
-Every exchange of an instrumented step begins on all ranks at once. So its time is that of the link, without the wait for a slower rank.
-Other steps run unchanged.
+In an instrumented step, all ranks start every exchange together, so its time is that of the link without waits for slower ranks. Other
+steps run unchanged.
 """
 
 from __future__ import annotations

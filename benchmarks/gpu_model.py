@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_model        # results/gpu_model.md, in seconds: nothing is measured or trained
 
-The devices are those of `data/costs/h100/plans.parquet`. `gpu_plans.parquet` names their plans, and holds the predictions of the model that
-made the plans. All other models learned from `data/costs/h100/rowwise_adagrad.parquet`, whose tasks are others.
+The measured devices are in `data/costs/h100/plans.parquet`. `gpu_plans.parquet` names their plans and holds the predictions of the model
+that made them. The other models learned from different tasks, in `data/costs/h100/rowwise_adagrad.parquet`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> None:
 def read_plans(devices: Samples) -> list[dict[str, Any]]:
     """The rows of `gpu_plans.parquet`, each with the number of its device among the samples.
 
-    A device is known by its two times. Plans share devices, so there are more rows than devices.
+    Its two times identify a device. Plans share devices, so there are more rows than devices.
     """
     import pyarrow.parquet as pq
 
@@ -116,7 +116,7 @@ def rescaled(predicted: Floats, times: Floats, tasks: Ints) -> Floats:
 
 
 def rows_of_parts(learned: Samples, devices: Samples, sequences: Bools, tasks: Ints) -> Iterator[list[str]]:
-    """Rows of linear fits of the parts: all, without some of them, and with the devices of other tasks learned too."""
+    """Rows of linear fits: of all parts, without some of them, and of all parts with other tasks' devices among the samples."""
     sums, tested = part_sums(learned, CACHE), part_sums(devices, CACHE)
     kept = {"": np.ones(sums.shape[1], dtype=bool)}
     for name, some in WITHOUT.items():

@@ -1,9 +1,9 @@
-"""The learned strategies as bundled here and as published, on the same tasks: writes results/learned_published.md.
+"""Bundled policies against policies trained as published, on the same tasks: writes results/learned_published.md.
 
     python -m benchmarks.learned_published --tasks 10
 
-"here" is the bundled policy, which reads prices. "published" is learned now on the tasks of `published_policies.yaml` with
-`--option preset=published`, and kept in out/learned/policies. Every policy places the same test tasks, with tables it has not seen.
+"here" is the bundled policy, which reads prices. "published" is trained now with `--option preset=published` on the tasks of
+`published_policies.yaml`, and kept in out/learned/policies. All policies place the same test tasks, of tables that none has seen.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The value of the bundled policies, by device and cost model: writes results/learned_quality.md.
+"""Quality of the bundled policies, by device and cost model: writes results/learned_quality.md.
 
     python -m benchmarks.learned_quality --processor MODEL --other MODEL [--tasks 12]
 
-Tasks are drawn from the half of the tables that no policy learned from. Every table stays whole. Costs are predicted, by the cost models
-that the tasks are planned with. *Closed* is the part of the way from the best of the four sorted heuristics to `certified`'s plan, in
-logarithms of the steps: log(heuristic / strategy) over log(heuristic / certified), both summed over the tasks.
+Tasks consist of tables that no policy learned from; every table stays whole. The cost model that plans a task also predicts its costs.
+*Closed* is the share of the gap between the best of four sorted heuristics and `certified` that a strategy closes: the sum over tasks of
+log(heuristic / strategy) over that of log(heuristic / certified), of steps.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def heuristic(each: Mapping[str, Placed]) -> float:
 
 
 def closed(name: str, several: Sequence[Mapping[str, Placed]]) -> float:
-    """Return the part of the way that a strategy closes."""
+    """Return the share of the gap that a strategy closes."""
     ways = [np.log(heuristic(each) / each["certified"].step_ms) for each in several]
     gone = [np.log(heuristic(each) / each[name].step_ms) for each in several]
     return float(np.sum(gone) / np.sum(ways))

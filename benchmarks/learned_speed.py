@@ -2,8 +2,8 @@
 
     python -m benchmarks.learned_speed [--repeats 9]
 
-Timed is the call from a task to a plan, with the bundled policies or those named. Every repeat places its own task, drawn with
-replacement from the test half of the pool. `greedy` is there for comparison. Compiled code and policy are loaded before the first call.
+A time is that of the call from a task to a plan, by the bundled policies or the policies named. Every repeat places its own task, drawn
+with replacement from the test half of the pool; `greedy` serves as comparison. Compiled code and policy are loaded before.
 """
 
 from __future__ import annotations

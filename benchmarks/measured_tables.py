@@ -26,7 +26,7 @@ RIVALS = ("random", "greedy", "neuroshard")
 
 
 def model_and_state(model: CostModel, controls: Controls) -> str:
-    """A sentence for captions: the cost model, how it was learned, and the control sets now against then."""
+    """A sentence for captions: the cost model, its training, and the control sets now against then."""
     facts = getattr(model, "metadata", {})
     learned = (
         f" ({facts['samples']} sets, held-out error {float(facts['mean_error']):.1%})" if "mean_error" in facts else ""
@@ -126,7 +126,7 @@ def main_table(measurements: list[Measurement], metadata: Mapping[str, str] | No
 
 
 def floors_of(measurements: list[Measurement]) -> dict[int, float]:
-    """By task, the smallest measured total of any plan divided by the devices: no plan with as much work can be faster."""
+    """By task, the smallest measured total of any plan, over the devices: no plan with as much work is faster."""
     floors: dict[int, float] = {}
     for plan in measurements:
         mean = float(plan.result.device_ms.mean())
@@ -159,7 +159,7 @@ def _totals(measurement: Measurement) -> Floats:
 
 
 def gain_table(measurements: list[Measurement], rivals: Sequence[str] = RIVALS) -> HeadsAndRows:
-    """Return measured times divided by rivals' on the same tasks, beside the predicted ratios; of the gain, only one of 1% or more."""
+    """Return measured times over rivals' on the same tasks, beside predicted ratios; "gain kept" needs a predicted gain of 1%."""
     heads = (
         "strategy", "rival", "tasks", "measured ratio, median", "interval", "geometric mean", "range", "faster",
         "predicted ratio, median", "gain kept",

@@ -1,10 +1,11 @@
-"""The effect of dense layers that hide traffic on the public models: predicted steps, plans and bounds.
+"""Public models with dense layers that hide traffic: predicted steps, plans and bounds.
 
     python -m benchmarks.overlap                     # results/overlap.md
     python -m benchmarks.overlap --models FOLDER     # with task files of further models, NAME.task.yaml
 
-The time of the dense layers is an assumption: the published step less the predicted embedding part, or as long as the embedding part if no
-step is published. In one setting all of it needs embeddings, as in TorchRec's DLRM; in the other, a tenth hides values, a fifth gradients.
+The dense layers' time is assumed: the published step less the predicted embedding part; without a published step, as long as the embedding
+part. In the first setting all dense layers wait for embeddings, as in TorchRec's DLRM. In the second, a tenth of their time hides values
+and a fifth hides gradients.
 """
 
 from __future__ import annotations

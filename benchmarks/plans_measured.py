@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measured_plans(plans: Sequence[Plan], options: Options) -> Sequence[MeasuredPlan] | None:
-    """Measure plans in `options.rounds` rounds, and tell how long it takes; None if only that is wanted."""
+    """Measure plans in `options.rounds` rounds and print an estimate of the time; None if only the estimate is wanted."""
     count = options.rounds * sum(bool(held) for plan in plans for held in plan.by_device)
     say(f"{len(plans)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
     return None if options.estimate else measure_plans(plans, rounds=options.rounds, progress=progress())

@@ -2,8 +2,8 @@
 
     python -m benchmarks.profile_speed [--events 50_000_000] [--folder /tmp]
 
-Each log is written first (not timed), then profiled in its own process. Reported are the wall time from the call to the tables, and the
-peak memory, imports included. Takes under 2 minutes with the default number of events.
+Each log is written first, untimed, then profiled in its own process. The page gives the wall time from the call to the tables, and the peak
+memory with imports. The default number of events takes under 2 minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.program import HIDDEN, options_of, peak_memory, said_apart
+from benchmarks.program import HIDDEN, options_of, peak_memory, run_apart
 
 Integers = npt.NDArray[np.int64]
 
@@ -102,7 +102,7 @@ def measured_rows(events: int, folder: str | None) -> list[tuple[str, ...]]:
         for case in CASES:
             path = Path(temporary, "log.parquet")
             write_log(path, case, events)
-            figures = said_apart("profile_speed", "--profile-only", path)
+            figures = run_apart("profile_speed", "--profile-only", path)
             rows.append((
                 case, f"{figures['events']:,}", str(figures["tables"]), f"{path.stat().st_size / 1e6:.0f}", f"{figures['seconds']:.2f}",
                 f"{figures['events'] / figures['seconds'] / 1e6:.1f}", f"{figures['peak_bytes'] / 1e6:.0f}",

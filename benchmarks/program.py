@@ -1,4 +1,4 @@
-"""What the programs of this folder share: options, journals of finished rows, and runs of a program in a process of its own.
+"""Shared parts of the programs: options, journals of finished rows, separate processes, sizes and ratios.
 
 A light module, since processes that measure memory import it.
 """
@@ -18,7 +18,7 @@ Options = argparse.Namespace
 Size = tuple[int, int]
 """Numbers of tables and devices."""
 HIDDEN = argparse.SUPPRESS
-"""Help of an option that a program gives to itself."""
+"""Help of an option that a program passes to itself."""
 
 
 MEASURED_ROWS: dict[str, Any] = {
@@ -37,9 +37,9 @@ def options_of(about: str | None, arguments: Sequence[str] | None, **wanted: Any
     Args:
         about: docstring of the program.
         arguments: the command line; None for that of this process.
-        wanted: each option's default, or a tuple: the default, the help, and then its choices, its type, or more for `add_argument`.
-            False makes a flag, a list or tuple an option of several values, a type an option without a default; `time_limit` becomes
-            --time-limit, and what is `positional` has no name on the command line.
+        wanted: each option's default, or a tuple of default, help, and either choices, type, or arguments of `add_argument`. False
+            makes a flag, a list or tuple an option of several values, a type an option without a default. `time_limit` becomes
+            --time-limit; a `positional` option has no name on the command line.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, told in wanted.items():
@@ -63,11 +63,11 @@ def _kind(default: Any) -> dict[str, Any]:
 
 
 class Journal:
-    """Rows of a program, one JSON document a line, so that a stopped run goes on. A last line that was cut short does not count.
+    """Rows of a program, one JSON document a line, so that a stopped run resumes. An unfinished last line is dropped.
 
     Args:
-        path: the file; made with the first row.
-        name: the column that identifies a row; of several rows with one identity the last counts.
+        path: the file; the first row creates it.
+        name: the column that identifies a row; the last row of an identity counts.
     """
 
     def __init__(self, path: Path, name: str = "key") -> None:
@@ -96,14 +96,14 @@ class Journal:
         return self._rows[key]
 
     def kept(self, key: Any, facts: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The row of a key; made, stored and told now if it is missing."""
+        """The row of a key; a missing row is made, stored and printed now."""
         if key not in self._rows:
             print(self.add(key, **facts()), file=sys.stderr, flush=True)
         return self._rows[key]
 
 
-def said_apart(program: str, *arguments: object, timeout_s: float | None = None) -> Any:
-    """Run a program of this folder in a process of its own, and return what it printed last, a JSON document.
+def run_apart(program: str, *arguments: object, timeout_s: float | None = None) -> Any:
+    """Run a program of this folder in a separate process, and return the JSON document of its last line.
 
     Raises:
         subprocess.TimeoutExpired: it took longer.

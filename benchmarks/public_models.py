@@ -4,8 +4,8 @@
     python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml, and plans of TorchRec's
                                                            # planner for them, NAME.torchrec_plan.json
 
-Published steps include dense layers, and used other plans. A predicted embedding part above them would be wrong; the share that it has of
-them should grow with the tables.
+Published steps include dense layers, and are of other plans. So a predicted embedding part must be shorter, and its share should grow with
+the tables.
 """
 
 from __future__ import annotations

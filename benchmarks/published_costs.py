@@ -1,9 +1,9 @@
-"""The cost model of GPUs from published figures: its fit, the value of each part, and its errors on data it has not seen.
+"""The cost model of GPUs from published figures: its fit, the worth of each part, and errors on unseen data.
 
     python -m benchmarks.published_costs
 
-Reads data/published/kernels.csv. Rows are fitted by relative error; errors beyond 50% count less. A source that names no GPU is treated as
-an A100 times its own factor: it then shows how times grow, but not how long they are.
+Reads data/published/kernels.csv. Rows are fitted by relative error; errors beyond 50% count less. A source that names no GPU counts as an
+A100 with an own factor, so it contributes the growth of times, not their level.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def strategy_table(every: list[Outcome]) -> HeadsAndRows:
 
 
 def proof_table(every: list[Outcome]) -> HeadsAndRows:
-    """Ends of the searches, the gap that each part of the proof leaves, and the part that gave the bound."""
+    """Reasons why searches ended, gaps after each part of the proof, and the part that gave the bound."""
     ends, parts = ("proven", "settled", "deadline"), ("prices", "pieces", "kernels", "holders", "classes")
     heads = (
         "setting", *ends, "gap by prices, median", "+ pieces on their own", "+ ranges of kernels and holders",

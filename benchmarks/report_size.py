@@ -1,4 +1,4 @@
-"""Size of a plan's report, and the time a browser takes to open it, to scroll it and to answer the pointer.
+"""Size of a plan's report, and a browser's times to open it, to scroll it and to answer the pointer.
 
     python -m benchmarks.report_size                                  # results/report_size.md
     python -m benchmarks.report_size --picture docs/report.png        # the README's picture instead

@@ -2,8 +2,8 @@
 
     python -m benchmarks.runtime_dlrm --rows runtime_dlrm.jsonl
 
-The DLRM, its batches and the beds are those of `dlrm_throughput.py`, the entries those of `runtime_steps.py`: they train in turns, from the
-same weights and on the same batches, so that the losses must agree. Hosts need root.
+The DLRM, its batches and the beds are those of `dlrm_throughput.py`, the entries those of `runtime_steps.py`. Entries train in turns, from
+the same weights and on the same batches, so the losses must agree. Hosts need root.
 
 Each case appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes some
 minutes.

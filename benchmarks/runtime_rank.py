@@ -2,8 +2,8 @@
 
     python -m benchmarks.runtime_rank '{"entries": [{"plan": "plan.json", "by": "shardwright"}], "rounds": {…}}'
 
-Prints {"entries": [[{"forward_ms": […], "backward_ms": […], "link_bytes": …}, …], …]}: for each entry and round the times of the slowest
-rank in each step, and the bytes that all hosts sent in a step, by the counters of their links.
+Prints {"entries": [[{"forward_ms": […], "backward_ms": […], "link_bytes": …}, …], …]} by entry and round: times of the slowest rank in each
+step, and the bytes that all hosts sent in a step, by the counters of their links.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.runtime_steps --rows runtime.jsonl
 
-Hosts are network namespaces (`benchmarks/hosts`), which need root. Five entries train in turns, round by round, on the same batches: the
-plan of TorchRec's planner and our plan for TorchRec, each by `DistributedModelParallel` and by `ShardedEmbeddings`, and our plan for
-`shardwright.runtime`, which may cut tables in any way, by the latter.
+Hosts are network namespaces (`benchmarks/hosts`), which need root. Five entries train in turns, round by round, on the same batches. The
+plan of TorchRec's planner and our plan for TorchRec run by `DistributedModelParallel` and by `ShardedEmbeddings`. Our plan for
+`shardwright.runtime`, which may cut tables in any way, runs by `ShardedEmbeddings` alone.
 
 Each case appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes some
 minutes.

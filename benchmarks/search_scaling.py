@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.program import HIDDEN, Options, Size, options_of, peak_memory, said_apart, size_of
+from benchmarks.program import HIDDEN, Options, Size, options_of, peak_memory, run_apart, size_of
 
 BOTH = ((25, 4), (50, 4), (100, 8), (200, 16), (500, 64), (1000, 128), (2000, 256), (5000, 1024), (10000, 4096))
 TABLES = ((50, 16), (100, 16), (200, 16), (400, 16), (800, 16), (1600, 16))
@@ -120,7 +120,7 @@ def measure_apart(strategy: str, size: Size, seed: int, options: Options) -> tup
     given += ["--time-limit", options.time_limit, *["--heavy-tail"] * options.heavy_tail]
     limit = PATIENCE * options.time_limit + START_S
     try:
-        run: dict[str, float | None] = said_apart("search_scaling", *given, timeout_s=limit)
+        run: dict[str, float | None] = run_apart("search_scaling", *given, timeout_s=limit)
     except subprocess.TimeoutExpired:
         return None, "killed"
     except subprocess.CalledProcessError as error:

@@ -3,11 +3,11 @@
     python -m benchmarks.steps_measured --rows steps.jsonl
 
 Hosts are network namespaces (`benchmarks/hosts`), which need root: 2 and 4 hosts of one device, and 2 hosts of 2 devices, with links of 100
-Mbit/s to 1 Gbit/s. Ranks train by `DistributedModelParallel` over gloo, pinned to cores by their numbers, all starting each step together.
-First of all, `shardwright calibrate --links` measures each bed: these are the links of the predictions.
+Mbit/s to 1 Gbit/s. Ranks train by `DistributedModelParallel` over gloo, pinned to cores, and start each step together. Before, `shardwright
+calibrate --links` measures each bed; predictions use these links.
 
-Each plan on a bed appends one row to the file of --rows, with all that a prediction needs. A stopped run resumes; --page makes the page
-anew from the rows alone, with the cost function and cost model of the day. --quick takes some minutes.
+Each plan on a bed appends one row to the file of --rows, with all inputs of a prediction. A stopped run resumes; --page makes the page from
+the rows alone, with today's cost function and cost model. --quick takes some minutes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Case:
         per_host: devices of a host.
         rate: limit of every host's link.
         model: name of the tables, of `MODELS`.
-        huge_pages: whether the ranks' malloc asks for huge pages, which trainings do not by default.
+        huge_pages: whether the ranks' malloc asks for huge pages; trainings do not by default.
     """
 
     hosts: int
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def cases(quick: bool) -> list[Case]:
-    """The cases, so that a run that is stopped early has some of every bed."""
+    """The cases, ordered so that a run that stops early has some of every bed."""
     if quick:
         return [Case(2, 1, "300mbit", "mixed")]
     first = [Case(*bed, rate, model) for rate in RATES for bed in BEDS for model in ("pooled", "mixed")]

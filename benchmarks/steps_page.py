@@ -49,7 +49,7 @@ class Measured:
         return [self.row["plan"], *self.row.get("also", ())]
 
     def ratio(self, phase: str) -> float:
-        """Predicted / measured ms of a phase; NaN where one is 0."""
+        """Predicted / measured ms of a phase; NaN if either is 0."""
         predicted, measured = self.steps.predicted(phase), self.steps.measured(phase)
         return predicted / measured if predicted and measured else float("nan")
 

@@ -2,12 +2,11 @@
 
     python -m benchmarks.torchrec_planning_speed [--both 40x8,200x16,1000x64] [--ours 5000x1024] [--repeats 3] [--limit 300]
 
-Both plan the same models: an EmbeddingBagCollection on the meta device. Tables have 1,000 to 10 million rows (log-uniform) and dims of 16
-to 128. Devices are CUDA devices of TorchRec's default sizes, 8 to a host, with batch 512 on each. There are no constraints and no
-statistics, and the storage reservation is the same. Times are those of `plan()`, with module traversal and conversion, without imports.
-Each of our processes plans several models with different seeds. Its first plan also loads libraries, so it is shown next to the median of
-the others, with its gap. TorchRec's planner gets the first of these models, in its own process, for at most --limit seconds; sizes and
-planners take turns. Our cost model predicts how much longer a step of TorchRec's plan takes.
+Both plan the same EmbeddingBagCollections on the meta device: tables of 1,000 to 10 million rows (log-uniform) and dims 16 to 128, CUDA
+devices of TorchRec's default sizes, 8 to a host, batch 512 on each, no constraints, no statistics, the same storage reservation. A time is
+that of `plan()`, with module traversal and conversion, without imports. Our processes plan several models each; the first plan also loads
+libraries, so it has separate columns. TorchRec's planner gets the first of these models in its own process, for at most --limit seconds.
+Sizes and planners take turns. Our cost model predicts the steps of both plans.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.program import HIDDEN, Options, Size, options_of, said_apart, size_of
+from benchmarks.program import HIDDEN, Options, Size, options_of, run_apart, size_of
 
 PLANNERS = ("torchrec", "shardwright")
 _BATCH = 512  # samples of each device
@@ -98,7 +97,7 @@ def measured(planner: str, size: Size, repeat: int, options: Options) -> dict[st
     ]  # fmt: skip
     begin = time.monotonic()
     try:
-        answer: dict[str, Any] = said_apart("torchrec_planning_speed", *given, timeout_s=options.limit + _START_S)
+        answer: dict[str, Any] = run_apart("torchrec_planning_speed", *given, timeout_s=options.limit + _START_S)
     except subprocess.TimeoutExpired:
         print(f"{planner} {size}: not within {options.limit} s", file=sys.stderr)
         return None

@@ -1,4 +1,4 @@
-"""Gains of tuning on tasks that this machine can measure: calibrate, plan, measure, correct, plan again.
+"""Gains of `tune` on tasks that this machine can measure: calibrate, plan, measure, correct, plan again.
 
 Run it on a quiet machine. Calibrated for each task, a task takes 5 to 6 minutes; calibrated once for all tasks, under 3 minutes:
 
@@ -80,7 +80,7 @@ def tuned(number: int, task: sw.Task, accuracy: Accuracy | None, minutes: float)
 
 
 def _medians(rows: Sequence[Sequence[object]]) -> str:
-    """The medians of the columns that compare plans, in words."""
+    """A sentence with the medians of the columns that compare plans."""
     medians = []
     for name in ("best / first", "first over floor", "best over floor", "best over bound"):
         texts = [text for row in rows if (text := str(row[HEADS.index(name)])) != "none"]
