@@ -73,11 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(*rows[-1], sep=" · ", flush=True)
     heads = ("model", "H100s", "blocks for", "step, ms", "gap", "search, s", "by hand / default", "the cut")
     caption = f"Predicted for batches of {BATCH:,} samples, {SECONDS:.0f} s a search at most. Below 1, the cut by hand is better."
+    command = results_table.command_of("cut_by_hand", arguments)
     results_table.write_results(
-        "cut_by_hand",
-        "Tables cut by hand against the search",
-        [(caption, heads, rows)],
-        results_table.command_of("cut_by_hand", arguments),
+        "cut_by_hand", "Tables cut by hand against the search", [(caption, heads, rows)], command
     )
 
 

@@ -27,18 +27,9 @@ def main() -> None:
     first, again = timed(), timed()
     rows = [(step, f"{before:.1f}", f"{after:.1f}") for (step, before), (_, after) in zip(first, again, strict=True)]
     rows.append(("all together", *(f"{sum(took for _, took in run):.1f}" for run in (first, again))))
-    write_results(
-        "first_plan",
-        "From a log to a plan",
-        [
-            (
-                "Wall seconds of every command of docs/tutorials/first-plan.md; twice in a row.",
-                ("step", "first", "again"),
-                rows,
-            )
-        ],
-        "python -m benchmarks.first_plan",
-    )
+    caption = "Wall seconds of every command of docs/tutorials/first-plan.md; twice in a row."
+    tables = [(caption, ("step", "first", "again"), rows)]
+    write_results("first_plan", "From a log to a plan", tables, "python -m benchmarks.first_plan")
 
 
 def timed() -> list[tuple[str, float]]:

@@ -44,9 +44,7 @@ SEQUENCES = "flexshard"
 
 _RIVALS = ("random", "neuroshard", "certified")
 _SEQUENCE_EVERY = 3  # a third of the tables
-_SEQUENCE_MEMORY = (
-    "24 GB"  # per device: a sequence table outputs every looked-up row, beside tables of at most 4 GB a device
-)
+_SEQUENCE_MEMORY = "24 GB"  # a device; tables take at most 4 GB, and a sequence table outputs every looked-up row
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,16 +175,9 @@ def measure(options: Options) -> int:
     """Measure, and print the missing measurements; returns 0 even if the time was too short."""
     runs = options.runs
     policy = runs and TimingPolicy(TimingPolicy.of(options.device).statistic, warm_up=1, passes=runs, runs=runs)
-    missing = measure_requests(
-        load_requests(options.folder / REQUESTS),
-        options.folder / RESULTS,
-        device=options.device,
-        backend=options.backend,
-        rounds=options.rounds,
-        seconds=options.seconds,
-        policy=policy,
-        progress=Printer(),
-    )
+    limits = {name: getattr(options, name) for name in ("device", "backend", "rounds", "seconds")}
+    requests, file = load_requests(options.folder / REQUESTS), options.folder / RESULTS
+    missing = measure_requests(requests, file, **limits, policy=policy, progress=Printer())
     results = read_results(options.folder / RESULTS)
     print(f"\n{len(results.times)} devices measured, {len(results.errors)} failed, {missing} measurements missing")
     for work, error in sorted(results.errors.items()):
@@ -306,11 +297,8 @@ def device_table(plans: Sequence[Measurement]) -> tuple[str, tuple[str, ...], li
                 f"{measured.min():.3f} to {measured.max():.3f}",
             )
         )  # fmt: skip
-    return (
-        caption,
-        ("phase", "devices", "mean absolute error", "median", "10th to 90th percentile", "measured, ms"),
-        rows,
-    )
+    heads = ("phase", "devices", "mean absolute error", "median", "10th to 90th percentile", "measured, ms")
+    return caption, heads, rows
 
 
 def load(path: Path) -> Plan:

@@ -114,15 +114,10 @@ def roofline_of(table: Any, ceiling: float) -> Roofline:
         )
     state = np.array([STATE_BYTES[name] for name in optimizers], dtype=np.float64)
     moved = bytes_moved(samples.works, np.repeat(state, samples.shard_counts))
-    first = samples.repeat == 0
-    return Roofline(
-        np.add.reduceat(moved, samples.starts[:-1], axis=0)[first],
-        samples.times[first],
-        samples.shard_counts[first],
-        fused_calls(samples)[first],
-        np.asarray(table["batch_size"], dtype=np.int64)[first],
-        ceiling,
-    )
+    of_sets = np.add.reduceat(moved, samples.starts[:-1], axis=0)
+    batch_sizes = np.asarray(table["batch_size"], dtype=np.int64)
+    columns = (of_sets, samples.times, samples.shard_counts, fused_calls(samples), batch_sizes)
+    return Roofline(*(column[samples.repeat == 0] for column in columns), ceiling)
 
 
 def bytes_moved(works: WorkArrays, state: Floats) -> Floats:

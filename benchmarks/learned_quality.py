@@ -151,12 +151,8 @@ def placed(task: Task, world: World, limit: float) -> Mapping[str, Placed]:
             if name == RULE:
                 step = by_rule(task, world.model)
             else:
-                step = plan(
-                    task,
-                    strategy=name,
-                    cost_model=world.model,
-                    time_limit=limit if name in ("neuroshard", "certified") else None,
-                ).cost.step_ms  # type: ignore[union-attr]
+                seconds = limit if name in ("neuroshard", "certified") else None
+                step = plan(task, strategy=name, cost_model=world.model, time_limit=seconds).cost.step_ms  # type: ignore[union-attr]
         except InfeasibleTask:
             step = np.inf
         results[name] = Placed(step, time.perf_counter() - begin)

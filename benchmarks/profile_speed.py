@@ -120,18 +120,11 @@ def main() -> None:
         return
     from benchmarks.results_table import write_results
 
-    write_results(
-        "profile_speed",
-        "Profiling logs",
-        [
-            (
-                "One Parquet log each, profiled in a separate process.",
-                ("log", "events", "tables", "file MB", "seconds", "million events/s", "peak memory MB"),
-                measured_rows(options.events, options.folder),
-            )
-        ],
-        f"python -m benchmarks.profile_speed --events {options.events}",
-    )
+    caption = "One Parquet log each, profiled in a separate process."
+    heads = ("log", "events", "tables", "file MB", "seconds", "million events/s", "peak memory MB")
+    command = f"python -m benchmarks.profile_speed --events {options.events}"
+    tables = [(caption, heads, measured_rows(options.events, options.folder))]
+    write_results("profile_speed", "Profiling logs", tables, command)
 
 
 if __name__ == "__main__":

@@ -80,12 +80,8 @@ STEPS_OF_NVIDIA = {
 }
 """Steps in ms by GPUs: README of the synthetic models of NVIDIA-Merlin/distributed-embeddings."""
 
-OF_FOLDER = {
-    "meta_1935_tables_96_gpus": (
-        1469.293,
-        "TorchRec's own estimate of its plan: sum of maxima in the statistics that its documentation shows",
-    )
-}
+OF_TORCHREC = "TorchRec's own estimate of its plan: sum of maxima in the statistics that its documentation shows"
+OF_FOLDER = {"meta_1935_tables_96_gpus": (1469.293, OF_TORCHREC)}
 """Published figures of models in a folder, by file."""
 
 CASES = (
@@ -108,11 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     journal = Journal(options.journal, "case")
     chosen = [case for case in cases(options.models) if options.only in case[0]]
     rows = [journal.kept(name, partial(_outcome, *case)) for name, *case in chosen]
-    plans = (
-        [path for path in sorted(options.models.glob("*" + PLAN)) if options.only in path.name]
-        if options.models
-        else []
-    )
+    files = sorted(options.models.glob("*" + PLAN)) if options.models else []
+    plans = [path for path in files if options.only in path.name]
     reviews = [journal.kept(_review_name(path, most), partial(_review, path, most)) for path in plans for most in MOVES]
     write(rows, reviews, "python -m benchmarks.public_models" + (" --models FOLDER" if options.models else ""))
 
@@ -140,14 +133,8 @@ def _outcome(task: sw.Task, step_ms: float | None, what: str) -> dict[str, Any]:
     except InfeasibleTask as error:
         return {**row, "why": str(error)}
     assert plan.cost is not None
-    kernels = plan.cost.compute_ms
-    return {
-        **row,
-        "step": plan.cost.step_ms,
-        "kernels": kernels,
-        "bound": plan.bound_ms,
-        "fullest": int(max(plan.memory.total)),
-    }
+    figures = {"step": plan.cost.step_ms, "kernels": plan.cost.compute_ms, "bound": plan.bound_ms}
+    return {**row, **figures, "fullest": int(max(plan.memory.total))}
 
 
 def _review_name(path: Path, most: int | None) -> str:
@@ -160,13 +147,9 @@ def _review(path: Path, most: int | None) -> dict[str, Any]:
     given = plan_from_sharding_plan(json.loads(path.read_text(encoding="utf-8")), task, path.name)
     limit = None if most else REVIEW_SECONDS  # searches at prices of moves end by themselves
     reviewed = sw.review(given, most_moved=most, time_limit=limit, runs_on="torchrec")
-    return {
-        "theirs": reviewed.step_ms,
-        "ours": reviewed.better_ms,
-        "bound": reviewed.bound_ms,
-        "moved": reviewed.diff.moved_bytes,
-        "held": reviewed.diff.moved_bytes + reviewed.diff.kept_bytes,
-    }
+    moved = reviewed.diff.moved_bytes
+    steps = {"theirs": reviewed.step_ms, "ours": reviewed.better_ms, "bound": reviewed.bound_ms}
+    return {**steps, "moved": moved, "held": moved + reviewed.diff.kept_bytes}
 
 
 def write(rows: list[dict[str, Any]], reviews: list[dict[str, Any]], command: str) -> None:

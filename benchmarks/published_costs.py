@@ -53,10 +53,7 @@ LEAST = np.array(
 )
 """Lower bounds: bytes take at least the time of the stated rates, and kernels 5 us."""
 PULL = 0.2
-OTHER_GPUS = {
-    "h20": Gpu(4000e9, 60e6, 78, 1.98e9),
-    "mi350": Gpu(8000e9, 256e6, 256, 2.4e9),
-}
+OTHER_GPUS = {"h20": Gpu(4000e9, 60e6, 78, 1.98e9), "mi350": Gpu(8000e9, 256e6, 256, 2.4e9)}
 
 
 @dataclass(frozen=True)
@@ -123,18 +120,11 @@ def _row(row: dict[str, str]) -> Published:
         else AccessProfile.uniform(rows)
     )
     work = ShardWork(rows, dim, bags, bags * pooling, row["pooled"] == "1", access, row["weights"])  # type: ignore[arg-type]
+    distinct = float(row["distinct"]) if row["distinct"] else None
     return Published(
-        row["source"],
-        row["gpu"],
-        row["direction"],
-        int(row["tables"]),
-        work,
-        float(row["distinct"]) if row["distinct"] else None,
-        row["optimizer"] or "rowwise_adagrad",
-        2 if row["outputs"] == "fp16" else 4,
-        row["timed"] != "kernel",
-        float(row["time_us"]),
-    )
+        row["source"], row["gpu"], row["direction"], int(row["tables"]), work, distinct, row["optimizer"] or "rowwise_adagrad",
+        2 if row["outputs"] == "fp16" else 4, row["timed"] != "kernel", float(row["time_us"]),
+    )  # fmt: skip
 
 
 def fitted(
@@ -214,14 +204,9 @@ def halves(rows: Sequence[Published]) -> list[list[object]]:
     table: list[list[object]] = []
     for number, whole in enumerate(rows):
         for other, half in enumerate(rows):
-            if (
-                replace(half.work, dim=whole.work.dim) == whole.work
-                and 2 * half.work.dim == whole.work.dim
-                and (
-                    (half.source, half.direction, half.tables, half.optimizer)
-                    == (whole.source, whole.direction, whole.tables, whole.optimizer)
-                )
-            ):
+            alike = [(row.source, row.direction, row.tables, row.optimizer) for row in (half, whole)]
+            same_work = replace(half.work, dim=whole.work.dim) == whole.work
+            if same_work and 2 * half.work.dim == whole.work.dim and alike[0] == alike[1]:
                 measured = 2 * half.time_us / whole.time_us
                 told = [measured * ratios[other] / ratios[number] for ratios in by_formula]
                 table.append([whole.source, whole.work.dim, f"{measured:.2f}", *(f"{ratio:.2f}" for ratio in told)])
@@ -345,13 +330,8 @@ def worth(rows: Sequence[Published], figures: Floats, factors: dict[str, float])
     table: list[list[object]] = [["all parts", "", *told(figures, factors, np.ones(len(NAMES)))]]
     for name, figure in zip(NAMES, figures, strict=True):
         kept = (np.array(NAMES) != name).astype(np.float64)
-        table.append(
-            [
-                f"without {name}",
-                f"{figure:.3g}" + " us" * name.endswith("call"),
-                *told(*fitted(rows, without=name), kept),
-            ]
-        )
+        shown = f"{figure:.3g}" + " us" * name.endswith("call")
+        table.append([f"without {name}", shown, *told(*fitted(rows, without=name), kept)])
     return table
 
 

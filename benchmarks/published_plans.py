@@ -101,14 +101,8 @@ def _rows(name: str, tasks: list[sw.Task], seconds: float) -> Iterator[list[obje
         told = ", ".join(
             f"{width} ({count})" if len(of_planner) > 1 else str(width) for width, count in sorted(narrowest.items())
         )
-        yield [
-            name,
-            by,
-            f"{np.median(shards):.2f}",
-            f"{share:.0%}",
-            told or "none",
-            *(f"{value:.3f}" for value in ratio),
-        ]
+        steps_over = (f"{value:.3f}" for value in ratio)
+        yield [name, by, f"{np.median(shards):.2f}", f"{share:.0%}", told or "none", *steps_over]
 
 
 def cut_tables(plan: sw.Plan) -> list[int]:

@@ -80,14 +80,8 @@ def large_tasks(options: Options) -> Iterator[tuple[str, Task]]:
     """Yield tasks on clusters, small clusters first."""
     for (tables, devices), model, tail in product(options.sizes, options.models, options.tails):
         for seed in range(options.seeds):
-            task = cluster_task(
-                seed,
-                tables=tables,
-                devices=devices,
-                device=model,
-                batch_size=BATCH[model],
-                heavy_tail=tail == "heavy",
-            )
+            size = {"tables": tables, "devices": devices, "batch_size": BATCH[model]}
+            task = cluster_task(seed, **size, device=model, heavy_tail=tail == "heavy")
             yield f"{model}, {tables} × {devices}, {tail}", task
 
 
@@ -113,13 +107,8 @@ def write_large(outcomes: list[Outcome], options: Options, command: str) -> None
         f"excess over the bound that `certified` removes, 1 − (certified − bound) / (neuroshard − bound); of all: the same "
         "of the sums over the tasks, each in units of its bound."
     )
-    write(
-        "search_quality_large",
-        "Quality of the searches on large clusters",
-        (caption, *large_table(outcomes)),
-        outcomes,
-        command,
-    )
+    title = "Quality of the searches on large clusters"
+    write("search_quality_large", title, (caption, *large_table(outcomes)), outcomes, command)
 
 
 def write(

@@ -12,14 +12,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from experiments.experiment import ResultTable
-from experiments.pages import commit, markdown
 
 from benchmarks import results_table
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.score import score
-from shardwright.files import write_atomically
-from shardwright.hardware import fingerprint
 from shardwright.integrations.torchrec.steps.rank import RankReport
 from shardwright.integrations.torchrec.steps.run import PHASES, STEP, Steps
 from shardwright.sharding import Plan
@@ -93,17 +90,11 @@ def write_page(
     every = priced(rows, model)
     usual = [plan for plan in every if not plan.row["huge_pages"]]
     tables = [_beds(usual), _phases(usual), _plans(usual), _rivals(usual), _huge_pages(every), _links(usual)]
-    days = sorted({row["at"][:10] for row in rows})
-    text = markdown(
+    title, shown = (
         "Steps of TorchRec over slow links, measured and predicted",
-        [_summary(usual), *_ABOUT],
         [table for table in tables if table.rows],
-        command,
-        f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · priced at commit {commit()} · {fingerprint('cpu', 'fbgemm')['processor']}, "
-        f"{fingerprint('cpu', 'fbgemm')['cores']} cores",
     )
-    path = results_table.RESULTS / f"{name}.md"
-    write_atomically(path, text)
+    path = results_table.write_measured(name, title, [_summary(usual), *_ABOUT], shown, command, rows, "priced at ")
     _write_rows(usual, path.with_suffix(".parquet"))
     return path
 
@@ -173,15 +164,10 @@ def _phases(plans: Sequence[Measured]) -> ResultTable:
 
 
 def _plans(plans: Sequence[Measured]) -> ResultTable:
-    rows = [
-        (
-            name,
-            len(group),
-            _share(np.mean([plan.error for plan in group])),
-            f"{_mean(plan.ratio(STEP) for plan in group):.2f}",
-        )
-        for name, group in grouped(plans, lambda plan: plan.row["plan"])
-    ]
+    rows = []
+    for name, group in grouped(plans, lambda plan: plan.row["plan"]):
+        error = _share(np.mean([plan.error for plan in group]))
+        rows.append((name, len(group), error, f"{_mean(plan.ratio(STEP) for plan in group):.2f}"))
     return ResultTable("Steps by plan.", ("plan", "plans", "mean error", "predicted / measured"), rows)
 
 

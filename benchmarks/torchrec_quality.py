@@ -40,10 +40,7 @@ BATCH_SIZE = 1024
 SEED = 29
 HEURISTICS = ("size", "dim", "lookup", "size_lookup", "greedy")
 OURS = ("certified", "neuroshard", *HEURISTICS)
-RIVALS = {
-    "torchrec": {"statistics": True},
-    "torchrec, no statistics": {"statistics": False},
-}
+RIVALS = {"torchrec": {"statistics": True}, "torchrec, no statistics": {"statistics": False}}
 HOSTS = {"mlperf-dlrm-dcnv2": 1, "hugectr-180": 1, "hugectr-200": 2, "hugectr-7": 4}
 """Hosts of 8 H100s that hold a public model."""
 

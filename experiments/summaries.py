@@ -6,6 +6,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from experiments.experiment import Row, Value
 from experiments.rows import VERSION
@@ -74,13 +75,17 @@ def common_tasks(values: Mapping[str, Mapping[Value, float]]) -> list[Value]:
     return [task for task in each[0] if all(task in of_task for of_task in each)] if each else []
 
 
+def resampled(count: int) -> npt.NDArray[np.int64]:
+    """Return `(draws, count)` positions drawn with replacement from so many, reproducibly."""
+    return np.random.default_rng(0).integers(count, size=(_DRAWS, count))
+
+
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and bounds of its 95% bootstrap interval, reproducibly; all three equal for one value, NaN without values."""
     if not len(values):
         return float("nan"), float("nan"), float("nan")
     array = np.asarray(values, dtype=np.float64)
-    drawn = array[np.random.default_rng(0).integers(0, len(array), (_DRAWS, len(array)))].mean(axis=1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
+    low, high = np.percentile(array[resampled(len(array))].mean(axis=1), (2.5, 97.5))
     return float(array.mean()), float(low), float(high)
 
 

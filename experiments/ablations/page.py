@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.ablations.found import (
+from experiments.ablations.comparisons import (
     Beside,
     HeadPairs,
     beside,

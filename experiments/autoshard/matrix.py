@@ -12,14 +12,13 @@ from experiments.autoshard.kinds import Kind, Part
 from experiments.entrants import SORTED
 from experiments.experiment import ResultTable, Row
 from experiments.learned.policy_training import LEARNERS
-from experiments.summaries import NOTHING, with_interval
+from experiments.summaries import NOTHING, resampled, with_interval
 from shardwright.sharding.plan import Plan
 
 Floats = npt.NDArray[np.float64]
 Placed = dict[tuple[int, int], float]
 """Cost in ms by seed and task, for tasks that were placed."""
 _BOUNDS = {"step_ms": "bound_ms", "compute_ms": "compute_bound_ms"}
-_DRAWS = 2000
 
 
 @dataclass(frozen=True)
@@ -45,13 +44,13 @@ def loss(placed: Placed, base: Placed) -> Loss:
     if not both:
         return Loss(float("nan"), float("nan"), float("nan"), 0)
     own, other = (np.array([costs[at] for at in both]) for costs in (placed, base))
-    drawn = np.random.default_rng(0).integers(len(both), size=(_DRAWS, len(both)))
+    drawn = resampled(len(both))
     low, high = np.percentile(own[drawn].sum(axis=1) / other[drawn].sum(axis=1) - 1, (2.5, 97.5))
     return Loss(float(own.sum() / other.sum() - 1), float(low), float(high), len(both))
 
 
-class Found:
-    """All costs of the kind that one learning strategy minimises.
+class Costs:
+    """The costs that a learning strategy minimises, of all strategies.
 
     Args:
         rows: rows of all strategies.
@@ -140,7 +139,7 @@ class Matrix:
         ]
 
 
-def matrix(costs: Found, part: Part) -> Matrix:
+def matrix(costs: Costs, part: Part) -> Matrix:
     """The losses of a part."""
     kinds = [kind for kind, _ in part.tested]
     own = [costs.policy(target.name, kind) for target, kind in zip(part.targets, kinds, strict=True)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.autoshard.kinds import Scale
-from experiments.autoshard.matrix import Found, Loss, Matrix, balance_table, matrix
+from experiments.autoshard.matrix import Costs, Loss, Matrix, balance_table, matrix
 from experiments.experiment import Page, ResultTable, Row
 from experiments.learned.policy_training import LEARNERS
 from experiments.learned.tasks import BATCH, DIM, POOL
@@ -33,7 +33,7 @@ def page(rows: Sequence[Row], scale: Scale, seeds: int, quick: bool) -> Page:
         seeds: number of trainings of each policy.
         quick: whether it is a quick run, whose policies are hardly trained.
     """
-    matrices = {strategy: [matrix(Found(rows, strategy), part) for part in scale.parts] for strategy in LEARNERS}
+    matrices = {strategy: [matrix(Costs(rows, strategy), part) for part in scale.parts] for strategy in LEARNERS}
     tables = [summary_table(matrices)]
     tables += [matrix_table(strategy, each) for strategy, of_strategy in matrices.items() for each in of_strategy]
     tables += [balance_table(rows, scale.parts), training_table(rows)]
@@ -54,14 +54,12 @@ def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
     )
     return [
         *([hardly] if quick else []),
-        f"A policy for each kind of tasks, trained on {scale.training_tasks} tasks whose tables are of one half of the pool {POOL} "
-        f"(dim {DIM}, batch {BATCH:,}, every table whole), and tested without fine-tuning on {scale.tasks} tasks of each other kind, of "
-        "tables of the other half. A cell is the mean cost of the row's policy over that of the policy trained on the column's kind, minus "
-        "1, over the tasks that both placed, with its 95% interval over tasks drawn anew. The cost is the objective of the strategy: "
-        "for DreamShard the step, for AutoShard the kernels of the slowest device. Below the matrix the same for the bundled policy, "
-        "the best "
-        "sorted heuristic of the column, random placement and `certified`, and how far the target's policy itself lies above the proven "
-        "bound.",
+        f"Each kind of tasks trains a policy, on {scale.training_tasks} tasks of tables from one half of the pool {POOL} (dim {DIM}, "
+        f"batch {BATCH:,}, every table whole). Tests without fine-tuning use {scale.tasks} tasks of each kind, of tables from the other "
+        "half. A cell is a loss: the mean cost of the row's policy over that of the policy trained on the column's kind, minus 1, over "
+        "the tasks that both placed, with its 95% bootstrap interval over tasks. The cost is the strategy's objective: the step for "
+        "DreamShard, the kernels of the slowest device for AutoShard. The lines below a matrix show the bundled policy, the column's best "
+        "sorted heuristic, random placement, `certified`, and the gap of the target's policy to the proven bound.",
         f"**How policies are trained here.** Costs come from the CPU cost model bundled then. AutoShard: {scale.autoshard.steps:,} steps; "
         f"DreamShard: {scale.dreamshard.iterations} iterations of {scale.dreamshard.cost_updates} cost updates and "
         f"{scale.dreamshard.policy_updates} policy updates. The bundled policies learned from 130 tasks of mixed sizes, AutoShard's with "
@@ -93,8 +91,8 @@ def summary_table(matrices: Matrices) -> ResultTable:
                 )
             )  # fmt: skip
     caption = (
-        "All cells of policies that were not trained on the column's kind. Better than the best heuristic: cells whose mean cost is below "
-        "that of the heuristic that is best in the column."
+        "Cells of policies trained on another kind than the column's. Better than the best heuristic: cells with a lower mean cost than "
+        "the column's best heuristic."
     )
     return ResultTable(caption, heads, body)
 

@@ -107,10 +107,5 @@ def _tested(strategy: Entrant, scale: Scale) -> Iterator[Row]:
             row, plan = planned(task, strategy, seed=number)
             proves = plan is not None and strategy.name == "certified"
             bound = compute_bound(task, cost_model_for("cpu")) if proves else None
-            yield {
-                "tested": kind.name,
-                "task": number,
-                **row,
-                "compute_bound_ms": bound,
-                BALANCE: degree_of_balance(plan),
-            }
+            about: Row = {"tested": kind.name, "task": number}
+            yield about | row | {"compute_bound_ms": bound, BALANCE: degree_of_balance(plan)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.experiment import Page, ResultTable, Row
-from experiments.flexshard.found import Compared, Found, draw, draw_sweep, gained, gap, some
+from experiments.flexshard.comparisons import Compared, Plans, draw, draw_sweep, gained, gap, some
 from experiments.flexshard.sequence_models import (
     CLUSTERS,
     EVERY,
@@ -41,13 +41,13 @@ _DIFFERENCES = (
 )
 
 
-def paragraphs(plans: Found) -> Sequence[str]:
+def paragraphs(plans: Plans) -> Sequence[str]:
     """The text of the page."""
     parts = (claim(plans), _INTRODUCTION, verdict(plans), main_finding(plans), where_tiers_pay(plans), _DIFFERENCES)
     return [part for part in parts if part]
 
 
-def claim(plans: Found) -> str:
+def claim(plans: Plans) -> str:
     """The first sentence: how far the paper's claim holds at equal memory, and what reaches it; empty without rows."""
     by_tiers, by_hosts = [], []
     for accesses in SHAPES:
@@ -68,7 +68,7 @@ def claim(plans: Found) -> str:
     )
 
 
-def where_tiers_pay(plans: Found) -> str:
+def where_tiers_pay(plans: Plans) -> str:
     """A paragraph on where tiers pay, by the sweep; empty without its rows."""
     own = plans.of(part=SWEEP, strategy="flexshard")
     said = []
@@ -97,7 +97,7 @@ def _case(key: tuple[int, str, int]) -> str:
     return f"{gbits} Gbit/s, {accesses}, {batch:,} samples"
 
 
-def verdict(plans: Found) -> str:
+def verdict(plans: Plans) -> str:
     """A paragraph on whether the paper's figures are reached, by range of Zipf exponents; empty without rows."""
     sentences = []
     for accesses in SHAPES:
@@ -121,7 +121,7 @@ def verdict(plans: Found) -> str:
     return " ".join(sentences) + compares + sizes
 
 
-def main_finding(plans: Found) -> str:
+def main_finding(plans: Plans) -> str:
     """A paragraph on the gain of replicas that remains after de-duplication by host; empty without rows."""
     sentences = []
     for accesses in SHAPES:
@@ -154,7 +154,7 @@ def _reached(value: float, claimed: float) -> str:
 
 
 def _medians(
-    plans: Found,
+    plans: Plans,
     accesses: str,
     exchange: str,
     *,
@@ -179,7 +179,7 @@ _WHAT = "Bytes between hosts and speed of communication against `row_wise` with 
 
 def page_of(rows: Sequence[Row]) -> Page:
     """Make the page of all rows or of some."""
-    plans = Found(rows)
+    plans = Plans(rows)
     tables = [
         claims(plans), by_hand(plans), one_table(plans), models(plans), clusters(plans), sweep(plans), placed(plans),
     ]  # fmt: skip
@@ -194,7 +194,7 @@ def page_of(rows: Sequence[Row]) -> Page:
     )
 
 
-def claims(plans: Found) -> ResultTable:
+def claims(plans: Plans) -> ResultTable:
     """A table of the paper's claims beside `flexshard` on the models."""
     heads = [
         "accesses", "exchange", "memory", "models", "less than `row_wise`", "times as fast", "less than `recshard`", "times as fast",
@@ -215,7 +215,7 @@ def claims(plans: Found) -> ResultTable:
     return ResultTable(caption, heads, cells)
 
 
-def by_hand(plans: Found) -> ResultTable:
+def by_hand(plans: Plans) -> ResultTable:
     """A table for the part with one table, beside the estimates made by hand before the code was written."""
     cells = []
     for row in plans.of(part=ONE_TABLE, exchange=EVERY, memory=1.25, strategy="flexshard"):
@@ -236,7 +236,7 @@ def by_hand(plans: Found) -> ResultTable:
     )
 
 
-def one_table(plans: Found) -> ResultTable:
+def one_table(plans: Plans) -> ResultTable:
     """A table for the part with one table, by exchange, memory and strategy."""
     rows = plans.of(part=ONE_TABLE)
     skews = sorted({str(row["accesses"]).removeprefix("Zipf ") for row in rows}, key=float)
@@ -246,7 +246,7 @@ def one_table(plans: Found) -> ResultTable:
     return ResultTable(caption, ["exchange", "memory", "strategy", *(head for head, _ in columns)], cells)
 
 
-def models(plans: Found) -> ResultTable:
+def models(plans: Plans) -> ResultTable:
     """A table for the models by Zipf exponents, exchange, memory, strategy and number of tables."""
     rows = plans.of(part=MODELS)
     counts = sorted({int(row["tables"] or 0) for row in rows})
@@ -264,7 +264,7 @@ def models(plans: Found) -> ResultTable:
     return ResultTable(caption, ["accesses", "exchange", "memory", "strategy", *(head for head, _ in columns)], cells)
 
 
-def lines(plans: Found, rows: Sequence[Row], columns: Sequence[tuple[str, Row]]) -> list[list[object]]:
+def lines(plans: Plans, rows: Sequence[Row], columns: Sequence[tuple[str, Row]]) -> list[list[object]]:
     """One line for each case: exchange, memory, strategy, and the median over the rows of each column."""
     cases = [(exchange, 1.0, "row_wise") for exchange in EXCHANGES]
     cases += [(exchange, factor, name) for exchange in EXCHANGES for factor in FACTORS for name in STRATEGIES[1:]]
@@ -282,7 +282,7 @@ def lines(plans: Found, rows: Sequence[Row], columns: Sequence[tuple[str, Row]])
     ]
 
 
-def clusters(plans: Found) -> ResultTable:
+def clusters(plans: Plans) -> ResultTable:
     """A table of communication time by number of hosts and speed of the links."""
     rows = plans.of(part=CLUSTERS)
     hosts = sorted({int(row["hosts"] or 0) for row in rows})
@@ -307,7 +307,7 @@ def clusters(plans: Found) -> ResultTable:
     )
 
 
-def sweep(plans: Found) -> ResultTable:
+def sweep(plans: Plans) -> ResultTable:
     """A table of the gain of tiers by link, Zipf exponent and batch."""
     rows = plans.of(part=SWEEP, strategy="flexshard")
     batches = sorted({int(row["batch"] or 0) for row in rows})
@@ -324,7 +324,7 @@ def sweep(plans: Found) -> ResultTable:
     return ResultTable(caption, ["NIC of a device", "accesses", "exchange", "against", *map(str, batches)], cells)
 
 
-def placed(plans: Found) -> ResultTable:
+def placed(plans: Plans) -> ResultTable:
     """A table of plans that fit, search times, and gaps to the bounds."""
     cells = []
     for (part, strategy), group in sorted(
@@ -362,7 +362,7 @@ def spans(compared: Sequence[Compared]) -> tuple[str, str]:
     )
 
 
-def median_cell(plans: Found, rows: Sequence[Row]) -> str:
+def median_cell(plans: Plans, rows: Sequence[Row]) -> str:
     """Medians over these models; if one model's plan does not fit the memory, the cell shows it."""
     if any(row["communication_ms"] is None for row in rows):
         return _NO_FIT
@@ -379,7 +379,7 @@ def cell_of(row: Row, compared: Compared | None) -> str:
     return NOTHING if compared is None else f"{_change(compared.saved)} · {compared.faster:.2f}×"
 
 
-def time_cell(plans: Found, row: Row | None) -> str:
+def time_cell(plans: Plans, row: Row | None) -> str:
     """The cell of one plan: communication ms and speed."""
     if row is None or row["communication_ms"] is None:
         return NOTHING if row is None else _NO_FIT

@@ -90,14 +90,8 @@ def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
     errors += [(name, off.devices, off) for name, off in passes.items()]
     rows: list[Row] = [
         _nothing()
-        | {
-            "strategy": "",
-            "network": name,
-            "samples": count,
-            "mean_error": off.mean_error,
-            "median_error": off.median_error,
-            "repeat_error": off.repeat_error,
-        }
+        | {"strategy": "", "network": name, "samples": count, "mean_error": off.mean_error}
+        | {"median_error": off.median_error, "repeat_error": off.repeat_error}
         for name, count, off in errors
     ]
     return replace(model, communication=communication.networks), rows

@@ -49,15 +49,12 @@ def _text() -> list[str]:
         "One aid of the strategy `neuroshard` is off here: cuts of tables that fit no device, which come before its beam and do "
         "not count among its ten splits (`free_cuts=False`). All tables of the tasks fit a device, so ten halvings can suffice. "
         "docs/concepts/search.md lists the other differences from the paper. Its score is the paper's, the embedding cost: the largest, "
-        "over "
-        "devices, of kernels and both "
-        f"exchanges together. `{BY_STEP}` is the same search by the step: the sum over the phases of the slowest device of each.",
+        "over devices, of kernels and both exchanges together. "
+        f"`{BY_STEP}` is the same search by the step: the sum over the phases of the slowest device of each.",
         "The paper's three networks predict the kernels of a device, the forward and the backward all-to-all. They were trained on this "
         f"machine with {EPOCHS} epochs. The kernels are those of `data/costs`; the collectives were measured for this page among "
         "processes of one machine while other programs ran. So repeats of a collective differ much: compare each network's error with "
-        "that of its "
-        "repeats. "
-        "Everything else is predicted by the bundled CPU model and stated bandwidths.",
+        "that of its repeats. Everything else is predicted by the bundled CPU model and stated bandwidths.",
     ]
 
 
@@ -134,14 +131,8 @@ def _judged(rows: Sequence[Row]) -> tuple[object, ...]:
 
 
 def _errors(rows: Sequence[Row]) -> ResultTable:
-    cells = [
-        (
-            row["network"],
-            row["samples"],
-            *(_share(row[name]) for name in ("mean_error", "median_error", "repeat_error")),
-        )
-        for row in rows
-    ]
+    names = ("mean_error", "median_error", "repeat_error")
+    cells = [(row["network"], row["samples"], *(_share(row[name]) for name in names)) for row in rows]
     return ResultTable(
         "Errors of the three networks on held-out data: sets of tables for the compute network, times of single devices for the others "
         "(4 processes). Repeats: mean difference between two measurements of the same thing, a lower limit for every model.",

@@ -1,10 +1,10 @@
-"""Compares plans of `flexshard-traffic`: bytes saved and speed gained; and draws the pictures."""
+"""Comparisons of plans of `flexshard-traffic`, in bytes and in speed, and the pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,8 +31,8 @@ class Compared:
     faster: float
 
 
-class Found:
-    """Rows of the experiment, with lookups by setting and case.
+class Plans:
+    """The experiment's rows, by setting and case.
 
     Args:
         rows: rows of all pieces or of some.
@@ -62,7 +62,7 @@ def _setting(row: Row) -> tuple[object, ...]:
     return tuple(row[name] for name in ("part", "accesses", "tables", "hosts", "gbits", "seed", "batch"))
 
 
-def gained(plans: Found, row: Row, rival: str) -> float | None:
+def gained(plans: Plans, row: Row, rival: str) -> float | None:
     """Speed of a row's plan relative to a rival's with the same exchange; `recshard` has the same memory, `row_wise` 1×."""
     memory = 1.0 if rival == "row_wise" else float(row["memory"] or 0.0)
     compared = plans.against(row, str(row["exchange"]), memory, rival)
@@ -87,7 +87,7 @@ _COLOURS = ("#777777", "#4062bb", "#0b6e4f", "#d9a441", "#c1440e")
 _CLAIM = 15.0  # % of the traffic that is left by the paper's claim
 
 
-def draw(plans: Found) -> Figure:
+def draw(plans: Plans) -> Figure:
     """Draw a column of panels for each range of Zipf exponents: models above, clusters below."""
     gbits = min((int(row["gbits"] or 0) for row in plans.of(part=CLUSTERS)), default=100)
     titles = [[f"models, {shape}" for shape in SHAPES], [f"clusters, {shape}, {gbits} Gbit/s" for shape in SHAPES]]
@@ -103,7 +103,7 @@ def draw(plans: Found) -> Figure:
     return figure
 
 
-def draw_sweep(plans: Found) -> Figure:
+def draw_sweep(plans: Plans) -> Figure:
     """Draw the gain of tiers over the batch, a column for each link: above with rows de-duplicated by host, below with all lookups sent."""
     rows = plans.of(part=SWEEP, strategy="flexshard")
     gbits = sorted({int(row["gbits"] or 0) for row in rows}) or [100]
@@ -127,7 +127,7 @@ def draw_sweep(plans: Found) -> Figure:
     return figure
 
 
-def draw_traffic(axis: Axes, plans: Found, shape: str) -> None:
+def draw_traffic(axis: Axes, plans: Plans, shape: str) -> None:
     """Draw bars by exchange and strategy: the median over the models, with a line from least to most."""
     for index, (strategy, (memory, colour)) in enumerate(_BARS.items()):
         for place, exchange in enumerate(_EXCHANGES):
@@ -137,21 +137,13 @@ def draw_traffic(axis: Axes, plans: Found, shape: str) -> None:
                 middle = float(np.median(left))
                 spread = [[middle - min(left)], [max(left) - middle]]
                 label = f"{strategy}, {memory}× memory" if place == 0 else None
-                axis.bar(
-                    place + 0.27 * (index - 1),
-                    middle,
-                    0.25,
-                    yerr=spread,
-                    color=colour,
-                    label=label,
-                    error_kw={"lw": 0.8},
-                    zorder=3,
-                )
+                look: dict[str, Any] = {"color": colour, "label": label, "error_kw": {"lw": 0.8}, "zorder": 3}
+                axis.bar(place + 0.27 * (index - 1), middle, 0.25, yerr=spread, **look)
     axis.axhline(_CLAIM, color="#c1440e", linestyle="--", linewidth=1, zorder=4, label="what the paper's claim leaves")
     axis.set_xticks(range(len(_EXCHANGES)), list(_EXCHANGES.values()), fontsize=7)
 
 
-def draw_clusters(axis: Axes, plans: Found, shape: str, gbits: int) -> None:
+def draw_clusters(axis: Axes, plans: Plans, shape: str, gbits: int) -> None:
     """Draw communication time over the number of GPUs, a line for each strategy and exchange."""
     rows = plans.of(part=CLUSTERS, accesses=shape, gbits=gbits)
     if not any(row["communication_ms"] is not None for row in rows):

@@ -1,4 +1,4 @@
-"""Compares the searches and the heads in the rows of `ablations`, and draws the picture."""
+"""Comparisons of the searches and of the heads in the rows of `ablations`, and the picture."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SAME = 1e-6
 _TASK = ("devices", "max_dim", "task")
+_CASE = (*_TASK, "seed")
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,6 @@ def geometric(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 def _task(row: Row) -> tuple[Value, ...]:
     return tuple(row[name] for name in _TASK)
-
-
-_TASK = ("devices", "max_dim", "task")
-_CASE = (*_TASK, "seed")
 
 
 @dataclass(frozen=True)
