@@ -180,9 +180,8 @@ def write(rows: list[dict[str, Any]], reviews: list[dict[str, Any]], command: st
 def _reviews(reviews: list[dict[str, Any]]) -> tuple[str, Sequence[str], list[list[object]]]:
     """The table of reviews."""
     caption = (
-        "Reviews of published plans of TorchRec's planner, predicted: the best step of the plans found that move at most so many bytes, "
-        f"`review --most-moved` until its searches settle, and `review --time-limit {REVIEW_SECONDS:g}` for any bytes. The bound is over "
-        "all plans, however much they move: it weighs all devices alike, so it does not see which of them holds a block, and proves "
+        "Reviews of published plans of TorchRec's planner, predicted: our best step within a limit of moved bytes (`review --most-moved`), "
+        f"or with any bytes (`review --time-limit {REVIEW_SECONDS:g}`). The bound covers all plans, however much they move, so it proves "
         "nothing about few moves."
     )
     heads = ("plan, most bytes moved", "theirs, ms", "ours", "shorter by", "bound", "moved, GB", "of GB")

@@ -110,8 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     caption = (
         "Tasks of `benchmarks/cluster_tasks.py` (heavy tail, H100). A cell is a table on a device. Open: from the start of the "
         f"navigation until the second frame after the page has run, median of {options.runs} fresh tabs in headless Chromium. A frame "
-        "takes 16.7 ms at 60 Hz. A pointer move finds the cell and fills its note. In What if? a piece is carried over a cell; a change "
-        "prices the plan, and the step with the piece on every device, and draws the section; medians of ten."
+        "takes 16.7 ms at 60 Hz. A pointer move finds the cell and fills its note. In What if? (medians of ten), a piece is carried over a "
+        "cell, and a change prices the plan, prices the step with the piece on every device, and draws the section."
     )
     write_results("report_size", "Size of the report", [(caption, HEADS, rows)], command)
 

@@ -36,8 +36,8 @@ from shardwright.workload import paper_tasks
 PAPER_DEVICES = (4, 8)
 LARGE = ((200, 16), (500, 64), (1000, 128))
 PROOFS = (
-    "How the searches of `certified` ended, in tasks: proven within the tolerance, settled because kicks found nothing better, or at the "
-    "deadline. Gap of its plan as the parts of the proof are added, without a time limit; the part that gave the best bound, in tasks."
+    "Tasks by the end of `certified`'s search: proven within the tolerance, settled because kicks gained nothing, or at the deadline. Then "
+    "the gap of its plan after each part of the proof, without a time limit, and the tasks by the part that gave the best bound."
 )
 
 

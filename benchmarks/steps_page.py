@@ -209,8 +209,8 @@ def _huge_pages(plans: Sequence[Measured]) -> ResultTable:
                 (bed, phase, len(pairs), f"{without:.2f}", f"{with_them:.2f}", f"{_mean(b / a for a, b in pairs):.2f}")
             )
     return ResultTable(
-        "Ranks started with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, as all processes that measure kernels here are, against ranks "
-        "without, as trainings start: measured ms (medians), and with / without (geometric mean over plans).",
+        "Huge pages: ranks started with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, as for measuring kernels, against ranks without, as in "
+        "trainings. Measured ms (medians), and with / without (geometric mean over plans).",
         ("bed", "phase", "plans", "without", "with", "with / without"),
         rows,
     )

@@ -109,7 +109,7 @@ def test_programs_with_a_journal_run(program, tmp_path, monkeypatch, name, setti
     check_run(program, tmp_path, name, "", arguments, f"{name}.md")
 
 
-def test_the_default_beside_all_others(program, tmp_path):
+def test_the_default_against_all_strategies(program, tmp_path):
     """An odd task; the page is written once all tasks are done, or on demand."""
     journal = tmp_path / "journal.jsonl"
     program("default_plan").main(["--tasks", "4", "--part", "4/4", "--journal", str(journal)])
@@ -122,7 +122,7 @@ def test_the_default_beside_all_others(program, tmp_path):
 
 
 @pytest.mark.slow
-def test_tables_that_are_cut_by_hand_are_put_together_again(program, tmp_path, monkeypatch):
+def test_shards_of_cut_tables_tile_the_uncut_tables(program, tmp_path, monkeypatch):
     by_hand = program("cut_by_hand")
     monkeypatch.setattr(by_hand, "SECONDS", 1.0)
     task = by_hand.task_of("one table", 2)
@@ -135,7 +135,7 @@ def test_tables_that_are_cut_by_hand_are_put_together_again(program, tmp_path, m
 
 
 @pytest.mark.slow
-def test_the_model_of_gpus_is_what_the_published_figures_give(program, tmp_path):
+def test_published_figures_give_the_bundled_model_of_gpus(program, tmp_path):
     """The figures in the package are those that the program fits."""
     pytest.importorskip("torchrec", reason="TorchRec's formula stands beside")
     costs = program("published_costs")
@@ -161,7 +161,7 @@ def test_a_search_that_does_not_end_is_killed(program, tmp_path, monkeypatch):
     assert "killed" in (tmp_path / "search_scaling.md").read_text()
 
 
-def test_kept_plans_are_those_of_the_same_time_limit(program, tmp_path, monkeypatch):
+def test_the_cache_keeps_plans_by_time_limit(program, tmp_path, monkeypatch):
     pytest.importorskip("torchrec", reason="the program compares with TorchRec")
     quality, limits = program("torchrec_quality"), []
 
@@ -232,7 +232,7 @@ def test_a_journal_makes_only_missing_rows(program, tmp_path, capsys):
     assert "'step': 2.0" in capsys.readouterr().err
 
 
-def test_every_planner_keeps_above_the_bound(program, monkeypatch):
+def test_no_planner_is_below_the_bound(program, monkeypatch):
     """Steps of strategies that need no packages on one small task."""
     rivals = program("rivals")
     monkeypatch.setattr(rivals, "RIVALS", ("hugectr", "greedy", "row_wise"))

@@ -54,14 +54,14 @@ def test_synthetic_batches_follow_their_tables(program):
             assert (ranks < hottest).mean() == pytest.approx(table.access.share_of(0, hottest), abs=0.05)
 
 
-def test_each_batch_size_is_a_case_with_a_name_of_its_own(program):
+def test_each_batch_size_is_a_case_with_its_own_name(program):
     found = list(program("flexshard_cases").cases(None, quick=False, production=False, batches=(32, 128)))
     assert [case.batch for case in found] == [32] * 5 + [128] * 5
     assert len({case.name for case in found}) == len(found)
     assert found[-1].name.endswith("Zipf 1.3, 128 samples a device")
 
 
-def test_the_loss_is_that_of_a_plain_loop(program):
+def test_the_loss_equals_that_of_a_plain_loop(program):
     model = program("flexshard_model")
     values, lengths = torch.randn(7, 3, generator=torch.Generator().manual_seed(1)) * 0.1, torch.tensor([3, 0, 1, 3])
     expected = 0.0
