@@ -108,7 +108,6 @@ def check_losses(losses: Sequence[Sequence[Sequence[float]]]) -> float:
 
 
 def write_page(rows: Sequence[dict[str, Any]], model: CostModel | None, command: str) -> Path:
-    """Write the page of rows; returns its file."""
     measured = priced(rows, model)
     by_case = [of_case for _, of_case in grouped(measured, lambda plan: plan.case)]
     largest = max(check_losses([plan.row["losses"] for plan in of_case]) for of_case in by_case)

@@ -28,7 +28,6 @@ Plans = dict[str, tuple[float, float]]
 
 
 def main() -> None:
-    """Write the page."""
     sources: dict[str, dict[Any, Plans]] = {
         "H100, kernels": of_gpu(),
         "CPU, kernels": of_papers(),

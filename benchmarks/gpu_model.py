@@ -44,7 +44,6 @@ GATES = "the widest table of a call"
 
 
 def main() -> None:
-    """Write the page."""
     learned, devices = (samples_of(read_parquet(COSTS / f"{name}.parquet")[1]) for name in ("rowwise_adagrad", "plans"))
     plans = read_plans(devices)
     model = cost_model_for("h100")
@@ -138,7 +137,6 @@ def rows_of_parts(learned: Samples, devices: Samples, sequences: Bools, tasks: I
 
 
 def errors(name: str, own: float | None, predicted: Floats, devices: Samples, sequences: Bools) -> list[str]:
-    """A row of the first table."""
     off = _errors(predicted, devices.times)
     both = np.abs(predicted.sum(axis=1) / devices.times.sum(axis=1) - 1)
     figures = [*off.mean(axis=0), both.mean(), *off[~sequences].mean(axis=0), *off[sequences].mean(axis=0)]
@@ -153,7 +151,6 @@ def _errors(predicted: Floats, measured: Floats) -> Floats:
 def rows_of_steps(
     plans: Sequence[dict[str, Any]], devices: Samples, old: Floats, new: Floats
 ) -> Iterator[list[object]]:
-    """Rows of the second table."""
     of_plan: dict[tuple[str, int], list[int]] = defaultdict(list)
     for row in plans:
         of_plan[row["strategy"], row["task"]].append(row["device"])

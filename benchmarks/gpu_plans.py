@@ -111,7 +111,7 @@ def prepare(options: Options) -> int:
             other = sw.plan(task, cost_model=given_cost_model(options.beside), time_limit=options.time_limit)
             replace(scored(other, model), strategy=BESIDE).save(folder / f"{number:03d}-beside.json")
         print(f"task {number} planned", file=sys.stderr, flush=True)
-    plans = [load(path) for path in sorted(folder.glob("*.json"))]  # in the order of `page`
+    plans = [sw.Plan.load(path) for path in sorted(folder.glob("*.json"))]  # in the order of `page`
     requests = requests_of(plans)
     save_requests(requests, options.folder / REQUESTS)
     (options.folder / RESULTS).unlink(missing_ok=True)
@@ -156,18 +156,13 @@ def count_plans(plans: Sequence[Plan], strategies: Sequence[str], least: int) ->
     return 1 if few else 0
 
 
-def learner(name: str) -> str:
-    """Return the strategy whose policy a strategy uses: dreamshard+ continues from dreamshard's plans."""
-    return name.removesuffix("+")
-
-
 def entrant(name: str, policies: Path | None) -> Strategy:
-    """Return a strategy, with its policy from a folder if the folder has one."""
+    """Return a strategy, with its policy from a folder if the folder has one; dreamshard+ uses dreamshard's."""
     from shardwright.search import strategy_named
     from shardwright.search.registry import with_policy
 
     strategy = strategy_named(name)
-    policy = policies / f"{learner(name)}.safetensors" if policies else None
+    policy = policies / f"{name.removesuffix('+')}.safetensors" if policies else None
     return with_policy(strategy, policy) if policy is not None and policy.exists() else strategy
 
 
@@ -244,13 +239,14 @@ def measurements(folder: Path, requests: Requests, results: Results, model: Path
     from shardwright.cost import load_model
     from shardwright.cost.score import scored
     from shardwright.measure.measuring import MeasuredPlan
+    from shardwright.sharding import Plan
 
     loaded = load_model(model) if model else None
     measured_plans = []
     for path, positions in zip(sorted((folder / PLANS).glob("*.json")), requests.plans, strict=True):
         if not {place for place in positions if place is not None} <= results.times.keys():
             continue
-        plan = load(path)
+        plan = Plan.load(path)
         times = np.array([np.zeros(2) if place is None else results.times[place] for place in positions])
         measured = MeasuredPlan(scored(plan, loaded) if loaded else plan, times[:, 0], times[:, 1], results.rounds)
         measured_plans.append(Measurement(plan.task.topology.devices, int(path.stem.split("-")[0]), measured))
@@ -299,12 +295,6 @@ def device_table(plans: Sequence[Measurement]) -> tuple[str, tuple[str, ...], li
         )  # fmt: skip
     heads = ("phase", "devices", "mean absolute error", "median", "10th to 90th percentile", "measured, ms")
     return caption, heads, rows
-
-
-def load(path: Path) -> Plan:
-    from shardwright.sharding import Plan
-
-    return Plan.load(path)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,6 @@ def _outcome(task: sw.Task, published_ms: float | None) -> dict[str, Any]:
 
 
 def write(rows: list[dict[str, Any]], command: str) -> None:
-    """Write the page."""
     results_table.write_results(
         "overlap",
         "Public models with dense layers: the effect of hidden traffic",

@@ -153,7 +153,6 @@ def _review(path: Path, most: int | None) -> dict[str, Any]:
 
 
 def write(rows: list[dict[str, Any]], reviews: list[dict[str, Any]], command: str) -> None:
-    """Write the page."""
     results_table.write_results(
         "public_models",
         "Public models: predicted embedding part, and published steps",

@@ -94,17 +94,9 @@ def strategy_table(every: list[Outcome]) -> HeadsAndRows:
     rows: Rows = []
     for group, outcomes in groups_of(every).items():
         failed = [np.mean([outcome.step_ms[name] is None for outcome in outcomes]) for name in names]
-        times = [
-            [outcome.search_s[name] for outcome in outcomes if outcome.step_ms[name] is not None]
-            for name in every[0].search_s
-        ]
-        rows.append(
-            (
-                group,
-                *(f"{share:.0%}" for share in failed),
-                *(f"{np.median(each):.3f}" if each else "–" for each in times),
-            )
-        )
+        times = [[o.search_s[name] for o in outcomes if o.step_ms[name] is not None] for name in every[0].search_s]
+        medians = (f"{np.median(each):.3f}" if each else "–" for each in times)
+        rows.append((group, *(f"{share:.0%}" for share in failed), *medians))
     return heads, rows
 
 

@@ -161,9 +161,8 @@ def take_picture(target: Path, time_limit: float) -> None:
         write_report([entry_of(plan, name) for name, plan in plans.items()], page)
         tab = browser.new_page(viewport={"width": 1040, "height": 1180}, reduced_motion="reduce")
         tab.goto(page.as_uri())
-        tab.evaluate(
-            "(left_out) => { for (const node of document.querySelectorAll(left_out)) node.hidden = true; }", LEFT_OUT
-        )
+        hide = "(left_out) => { for (const node of document.querySelectorAll(left_out)) node.hidden = true; }"
+        tab.evaluate(hide, LEFT_OUT)
         tab.evaluate(OPENED)
         tab.screenshot(path=target, full_page=True, clip={"x": 0, "y": 0, "width": 1040, "height": 1980})
     print(f"saved {target} ({target.stat().st_size / 1e3:.0f} KB)")

@@ -47,7 +47,6 @@ def measure(case: Case, rows: Rows, model: Path | None) -> list[dict[str, Any]]:
 
 
 def write_page(rows: Sequence[dict[str, Any]], command: str) -> Path:
-    """Write the page of rows; returns its file."""
     return results_table.write_measured(
         "runtime_dlrm",
         "Throughput of training a DLRM: shardwright.runtime beside TorchRec",

@@ -109,7 +109,6 @@ def planned(task: Task, model: Path | None) -> dict[str, Plan]:
 
 
 def write_page(rows: Sequence[dict[str, Any]], command: str, name: str = "runtime_steps") -> Path:
-    """Write the page of rows; returns its file."""
     return results_table.write_measured(
         name,
         "Steps of pooled tables: shardwright.runtime beside TorchRec",

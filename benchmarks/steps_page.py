@@ -205,9 +205,8 @@ def _huge_pages(plans: Sequence[Measured]) -> ResultTable:
                 for plan in group
             ]
             without, with_them = (np.median(side) for side in zip(*pairs, strict=True))
-            rows.append(
-                (bed, phase, len(pairs), f"{without:.2f}", f"{with_them:.2f}", f"{_mean(b / a for a, b in pairs):.2f}")
-            )
+            ratio = _mean(b / a for a, b in pairs)
+            rows.append((bed, phase, len(pairs), f"{without:.2f}", f"{with_them:.2f}", f"{ratio:.2f}"))
     return ResultTable(
         "Huge pages: ranks started with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, as for measuring kernels, against ranks without, as in "
         "trainings. Measured ms (medians), and with / without (geometric mean over plans).",
@@ -226,13 +225,11 @@ def _links(plans: Sequence[Measured]) -> ResultTable:
             rows.append((bed, rate, "modules", kind.removesuffix("_ms"), f"{ms:.2f}", "–"))
         for collective, classes in document.items():
             for name, speed in classes.items():
-                rows.append(
-                    (bed, rate, collective, name, f"{speed['latency_ms']:.2f}", f"{speed['bandwidth'] / 1e6:.1f}")
-                )
+                figures = (f"{speed['latency_ms']:.2f}", f"{speed['bandwidth'] / 1e6:.1f}")
+                rows.append((bed, rate, collective, name, *figures))
     return ResultTable(
         "Links as measured; modules: ms of a step that TorchRec's modules took beside the predicted collectives. MB/s that a device sends, "
-        "by the bytes that a direct all-to-all or rings would send; each device has one ring that crosses "
-        "between hosts.",
+        "by the bytes that a direct all-to-all or rings would send; each device has one ring that crosses between hosts.",
         ("bed", "links", "collective", "inside a host or between", "latency ms", "MB/s"),
         rows,
     )

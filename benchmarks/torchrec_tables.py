@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -84,19 +85,15 @@ def _cells(pairs: list[tuple[Compared, Compared]], measured: Measured) -> tuple[
     predicted = _ratios(pairs, lambda plan: plan.predicted_ms)
     step = _ratios(pairs, lambda plan: plan.predicted_step_ms)
     known = [pair for pair in pairs if all(plan.key in measured for plan in pair)]
-    cells = (f"{_mean(predicted):.3f}", _interval(predicted), f"{_mean(step):.3f}")
+    cells = (f"{geometric_mean(predicted):.3f}", _interval(predicted), f"{geometric_mean(step):.3f}")
     if not known:
         return (*cells, "–", "–", f"{predicted.max():.3f}", f"{(predicted < 1).mean():.0%}")
     real = _ratios(known, lambda plan: plan.measured_ms(measured))
-    return (*cells, f"{_mean(real):.3f}", _interval(real), f"{real.max():.3f}", f"{(real < 1).mean():.0%}")
+    return (*cells, f"{geometric_mean(real):.3f}", _interval(real), f"{real.max():.3f}", f"{(real < 1).mean():.0%}")
 
 
 def _ratios(pairs: list[tuple[Compared, Compared]], cost: Callable[[Compared], float]) -> np.ndarray:
     return np.array([cost(ours) / cost(theirs) for ours, theirs in pairs])
-
-
-def _mean(ratios: np.ndarray) -> float:
-    return float(np.exp(np.log(ratios).mean()))
 
 
 def _interval(ratios: np.ndarray) -> str:
