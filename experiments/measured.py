@@ -1,11 +1,11 @@
-"""`papers-measured`: measures plans of the papers' experiments on this machine's kernels, all strategies interleaved, with intervals.
+"""`papers-measured`: plans of the papers' experiments on this machine's kernels, all strategies interleaved, with intervals.
 
     python -m experiments papers-measured
 
-Calibrate first ('shardwright calibrate'), then run it for some hours on a machine that does nothing else. Measured rows are kept, and the
-same command resumes. It measures 48 tasks of `neuroshard-table` (all widths, four and eight devices), 40 of `dreamshard-tables` (unseen
-tables), and 16 of the 128 devices of production tasks. `measure/measuring.py` measures all: fresh batches, rounds in random order, a
-sentinel, control sets. Several machines may share the tasks; the model of the machine that measures a task also plans it.
+Calibrate first ('shardwright calibrate'), then run it for some hours on a machine that does nothing else. The same command resumes a
+stopped run. It measures 48 tasks of `neuroshard-table` (all widths, four and eight devices), 40 of `dreamshard-tables` (unseen tables), and
+16 of the 128 devices of production tasks. `measure/measuring.py` measures all: fresh batches, rounds in random order, a sentinel, control
+sets. Several machines may share the tasks; the model of the machine that measures a task also plans it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes a row of one strategy's plan of one task: its costs and search time, or the reason why there is no plan."""
+"""The row of a strategy's plan of a task: costs and search time, or the reason why there is no plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
 UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM = "not supported", "no plan exists", "no plan in time", "no room found"
-"""Why a task was not placed: the strategy cannot plan it; no plan exists, by proof; the time limit; the search found no room."""
+"""Reasons without a plan: the strategy cannot plan the task; a proof that no plan exists; the time limit; no room found."""
 FAILURES = (UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM)
 _MOST_TEXT = 300
 

@@ -1,4 +1,4 @@
-"""Writes dated Markdown pages with commit, hardware and command, and their pictures: SVG files, equal bytes for equal data."""
+"""Dated Markdown pages with commit, hardware and command, and their pictures: SVG files, equal bytes for equal data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores the rows of an experiment: one Parquet file, and a journal of newer rows, so that a killed run loses nothing."""
+"""The store of an experiment's rows: a Parquet file, and a journal of newer rows, so that a killed run loses nothing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ VERSION, COMMIT, DATE, HARDWARE = "version", "commit", "date", "hardware"
 class RowStore:
     """Rows of results in `<name>.parquet`; newer rows wait in `<name>.journal.jsonl` beside it.
 
-    If a killed run left the last line of the journal unfinished, that line is dropped.
+    An unfinished last line of the journal is dropped.
 
     Args:
         folder: folder of the files.
         name: name of the experiment.
 
     Attributes:
-        rows: all rows, in the order they were found.
+        rows: all rows, in the order of their making.
 
     Raises:
         InvalidInput: a file is not one of an experiment.

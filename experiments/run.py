@@ -1,4 +1,4 @@
-"""Runs an experiment: first the missing pieces, one after another or in several processes, then the page."""
+"""A run of an experiment: the missing pieces, one after another or in several processes, then the page."""
 
 from __future__ import annotations
 

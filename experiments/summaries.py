@@ -1,4 +1,4 @@
-"""Helpers that summarise rows: common tasks of strategies, means with intervals, ratios, cells of tables."""
+"""Summaries of rows: common tasks of strategies, means with intervals, ratios, cells of tables."""
 
 from __future__ import annotations
 

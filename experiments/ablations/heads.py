@@ -1,4 +1,4 @@
-"""Trains the convex and the mlp head on samples of this machine, and measures their plans on its kernels. Needs torch and FBGEMM.
+"""The convex and the mlp head: training on samples of this machine, and their plans on its kernels. Needs torch and FBGEMM.
 
 For comparison, the same searches run under the bundled model.
 """

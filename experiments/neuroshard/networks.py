@@ -1,4 +1,4 @@
-"""NeuroShard's three networks: trains them on measured kernels and collectives, and makes rows of their errors and of their plans."""
+"""NeuroShard's three networks: training on measured kernels and collectives, rows of their errors and of their plans."""
 
 from __future__ import annotations
 

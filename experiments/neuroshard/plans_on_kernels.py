@@ -1,4 +1,4 @@
-"""Measures plans of several strategies for one task on this machine's kernels, and shows how well predictions fit."""
+"""Plans of several strategies for one task on this machine's kernels, and the fit of predictions."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def measured_rows(
         model: cost model; by default the bundled one.
 
     Returns:
-        For each plan the row of `row_of`, with `strategy`, `CONTROLS` and `measured_ms`: kernels of the device whose kernels take longest,
-        comparable with `compute_ms`. If there is no plan or this machine cannot run the plans, one row with the failure `NOT_MEASURED`.
+        For each plan the row of `row_of`, with `strategy`, `CONTROLS` and `measured_ms`: the longest kernels of a device, comparable with
+        `compute_ms`. Without a plan, or if this machine cannot run the plans, one row with the failure `NOT_MEASURED`.
     """
     from shardwright.measure.measuring import measure_plans
 
