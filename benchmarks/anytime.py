@@ -33,7 +33,7 @@ HEADS = (
 
 
 @dataclass(frozen=True)
-class Found:
+class Outcome:
     """The result of one search.
 
     Attributes:
@@ -61,11 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             random_task(seed, tables=count, devices=devices, device="cpu", batch_size=1024 * devices)
             for seed in range(options.tasks)
         ]
-        found = {one.name: [searched(task, one, options.limits) for task in tasks] for one in strategies}
-        bounds = [max(one.bound_ms for one in of_task.values()) for of_task in found["certified"]]
+        results = {each.name: [searched(task, each, options.limits) for task in tasks] for each in strategies}
+        bounds = [max(outcome.bound_ms for outcome in of_task.values()) for of_task in results["certified"]]
         rows = [
             row_of(name, limit, [of_task[limit] for of_task in of_tasks], bounds)
-            for name, of_tasks in found.items()
+            for name, of_tasks in results.items()
             for limit in options.limits
         ]
         tables.append((f"{count} tables on {devices} devices, {options.tasks} tasks.", HEADS, rows))
@@ -79,31 +79,31 @@ def warm_up(strategies: Sequence[Strategy]) -> None:
         sw.plan(random_task(1, tables=6, devices=2, device="cpu"), strategy=strategy, time_limit=0.3)
 
 
-def searched(task: Task, strategy: Strategy, limits: Sequence[float]) -> dict[float, Found]:
+def searched(task: Task, strategy: Strategy, limits: Sequence[float]) -> dict[float, Outcome]:
     """Return what a strategy finds within each limit; `certified` uses all of it, unless it proves its plan earlier."""
-    model, found = resolve_cost_model(None, task), {}
+    model, outcomes = resolve_cost_model(None, task), {}
     for limit in limits:
         began = time.perf_counter()
         try:
             plan = sw.plan(task, strategy=strategy, cost_model=model, time_limit=limit)
         except InfeasibleTask:
-            found[limit] = Found(math.inf, 0.0, time.perf_counter() - began)
+            outcomes[limit] = Outcome(math.inf, 0.0, time.perf_counter() - began)
             continue
         seconds = time.perf_counter() - began
         assert plan.cost is not None
-        found[limit] = Found(plan.cost.step_ms, plan.bound_ms or 0.0, seconds)
+        outcomes[limit] = Outcome(plan.cost.step_ms, plan.bound_ms or 0.0, seconds)
         if seconds < 0.9 * limit:  # the search ended by itself
-            return dict.fromkeys(limits, found[limit]) | found
-    return found
+            return dict.fromkeys(limits, outcomes[limit]) | outcomes
+    return outcomes
 
 
-def row_of(name: str, limit: float, found: Sequence[Found], bounds: Sequence[float]) -> list[str]:
-    gaps = [one.step_ms / bound - 1 for one, bound in zip(found, bounds, strict=True)]
+def row_of(name: str, limit: float, outcomes: Sequence[Outcome], bounds: Sequence[float]) -> list[str]:
+    gaps = [outcome.step_ms / bound - 1 for outcome, bound in zip(outcomes, bounds, strict=True)]
     placed = [gap for gap in gaps if math.isfinite(gap)]
     cells = [f"{statistics.median(placed):.2%}", f"{max(placed):.2%}"] if placed else ["–", "–"]
-    own = [one.step_ms / one.bound_ms - 1 for one in found if one.bound_ms]
+    own = [outcome.step_ms / outcome.bound_ms - 1 for outcome in outcomes if outcome.bound_ms]
     proven = f"{statistics.median(own):.2%}" if own else "–"
-    seconds = statistics.median(one.seconds for one in found)
+    seconds = statistics.median(outcome.seconds for outcome in outcomes)
     return [name, f"{limit:g}", *cells, proven, f"{seconds:.2f}", str(len(gaps) - len(placed))]
 
 

@@ -80,19 +80,19 @@ def _ways(task: Task, table: Table) -> list[tuple[Shard, int]]:
     limits, devices = task.constraints.of(table.name), task.topology.devices
     whole = Shard.whole(table, 0)
     most = limits.max_shards or table.rows * table.dim
-    found = [("table_wise", whole, 1)]
+    ways = [("table_wise", whole, 1)]
     width, count = table.dim // 2, 2
     while width >= _COLUMNS and width % _COLUMNS == 0:
-        found.append(("column_wise", replace(whole, columns=(0, width)), count))
+        ways.append(("column_wise", replace(whole, columns=(0, width)), count))
         width, count = width // 2, 2 * count
     finest = max(_ROW_PARTS, devices) if table.rows >= _ROWS_TO_CUT else min(devices, table.rows)
     counts = sorted({finest, *(2**power for power in range(1, finest.bit_length()))} - {1})
-    found += [("row_wise", replace(whole, rows=(0, -(-table.rows // count))), count) for count in counts]
+    ways += [("row_wise", replace(whole, rows=(0, -(-table.rows // count))), count) for count in counts]
     if devices > 1:
-        found.append(("data_parallel", replace(whole, devices=tuple(range(devices))), devices))
+        ways.append(("data_parallel", replace(whole, devices=tuple(range(devices))), devices))
     return [
         (shard, count)
-        for kind, shard, count in found
+        for kind, shard, count in ways
         if limits.allows(kind) and (count <= most or kind == "data_parallel") and _fits(task, shard)
     ]
 

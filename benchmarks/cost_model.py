@@ -1,4 +1,4 @@
-"""Accuracy of compute models on held-out samples, by head, by content of the sets and by number of samples, against repeat noise.
+"""Accuracy of compute models on held-out samples, by head, content and number of the samples, beside repeat noise.
 
 python -m benchmarks.cost_model samples/cpu
 """

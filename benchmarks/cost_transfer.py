@@ -1,12 +1,11 @@
-"""Prediction errors on a machine that no model knows, before calibration and after calibrations with more and more sets.
+"""Prediction errors on an unknown machine, before calibration and after calibrations of growing size.
 
     python -m benchmarks.cost_transfer
     python -m benchmarks.cost_transfer --gpu
 
-Every file of a CPU in data/costs is held out in turn. A quarter of its sets, by whole pairs, is the test; n of the others stand for the
-sets of a calibration. Models start from the other processors' files, as the bundled model starts from all files, or from nothing; those of
-a GPU start from its published figures. So the first row shows an unknown machine without calibration, and the later rows show what
-measuring gains.
+Each file of a CPU in data/costs is held out in turn. A quarter of its sets is the test; the sets of a pair stay together. A calibration
+measures n of the other sets. Models start from the other processors' files or from nothing; models of a GPU start from its published
+figures. The first row shows the machine before calibration, the later rows after it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     kind, names = ("cuda", ("rowwise_adagrad",)) if options.gpu else ("cpu", ("fbgemm",))
     files = [file for file in sorted(FOLDER.glob("*/*.parquet")) if file.stem in names]
-    held = {file: found for file in files if (found := read_parquet(file))[0]["device_kind"] == kind}
+    held = {file: stored for file in files if (stored := read_parquet(file))[0]["device_kind"] == kind}
     tables = []
     for file, (hardware, table) in held.items():
         first = table.filter(pc.equal(table["repeat"], 0))
@@ -91,13 +90,13 @@ def _rows(
             for name, recipe in ways.items():
                 if start is not None and name == "from nothing":
                     continue
-                found = []
+                errors = []
                 for seed in range(seeds):
                     test, rest = _split(samples, size, seed)
                     model = recipe(samples.select(rest), seed, 1.0) if recipe else start
-                    found.append(_figures(predict(model, samples), samples, kinds, test))
+                    errors.append(_figures(predict(model, samples), samples, kinds, test))
                 count = int(rest.sum())
-                yield [count, f"{origin}, {name}" if start is not None else name, *_texts(np.nanmedian(found, axis=0))]
+                yield [count, f"{origin}, {name}" if start is not None else name, *_texts(np.nanmedian(errors, axis=0))]
 
 
 def _split(samples: Samples, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -111,14 +110,14 @@ def _split(samples: Samples, size: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _figures(predicted: Floats, samples: Samples, kinds: np.ndarray, test: np.ndarray) -> list[float]:
-    found = accuracy(predicted[test], samples.select(test), samples)
+    result = accuracy(predicted[test], samples.select(test), samples)
     error = np.abs(predicted.sum(axis=1) / samples.times.sum(axis=1) - 1)
     calls = np.bincount(samples.calls[1], minlength=len(samples))
     groups = (
         test & (kinds == "random"), test & np.isin(kinds, ("policy", "neighbour")), test & (kinds == "pair"), test & (calls > 1),
     )  # fmt: skip
     parts = [float(error[each].mean()) if each.any() else float("nan") for each in groups]
-    return [found.mean_error, found.median_error, found.spearman, *parts]
+    return [result.mean_error, result.median_error, result.spearman, *parts]
 
 
 def _texts(figures: np.ndarray) -> list[str]:

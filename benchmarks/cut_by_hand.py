@@ -1,11 +1,10 @@
-"""Does a cut that somebody makes by hand beat the search? The heaviest tables of public models, cut into tables of fewer columns.
+"""Cuts by hand against the search: the heaviest tables of public models, cut into tables of fewer columns.
 
     python -m benchmarks.cut_by_hand                      # results/cut_by_hand.md
     python -m benchmarks.cut_by_hand --quick              # one model on two hosts
 
-The tables of fewer columns are planned, put together again, and priced as a plan of the model itself. Such a plan may mix ways that no
-single table has: one column block in rows on a host, another whole. So it counts for TorchRec only if TorchRec runs it. All figures are
-predicted.
+The search plans the cut tables; their shards are then priced as a plan of the model itself. Such a plan may mix ways that no single table
+has, such as one column block whole and another in rows. For TorchRec it counts only if TorchRec runs it. All figures are predicted.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ RUNTIMES: tuple[tuple[str, Runtime], ...] = (("torchrec", "torchrec"), ("any blo
 
 
 @dataclass(frozen=True)
-class Found:
-    """A model's default plan, and the best of those cut by hand.
+class Compared:
+    """A model's default plan, and the best plan cut by hand.
 
     Attributes:
         plan: the default plan.
-        step_ms: least step of a plan that was cut by hand.
-        cut: how many tables were cut for it, and into how many parts.
-        seconds: the search of the default plan.
+        step_ms: least step of a plan cut by hand.
+        cut: number of tables cut for it, and of the parts of each.
+        seconds: search time of the default plan.
     """
 
     plan: sw.Plan
@@ -61,24 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     for model, count, (label, runs_on) in ((m, h, r) for m in models for h in hosts for r in RUNTIMES):
         try:
-            found = compared(task_of(model, count), runs_on)
+            result = compared(task_of(model, count), runs_on)
         except InfeasibleTask as error:
             print(f"{model} on {count} × 8: {error}", flush=True)
             continue
-        cost, gap = found.plan.cost, found.plan.gap
+        cost, gap = result.plan.cost, result.plan.gap
         assert cost is not None
         rows.append((
-            model, f"{count} × 8", label, f"{cost.step_ms:.3f}", "-" if gap is None else f"{100 * gap:.1f}%", f"{found.seconds:.1f}",
-            f"{found.ratio:.3f}", "{} tables in {}".format(*found.cut),
+            model, f"{count} × 8", label, f"{cost.step_ms:.3f}", "-" if gap is None else f"{100 * gap:.1f}%", f"{result.seconds:.1f}",
+            f"{result.ratio:.3f}", "{} tables in {}".format(*result.cut),
         ))  # fmt: skip
         print(*rows[-1], sep=" · ", flush=True)
     heads = ("model", "H100s", "blocks for", "step, ms", "gap", "search, s", "by hand / default", "the cut")
     caption = f"Predicted for batches of {BATCH:,} samples, {SECONDS:.0f} s a search at most. Below 1, the cut by hand is better."
+    command = results_table.command_of("cut_by_hand", arguments)
     results_table.write_results(
-        "cut_by_hand",
-        "Tables cut by hand against the search",
-        [(caption, heads, rows)],
-        results_table.command_of("cut_by_hand", arguments),
+        "cut_by_hand", "Tables cut by hand against the search", [(caption, heads, rows)], command
     )
 
 
@@ -91,7 +88,7 @@ def task_of(model: str, hosts: int) -> Task:
     return public_task(model, topology, batch_size=BATCH)
 
 
-def compared(task: Task, runs_on: Runtime) -> Found:
+def compared(task: Task, runs_on: Runtime) -> Compared:
     """Plan a task, and all cuts of its heaviest tables."""
     started = time.monotonic()
     plan = sw.plan(task, runs_on=runs_on, time_limit=SECONDS)
@@ -107,7 +104,7 @@ def compared(task: Task, runs_on: Runtime) -> Found:
         if runs_on == "torchrec" and not torchrec_runs(task, shards):
             continue
         best = min(best, (score(task, shards, model).step_ms, cut))
-    return Found(plan, *best, seconds)
+    return Compared(plan, *best, seconds)
 
 
 def cut_tasks(task: Task) -> Iterator[tuple[tuple[int, int], Task]]:
@@ -155,7 +152,7 @@ def torchrec_runs(task: Task, shards: Sequence[sw.Shard]) -> bool:
     of_table: dict[str, list[sw.Shard]] = {}
     for shard in shards:
         of_table.setdefault(shard.table, []).append(shard)
-    return all(patterns_like(found, task.table_by_name[name], task.topology) for name, found in of_table.items())
+    return all(patterns_like(blocks, task.table_by_name[name], task.topology) for name, blocks in of_table.items())
 
 
 if __name__ == "__main__":

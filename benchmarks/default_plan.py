@@ -1,4 +1,4 @@
-"""Is the default the best strategy? Compare `auto` with every strategy of at most three seconds, on usual and on odd tasks.
+"""The default strategy, `auto`, against every strategy of at most three seconds, on usual and on odd tasks.
 
     python -m benchmarks.default_plan --tasks 500                  # results/default_plan.md
     python -m benchmarks.default_plan --tasks 500 --part 1/2       # half of the tasks; run 2/2 beside it, the second to end writes the page
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     part, parts = map(int, options.part.split("/"))
     journal = Journal(options.journal, "task")
     for number in range(part - 1, options.tasks, parts):
-        if journal.one(number) is None and not options.page:
+        if journal.row(number) is None and not options.page:
             row = journal.add(number, **outcome(number))
             print(f"{number}/{options.tasks} {row['kind']} {worst(row)}", file=sys.stderr, flush=True)
     # Read anew: another part may have added to it.
@@ -107,7 +107,9 @@ def odd_task(rng: np.random.Generator, device: str, batch: int) -> tuple[str, sw
         kind, links = "odd, slow links", (10e9, 1e9)
     if rng.random() < 0.25:
         kind, latency = f"{kind}, latency", tuple(rng.uniform(5, 50, 2).tolist())
-    limits = sw.Constraints({t.name: one for t in tables if rng.random() < 0.15 and (one := odd_limits(rng, devices))})
+    limits = sw.Constraints(
+        {t.name: limit for t in tables if rng.random() < 0.15 and (limit := odd_limits(rng, devices))}
+    )
     topology = sw.Topology(hosts, near, device, "80 GB", *links, *latency)
     task = sw.Task(tables, topology, batch, constraints=limits)
     if rng.random() < 0.4:
@@ -162,7 +164,7 @@ def write(rows: list[dict[str, Any]], wanted: int, command: str) -> None:
         seconds = np.median([row["seconds"] for row in placed]) if placed else math.nan
         gaps = [row["gap"] for row in placed if row["gap"] is not None]
         table.append(
-            [kind, len(chosen), len(placed), sum(one > BAR for one in above), f"{max(above):+.2%}", f"{seconds:.1f}",
+            [kind, len(chosen), len(placed), sum(excess > BAR for excess in above), f"{max(above):+.2%}", f"{seconds:.1f}",
              f"{np.median(gaps):.1%}" if gaps else "–"]
         )  # fmt: skip
     beaten = [[row["task"], row["kind"], worst(row)[1], f"{worst(row)[0]:+.2%}"] for row in rows if worst(row)[0] > BAR]

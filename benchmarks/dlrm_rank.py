@@ -2,8 +2,8 @@
 
     python -m benchmarks.dlrm_rank '{"plans": ["plan.json"], "rounds": {…}, "batches": 30, "warm_up": 5}'
 
-Prints {"reports": […], "seconds": […], "losses": […]}: the steps of the embeddings alone, as of `steps_rank.py`, and of each plan, round by
-round, the seconds of the counted batches and the mean loss of each batch.
+Prints {"reports": […], "seconds": […], "losses": […]}. Reports are those of `steps_rank.py`, of the embeddings alone. Seconds are of the
+counted batches and losses of every batch, by plan and round.
 """
 
 from __future__ import annotations
@@ -29,16 +29,13 @@ from shardwright.sharding import Plan
 from shardwright.task import Task
 
 DENSE = 13  # features that are numbers
-BOTTOM, TOP = (
-    (64,),
-    (128, 64, 1),
-)  # layers of the multilayer perceptrons; the bottom one ends with one of the tables' width
-DENSE_RATE, TABLES_RATE = (
-    0.003,
-    20.0,
-)  # learning rates: Adam, and SGD; a gradient of the mean loss says little to each row
-INITIAL = 0.1  # deviation of the first weights of tables: TorchRec's are so small that a DLRM learns nothing of them in some steps
-TABLES = "sparse_arch.embedding_bag_collection"  # where the DLRM holds the tables
+BOTTOM, TOP = (64,), (128, 64, 1)
+"""Layers of the multilayer perceptrons; the bottom one ends with a layer of the tables' width."""
+DENSE_RATE, TABLES_RATE = 0.003, 20.0
+"""Learning rates of Adam and of SGD. The gradient of the mean loss is small for each row, so the rate of SGD is high."""
+INITIAL = 0.1  # standard deviation of the tables' first weights; with TorchRec's smaller ones a DLRM learns nothing in a few steps
+TABLES = "sparse_arch.embedding_bag_collection"
+"""Name of the tables' module in the DLRM."""
 
 Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
 """Dense features, ids, and labels."""
@@ -62,17 +59,17 @@ def train(member: Member, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def drawn(task: Task, seed: int, rank: int, count: int) -> list[Batch]:
-    """The batches of a rank: ids by the tables' access, normal dense features, and labels that both tell in part."""
+    """The batches of a rank: ids by the tables' access, normal dense features, and labels that depend on both."""
     batches, generator = Batches(task, seed), torch.Generator().manual_seed(1000 * seed + rank)
     samples = local_batch_size(task)
-    found = []
+    drawn_batches = []
     for step in range(count):
         ids, dense = batches.draw(step, rank), torch.randn(samples, DENSE, generator=generator)
         of_table = ids[task.tables[-1].name]
         sample = torch.repeat_interleave(torch.arange(samples), of_table.lengths())
         odd = torch.zeros(samples).index_add(0, sample, of_table.values() % 2 - 0.5)
-        found.append((dense, ids, (dense.mean(dim=1) + odd > 0).float()))
-    return found
+        drawn_batches.append((dense, ids, (dense.mean(dim=1) + odd > 0).float()))
+    return drawn_batches
 
 
 def trained(plan: Plan, batches: list[Batch], warm_up: int, member: Member) -> tuple[float, list[float]]:

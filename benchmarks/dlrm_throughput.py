@@ -2,9 +2,9 @@
 
     python -m benchmarks.dlrm_throughput --rows dlrm.jsonl
 
-Hosts are network namespaces (`benchmarks/hosts`), which need root. The plans of TorchRec's planner, of ours and of `size`, which gives the
-next-largest table to the emptiest device, train in turns by `DistributedModelParallel`: tables as planned, dense layers by
-`DistributedDataParallel`, all from the same weights and on the same batches, so that the losses must agree.
+Hosts are network namespaces (`benchmarks/hosts`), which need root. The planners are TorchRec's, ours and `size`, which gives the
+next-largest table to the emptiest device. Their plans train in turns by `DistributedModelParallel`, dense layers by
+`DistributedDataParallel`. Weights and batches are the same for all, so the losses must agree.
 
 Each plan on a bed appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes
 some minutes.
@@ -12,12 +12,10 @@ some minutes.
 
 from __future__ import annotations
 
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -25,18 +23,28 @@ from experiments.experiment import ResultTable
 
 from benchmarks import results_table
 from benchmarks.hosts import HostBed
-from benchmarks.program import MEASURED_ROWS, options_of
-from benchmarks.steps_measured import BEDS, SAMPLES, Case, Rows, asked, distinct, links_of, measured_rows
+from benchmarks.program import MEASURED_ROWS, mean_and_range, options_of, spread
+from benchmarks.steps_measured import (
+    BEDS,
+    SAMPLES,
+    Case,
+    Rows,
+    asked,
+    distinct,
+    measured_rows,
+    rows_of_plans,
+    saved,
+    topology_of,
+)
 from benchmarks.steps_page import Measured, grouped, priced
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import MeasurementFailed
-from shardwright.sharding.files import plan_to_dict
 from shardwright.task import Table, Task, Topology
 
 RATES = ("300mbit", "1gbit")
 PLANNERS = {"torchrec": "torchrec", "ours": "auto", "size": "size"}
-AGREE = 1e-3  # of a loss: plans sum in other orders, and no more may differ
+AGREE = 1e-3  # largest relative difference of losses: plans sum in different orders
 FEW = {"rounds": {"rounds": 5, "steps": 7, "warm_up": 2, "profiled": 1}, "batches": 30, "warm_up": 5}
 
 _DIM = 32  # a DLRM needs one width
@@ -50,10 +58,9 @@ TABLES = tuple(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(__doc__, arguments, **MEASURED_ROWS)
-    rows = measured_rows(options, cases, lambda case, rows: measure(case, rows, options.model))
-    if rows is None:
+    if (rows := measured_rows(options, cases, measure)) is None:
         return
-    model = None if options.model is None else resolve_cost_model(options.model, _task(Topology()))
+    model = None if options.model is None else resolve_cost_model(options.model, task_on(Topology()))
     print(write_page(rows.read(), model, results_table.command_of("dlrm_throughput", arguments)).read_text())
 
 
@@ -62,36 +69,23 @@ def cases(quick: bool) -> list[Case]:
     return [Case(2, 1, "300mbit", "dlrm")] if quick else [Case(*bed, rate, "dlrm") for rate in RATES for bed in BEDS]
 
 
-def measure(case: Case, rows: Rows, model: Path | None) -> None:
-    """Time a bed's collectives, plan for them, and train on all plans in turns; adds the rows.
+def measure(case: Case, rows: Rows, model: Path | None) -> list[dict[str, Any]]:
+    """Time a bed's collectives, plan for them, and train on all plans in turns.
 
     Raises:
         MeasurementFailed: a rank failed, or the losses of two plans differ.
     """
-    started = time.monotonic()
-    with HostBed(case.hosts, case.per_host, case.rate) as bed:
-        task = _task(Topology(case.hosts, case.per_host, "cpu", "200 MB", links=rows.links(case) or links_of(bed)))
+    with HostBed(case.hosts, case.per_host, case.rate) as bed, tempfile.TemporaryDirectory() as folder:
+        task = task_on(topology_of(case, rows, bed))
         named = distinct([(name, task, strategy) for name, strategy in PLANNERS.items()], model)
-        with tempfile.TemporaryDirectory() as folder:
-            files = [Path(folder) / f"{number}.json" for number in range(len(named))]
-            for (plan, _), file in zip(named, files, strict=True):
-                plan.save(file)
-            found = asked(bed, "dlrm_rank", {"plans": list(map(str, files)), **FEW})
-    check_losses(found["losses"])
-    shared = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "batches": FEW["batches"]}
-    told = zip(named, found["reports"], found["seconds"], found["losses"], strict=True)
-    rows.add(
-        [
-            {**case.key, "plan": name, "also": also, "document": plan_to_dict(plan), **shared}
-            | {"reports": reports, "seconds": seconds, "losses": losses}
-            for (plan, (name, *also)), reports, seconds, losses in told
-        ]
-    )
-    print(f"{case.key}: {len(named)} plans in {time.monotonic() - started:.0f} s", file=sys.stderr)
+        reply = asked(bed, "dlrm_rank", {"plans": saved([plan for plan, _ in named], folder), **FEW})
+    check_losses(reply["losses"])
+    made = rows_of_plans(named, **{name: reply[name] for name in ("reports", "seconds", "losses")})
+    return [{**row, "batches": FEW["batches"]} for row in made]
 
 
-def _task(topology: Topology) -> Task:
-    """The task of a bed. By SGD, columns of a row learn alike wherever they lie; other optimizers keep a state for each block of a row."""
+def task_on(topology: Topology) -> Task:
+    """The DLRM's tables on a topology. By SGD, columns of a row learn alike wherever they lie; other optimizers keep state by block."""
     return Task(TABLES, topology, SAMPLES * topology.devices, optimizer="sgd")
 
 
@@ -114,10 +108,9 @@ def check_losses(losses: Sequence[Sequence[Sequence[float]]]) -> float:
 
 
 def write_page(rows: Sequence[dict[str, Any]], model: CostModel | None, command: str) -> Path:
-    """Write the page of rows; returns its file."""
     measured = priced(rows, model)
-    by_case = [of_case for _, of_case in grouped(measured, lambda one: one.case)]
-    largest = max(check_losses([one.row["losses"] for one in of_case]) for of_case in by_case)
+    by_case = [of_case for _, of_case in grouped(measured, lambda plan: plan.case)]
+    largest = max(check_losses([plan.row["losses"] for plan in of_case]) for of_case in by_case)
     return results_table.write_measured(
         "dlrm_throughput",
         "Throughput of training a DLRM over slow links",
@@ -139,45 +132,40 @@ _ABOUT = (
 )
 
 
-def _rates(one: Measured) -> list[float]:
+def _rates(plan: Measured) -> list[float]:
     """Samples a second, by round."""
-    return [one.steps.plan.task.batch_size * one.row["batches"] / seconds for seconds in one.row["seconds"]]
+    samples = plan.steps.plan.task.batch_size * plan.row["batches"]
+    return [samples / seconds for seconds in plan.row["seconds"]]
 
 
-def _gain(of_case: Sequence[Measured], one: Measured, against: str) -> float | None:
+def _gain(of_case: Sequence[Measured], plan: Measured, against: str) -> float | None:
     """A plan's throughput over that of another planner's plan in the same rounds, the median; None without that plan."""
     rivals = [rival for rival in of_case if against in rival.names]
-    return median(own / other for own, other in zip(_rates(one), _rates(rivals[0]), strict=True)) if rivals else None
+    return median(own / other for own, other in zip(_rates(plan), _rates(rivals[0]), strict=True)) if rivals else None
 
 
 def _summary(by_case: Sequence[Sequence[Measured]]) -> str:
-    told = []
+    ratios = []
     for against in ("torchrec", "size"):
-        gains = [gain for of_case in by_case for one in of_case if "ours" in one.names
-                 if (gain := _gain(of_case, one, against)) is not None]  # fmt: skip
-        if not gains:  # no bed had a plan of that planner
-            continue
-        told.append(f"{geometric_mean(gains):.3f} times that of `{against}` ({min(gains):.2f} to {max(gains):.2f})")
-    spreads = [_spread(one) for of_case in by_case for one in of_case]
+        gains = [gain for of_case in by_case for plan in of_case if "ours" in plan.names
+                 if (gain := _gain(of_case, plan, against)) is not None]  # fmt: skip
+        if gains:  # else no bed had a plan of that planner
+            ratios.append(f"{mean_and_range(gains, '.3f')} times that of `{against}`")
+    spreads = [spread(_rates(plan)) for of_case in by_case for plan in of_case]
     return (
-        f"**The throughput of our plans is {' and '.join(told)}** (geometric means, smallest and largest of {len(by_case)} cases); the "
+        f"**The throughput of our plans is {' and '.join(ratios)}** (geometric means, smallest and largest of {len(by_case)} cases); the "
         f"rounds of one plan lie {median(spreads):.1%} apart (median), {max(spreads):.1%} at most."
     )
-
-
-def _spread(one: Measured) -> float:
-    rates = _rates(one)
-    return (max(rates) - min(rates)) / median(rates)
 
 
 def _throughput(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
     rows = []
     for of_case in by_case:
-        for one in of_case:
-            gains = (_gain(of_case, one, against) for against in PLANNERS)
-            told = ("–" if gain is None else f"{gain:.2f}" for gain in gains)
-            bed, rate, _ = one.case
-            rows.append((bed, rate, ", ".join(one.names), f"{median(_rates(one)):,.0f}", f"{_spread(one):.1%}", *told))
+        for plan in of_case:
+            gains = (_gain(of_case, plan, against) for against in PLANNERS)
+            ratios = ("–" if gain is None else f"{gain:.2f}" for gain in gains)
+            rates, (bed, rate, _) = _rates(plan), plan.case
+            rows.append((bed, rate, ", ".join(plan.names), f"{median(rates):,.0f}", f"{spread(rates):.1%}", *ratios))
     return ResultTable(
         "Training throughput by bed (hosts × devices): the median over the rounds, the spread of the rounds (largest less smallest), "
         "and the ratio to each planner's plan (median of the rounds' ratios).",
@@ -188,13 +176,11 @@ def _throughput(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
 
 def _steps(by_case: Sequence[Sequence[Measured]]) -> ResultTable:
     rows = []
-    for one in (one for of_case in by_case for one in of_case):
-        whole = 1e3 * median(one.row["seconds"]) / one.row["batches"]
-        share = f"{one.steps.step_ms / whole:.0%}"
-        bed, rate, _ = one.case
-        rows.append(
-            (bed, rate, ", ".join(one.names), f"{one.predicted:.2f}", f"{one.steps.step_ms:.2f}", f"{whole:.2f}", share)
-        )
+    for plan in (plan for of_case in by_case for plan in of_case):
+        whole, own = 1e3 * median(plan.row["seconds"]) / plan.row["batches"], plan.steps.step_ms
+        bed, rate, _ = plan.case
+        figures = (f"{plan.predicted:.2f}", f"{own:.2f}", f"{whole:.2f}", f"{own / whole:.0%}")
+        rows.append((bed, rate, ", ".join(plan.names), *figures))
     return ResultTable(
         "The embedding step and the whole step, ms.",
         ("bed", "links", "plan", "embedding step, predicted", "measured", "whole step", "embeddings' share"),

@@ -1,4 +1,4 @@
-"""Shares of the gap to the bound that come from the bound and from the plan, on tasks small enough for `exact`.
+"""Parts of the gap that the bound and the plan cause, on tasks small enough for `exact`.
 
 python -m benchmarks.exact_gaps
 """
@@ -29,7 +29,7 @@ LOSSES = (
     "tables", "devices", "cost model", "tasks", "the mean device, tables whole numbers of pieces",
     "+ one maximum, of the sum of all phases", "+ kernels and links apart", "+ forward and backward apart: the step",
 )  # fmt: skip
-"""Objectives ever closer to the step. The gain of each is the most that a bound can gain by taking it into account."""
+"""Objectives, each closer to the step than the one before: their values limit what a better bound can gain."""
 OBJECTIVES = ((), ((0, 1, 2, 3),), ((0, 3), (1, 2)), EACH_PHASE)
 
 
@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         limit=(120.0, "seconds for each proof (default: %(default)s)"), sizes=(SIZES, "tables x devices (default: %(default)s)"),
         models=(list(MODELS), "default: both", list(MODELS)), losses=(0, "tasks of each setting whose gap is taken apart (default: none)"),
     )  # fmt: skip
-    rows = [_row(size, model, options.tasks, options.limit) for model in options.models for size in options.sizes]
+    settings = [(size, model) for model in options.models for size in options.sizes]
+    rows = [_row(size, model, options.tasks, options.limit) for size, model in settings]
     caption = (
         "Tables of the papers' pool, dims 4 to 128. Optimum: the plan of `exact`, proven to be the best plan that the bound covers, "
         f"with a gap of at most {PROVEN:.2%}; tasks that it did not prove within {options.limit:g} s are left out, and counted. The "
@@ -48,9 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command = command_of("exact_gaps", arguments)
     tables = [(caption, HEADS, rows)]
     if options.losses:
-        losses = [
-            _losses(size, model, options.losses, options.limit) for model in options.models for size in options.sizes
-        ]
+        losses = [_losses(size, model, options.losses, options.limit) for size, model in settings]
         why = (
             "Sources of the gap: the best values of four objectives, each closer to the step than the one before. A figure is the "
             "median excess over the column before, in the first column over the bound: the most that a bound can gain by including it."
@@ -61,14 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _row(size: str, model: str, count: int, limit: float) -> tuple[object, ...]:
     """Return the row of one setting: the shares of the gap over the proven tasks."""
+    head, tasks = _drawn(size, model, count)
+    shares = [share for task in tasks if (share := _shares(task, limit)) is not None]
+    columns = list(zip(*shares, strict=True)) or [(), (), ()]
+    cells = (_two(column, spec) for column, spec in zip(columns, (".2%", ".2%", ".1f"), strict=True))
+    return *head, f"{len(shares)} of {count}", *(text for pair in cells for text in pair)
+
+
+def _drawn(size: str, model: str, count: int) -> tuple[tuple[object, ...], list[sw.Task]]:
+    """Return the first cells of a setting's row, and its tasks."""
     (tables, devices), (name, batch_size) = map(int, size.split("x")), MODELS[model]
     tasks = paper_tasks(count, devices=devices, tables=tables, seed=SEED, device=model, batch_size=batch_size)
-    found = [one for task in tasks if (one := _shares(task, limit)) is not None]
-    columns = list(zip(*found, strict=True)) or [(), (), ()]
-    of_gap, of_plan, seconds = columns
-    return (
-        tables, devices, name, f"{len(found)} of {count}", *_two(of_gap, ".2%"), *_two(of_plan, ".2%"), *_two(seconds, ".1f"),
-    )  # fmt: skip
+    return (tables, devices, name), list(tasks)
 
 
 def _shares(task: sw.Task, limit: float) -> tuple[float, float, float] | None:
@@ -86,11 +89,10 @@ def _shares(task: sw.Task, limit: float) -> tuple[float, float, float] | None:
 
 def _losses(size: str, model: str, count: int, limit: float) -> tuple[object, ...]:
     """Return the row of one setting: how much each objective exceeds the one before it."""
-    (tables, devices), (name, batch_size) = map(int, size.split("x")), MODELS[model]
-    tasks = paper_tasks(count, devices=devices, tables=tables, seed=SEED, device=model, batch_size=batch_size)
-    found = [one for task in tasks if (one := _steps_of(task, limit)) is not None]
-    steps = [f"{statistics.median(values):.2%}" for values in zip(*found, strict=True)] or ["–"] * len(OBJECTIVES)
-    return tables, devices, name, f"{len(found)} of {count}", *steps
+    head, tasks = _drawn(size, model, count)
+    excesses = [excess for task in tasks if (excess := _steps_of(task, limit)) is not None]
+    steps = [f"{statistics.median(values):.2%}" for values in zip(*excesses, strict=True)] or ["–"] * len(OBJECTIVES)
+    return *head, f"{len(excesses)} of {count}", *steps
 
 
 def _steps_of(task: sw.Task, limit: float) -> list[float] | None:
@@ -103,10 +105,10 @@ def _steps_of(task: sw.Task, limit: float) -> list[float] | None:
     ways = all_ways(task, model, None)
     for maxima in OBJECTIVES:
         begin = time.monotonic()
-        found = solve(task, model, ways, Effort(begin + limit, None, PROVEN), maxima).bound_ms
+        value = solve(task, model, ways, Effort(begin + limit, None, PROVEN), maxima).bound_ms
         if time.monotonic() - begin >= limit or values[0] <= 0:
             return None
-        values.append(found)
+        values.append(value)
     return [after / before - 1 for before, after in pairwise(values)]
 
 

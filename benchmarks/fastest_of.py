@@ -1,10 +1,9 @@
-"""Which of these plans is fastest? How often the predicted fastest is the measured one, from rows of earlier measurements.
+"""How often the plan predicted fastest is the one measured fastest, from rows of earlier measurements.
 
     python -m benchmarks.fastest_of        # results/fastest_of.md, in seconds, without new measurements
 
-Rows are those of `gpu_plans` (H100) and `papers-measured` (CPU): several strategies' plans for each task, with kernel times that were
-predicted before they were measured. Rows of `steps_measured` are whole steps of TorchRec over slow links. Some strategies ask the model
-that predicts, so they choose plans that it underrates; every second row of the table leaves these out.
+The rows are kernel times of `gpu_plans` (H100) and `papers-measured` (CPU), predicted before they were measured, and whole steps of
+`steps_measured`. Strategies that ask the predicting model choose plans that it underrates; every second row of the table leaves them out.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ Plans = dict[str, tuple[float, float]]
 
 
 def main() -> None:
-    """Write the page."""
     sources: dict[str, dict[Any, Plans]] = {
         "H100, kernels": of_gpu(),
         "CPU, kernels": of_papers(),
@@ -97,12 +95,12 @@ def of_steps() -> dict[Any, Plans]:
 def _rows(name: str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    found: list[dict[str, Any]] = pq.read_table(Path(__file__).parent / "results" / name).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = pq.read_table(Path(__file__).parent / "results" / name).to_pylist()
+    return rows
 
 
 def judged(tasks: Sequence[Plans], keep: Callable[[str], bool]) -> list[str]:
-    """Tasks, plans a task, how often the fastest is named, what the choice loses, and how often two plans come in the right order."""
+    """Return a row: tasks, plans a task, hits, mean and largest loss of the choice, near hits, and pairs in the right order."""
     chosen: list[tuple[bool, float]] = []
     counts, ordered = [], []
     for plans in tasks:

@@ -27,25 +27,16 @@ def main() -> None:
     first, again = timed(), timed()
     rows = [(step, f"{before:.1f}", f"{after:.1f}") for (step, before), (_, after) in zip(first, again, strict=True)]
     rows.append(("all together", *(f"{sum(took for _, took in run):.1f}" for run in (first, again))))
-    write_results(
-        "first_plan",
-        "From a log to a plan",
-        [
-            (
-                "Wall seconds of every command of docs/tutorials/first-plan.md; twice in a row.",
-                ("step", "first", "again"),
-                rows,
-            )
-        ],
-        "python -m benchmarks.first_plan",
-    )
+    caption = "Wall seconds of every command of docs/tutorials/first-plan.md; twice in a row."
+    tables = [(caption, ("step", "first", "again"), rows)]
+    write_results("first_plan", "From a log to a plan", tables, "python -m benchmarks.first_plan")
 
 
 def timed() -> list[tuple[str, float]]:
     """Return the seconds of each command of the page."""
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": programs}
-    found = []
+    times = []
     with tempfile.TemporaryDirectory() as folder:
         for block in read_page(PAGE).blocks:
             if block.action == "file":
@@ -53,8 +44,8 @@ def timed() -> list[tuple[str, float]]:
             for step, command in steps(block):
                 began = time.perf_counter()
                 subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
-                found.append((step, time.perf_counter() - began))
-    return found
+                times.append((step, time.perf_counter() - began))
+    return times
 
 
 def steps(block: Block) -> list[tuple[str, list[str]]]:

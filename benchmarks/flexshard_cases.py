@@ -131,7 +131,7 @@ class Synthetic:
     @cached_property
     def _cumulative(self) -> list[npt.NDArray[np.float64]]:
         mass = [np.cumsum(np.arange(1, rows + 1) ** -float(self._case.zipf)) for rows, _ in self._shapes]
-        return [one / one[-1] for one in mass]
+        return [sums / sums[-1] for sums in mass]
 
     def batch(self, step: int, rank: int, ranks: int) -> Jagged:
         """Return the samples of a rank."""

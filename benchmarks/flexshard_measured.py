@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         place = words.index("--journal")
         del words[place : place + 2]
     command = results_table.command_of("flexshard_measured", words)
-    flexshard_page.write_page(wanted, journal.one("calibration"), command)
+    flexshard_page.write_page(wanted, journal.row("calibration"), command)
 
 
 def parsed(arguments: Sequence[str] | None) -> Options:
@@ -109,14 +109,14 @@ def say(text: str) -> None:
 def calibrated(options: Options, journal: Journal) -> Topology:
     """Return the bed's links: from the journal, or measured now."""
     setting = [options.hosts, options.devices_per_host, options.rate]
-    known = journal.one("calibration")
+    known = journal.row("calibration")
     if known is None or known["setting"] != setting:
         say("calibrating")
         with HostBed(*setting) as bed:
-            found = calibrate(bed, memory=_AMPLE)
-        fields = asdict(found.topology)
+            measured = calibrate(bed, memory=_AMPLE)
+        fields = asdict(measured.topology)
         known = journal.add(
-            "calibration", setting=setting, topology=fields, errors=found.errors, all_to_alls=found.collectives
+            "calibration", setting=setting, topology=fields, errors=measured.errors, all_to_alls=measured.collectives
         )
     return Topology(**known["topology"])
 
@@ -126,21 +126,21 @@ def measured_case(
 ) -> tuple[Case, list[dict[str, Any]]]:
     """Measure all plans of a case."""
     bed = [options.hosts, options.devices_per_host, options.rate, options.steps]
-    known = journal.one("calibration") or {}
+    known = journal.row("calibration") or {}
     stem = json.dumps([case.to_dict(), bed, known.get("topology")])
     steps = 1 + 2 * options.steps
-    reference = journal.one(f"{stem} losses") or journal.add(
+    reference = journal.row(f"{stem} losses") or journal.add(
         f"{stem} losses", losses=losses_unsharded(case, topology.devices, steps)
     )
     jobs = list(planned(case, topology, options.memory, stem))
     for visit in range(options.rounds):
-        todo = [job for job in jobs if journal.one(f"{job.key} {visit}") is None]
+        todo = [job for job in jobs if journal.row(f"{job.key} {visit}") is None]
         say(f"{case.name}, round {visit + 1}: {len(jobs)} plans, {len(todo)} to measure")
         for first in range(0, len(todo), _AT_ONCE):
             run_jobs(case, visit, todo[first : first + _AT_ONCE], options, journal)
     rows = []
     for job in jobs:
-        visits = [journal.one(f"{job.key} {visit}") or {} for visit in range(options.rounds)]
+        visits = [journal.row(f"{job.key} {visit}") or {} for visit in range(options.rounds)]
         rows.append({**merged(visits), **job.facts, "reference": reference["losses"]})
     return case, rows
 
@@ -149,7 +149,7 @@ def merged(visits: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return medians over the steps of all visits; losses are the same in every visit."""
     steps = {name: [step for visit in visits for step in visit[name]] for name in STEPS}
     both = [sum(step) for step in zip(steps["forward_ms"], steps["backward_ms"], strict=True)]
-    medians = {name: np.median(found, axis=0).tolist() for name, found in steps.items()}
+    medians = {name: np.median(values, axis=0).tolist() for name, values in steps.items()}
     return {"communication_ms": median(both), **medians, **{name: visits[0][name] for name in ("exchanges", "losses")}}
 
 
@@ -213,7 +213,7 @@ def run_jobs(case: Case, visit: int, jobs: Sequence[Job], options: Options, jour
             job.plan.save(folder / f"{number}.json")
             listed.append({"key": f"{job.key} {visit}", "plan": str(folder / f"{number}.json")})
         settings = {
-            "case": case.to_dict(), "jobs": listed, "steps": options.steps, "output": str(folder / "found.jsonl"),
+            "case": case.to_dict(), "jobs": listed, "steps": options.steps, "output": str(folder / "rows.jsonl"),
         }  # fmt: skip
         (folder / "settings.json").write_text(json.dumps(settings))
         try:
@@ -221,10 +221,10 @@ def run_jobs(case: Case, visit: int, jobs: Sequence[Job], options: Options, jour
                 command = [sys.executable, "-m", "benchmarks.flexshard_rank", str(folder / "settings.json")]
                 bed.run(command, timeout_s=_START_S + _JOB_S * len(jobs))
         finally:
-            found = folder / "found.jsonl"
-            for line in found.read_text().splitlines() if found.exists() else ():
-                one = json.loads(line)
-                journal.add(one.pop("key"), **one)
+            printed = folder / "rows.jsonl"
+            for line in printed.read_text().splitlines() if printed.exists() else ():
+                row = json.loads(line)
+                journal.add(row.pop("key"), **row)
     say(f"  {len(jobs)} plans in {time.monotonic() - started:.0f} s")
 
 

@@ -49,11 +49,11 @@ def losses_unsharded(case: Case, ranks: int, steps: int) -> list[float]:
     torch.set_num_threads(1)
     data, initial = case.data(), UniformRows(SEED)
     weights = {table.name: torch.from_numpy(initial(table, np.arange(table.rows))) for table in data.tables()}
-    sums = {name: torch.zeros(one.shape[0], 1) for name, one in weights.items()}
+    sums = {name: torch.zeros(weight.shape[0], 1) for name, weight in weights.items()}
     losses = []
     for step in range(steps):
         total = 0.0
-        touched = {name: torch.zeros_like(one) for name, one in weights.items()}
+        touched = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         for rank in range(ranks):
             batch = {name: tuple(map(torch.from_numpy, parts)) for name, parts in data.batch(step, rank, ranks).items()}
             rows = {name: weights[name][ids].requires_grad_() for name, (ids, _) in batch.items()}

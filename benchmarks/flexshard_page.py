@@ -1,4 +1,4 @@
-"""The page and the figure of `flexshard_measured.py`."""
+"""The page of `flexshard_measured.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmarks import plots, results_table
+from benchmarks import results_table
 from benchmarks.flexshard_cases import Case
 
 Rows: TypeAlias = list[tuple[str, ...]]
@@ -18,19 +18,25 @@ HEADS = (
     "communication ms", "predicted ms", "difference", "model alone ms", "times row_wise's", "step ms", "loss, largest difference",
 )  # fmt: skip
 _MB = 1e6
+_TERMS = (
+    "In all tables: *exchange* is de-duplication / gradients of replicas. *Rows held* are weights and optimizer state of all devices over "
+    "those of a single copy. Bytes are those that the busiest host sends in a step: by the kernel's counter of its link, by the runtime's "
+    "meter, by the model. *Communication* is all exchanges of a step, each until the last rank has its part. *Predicted* adds to the model "
+    "the latencies of exchanges beyond the one that it counts in each pass. *Step* is a whole step without barriers. Times are medians. "
+    "*Loss* is the largest relative difference of any step from training without sharding."
+)
 
 
-def write_page(found: Sequence[Found], calibration: Mapping[str, Any] | None, command: str) -> None:
-    """Write `results/flexshard_measured.md` and `.svg`; for a bed other than two hosts of two, the name is as `flexshard_measured_4x2`."""
+def write_page(results: Sequence[Found], calibration: Mapping[str, Any] | None, command: str) -> None:
+    """Write `results/flexshard_measured.md`; a bed other than two hosts of two has a name such as `flexshard_measured_4x2`."""
     assert calibration is not None
     hosts, devices, _ = calibration["setting"]
     name = "flexshard_measured" if (hosts, devices) == (2, 2) else f"flexshard_measured_{hosts}x{devices}"
-    tables = [_summary(found), _links(calibration)]
-    for case, rows in found:
+    tables = [_summary(results), _links(calibration)]
+    for case, rows in results:
         tables.append((_caption(case, rows), HEADS, _rows(rows)))
     title = f"Tiered sequence tables on slow links between {hosts} hosts of {devices} devices"
     results_table.write_results(name, title, tables, command)
-    draw(found, name)
 
 
 def base_of(rows: Sequence[Mapping[str, Any]], exchange: str = "none/whole") -> Mapping[str, Any] | None:
@@ -60,7 +66,7 @@ def model_ms(row: Mapping[str, Any]) -> float:
 
 
 def predicted_ms(row: Mapping[str, Any]) -> float:
-    """Add a latency for every further exchange of the runtime: sizes, ids and rows come one after the other."""
+    """Add a latency for every further exchange of the runtime, which sends sizes, ids and rows one after the other."""
     return model_ms(row) + sum(count - 1 for count in row["exchanges"].values()) * float(row["latency_ms"])
 
 
@@ -94,21 +100,17 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
 def _caption(case: Case, rows: Sequence[Mapping[str, Any]]) -> str:
     curve = rows[0]["reference"] if rows else [float("nan")]
     return (
-        f"{case.name}: dim {case.dim}, {case.batch} samples a device. Exchange: de-duplication / gradients of replicas. Rows held: "
-        "weights and optimizer state of all devices together, over those of a single copy. Bytes are those that the busiest host sends in "
-        "a step: by the kernel's counter of its link, by the runtime's meter, by the model. Communication: all exchanges of a step, each "
-        "until the last rank has its part, medians. Predicted: the model, plus the latencies of exchanges beyond the one that it counts "
-        "in each pass. Step: whole steps without barriers, medians. Loss: without sharding it goes from "
-        f"{curve[0]:.6g} to {curve[-1]:.6g}; the largest relative difference of any step."
+        f"{case.name}: dim {case.dim}, {case.batch} samples a device. Without sharding the loss goes from {curve[0]:.6g} to "
+        f"{curve[-1]:.6g}."
     )
 
 
-def _summary(found: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
+def _summary(by_case: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
     heads = (
         "case", "exchange", "memory", "traffic less than row_wise", "communication faster", "same, against recshard",
     )  # fmt: skip
     rows: Rows = []
-    for case, results in found:
+    for case, results in by_case:
         base = base_of(results)
         for row in results:
             if row["strategy"] != "flexshard" or base is None or not measured(row):
@@ -124,13 +126,15 @@ def _summary(found: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
                     f"{rival[0]['communication_ms'] / row['communication_ms']:.2f}×" if rival else "–",
                 )
             )  # fmt: skip
-    differences = np.array([predicted_ms(r) / r["communication_ms"] - 1 for _, rs in found for r in rs if measured(r)])
-    losses = max((loss_difference(r) for _, rs in found for r in rs if measured(r)), default=float("nan"))
+    differences = np.array(
+        [predicted_ms(r) / r["communication_ms"] - 1 for _, rs in by_case for r in rs if measured(r)]
+    )
+    losses = max((loss_difference(r) for _, rs in by_case for r in rs if measured(r)), default=float("nan"))
     caption = (
         f"flexshard against row_wise that sends every looked-up row (none/whole). Over all {differences.size} plans below, communication "
         f"predicted with fitted links and the latencies of all exchanges differs from measured by {np.median(np.abs(differences)):.1%} "
         f"(median), {np.abs(differences).max():.1%} at most; "
-        f"{(np.abs(differences) <= 0.15).mean():.0%} of the plans are within 15%. Losses differ by at most {losses:.1e}."
+        f"{(np.abs(differences) <= 0.15).mean():.0%} of the plans are within 15%. Losses differ by at most {losses:.1e}. {_TERMS}"
     )
     return caption, heads, rows
 
@@ -149,33 +153,3 @@ def _links(calibration: Mapping[str, Any]) -> tuple[str, tuple[str, ...], Rows]:
         for (pattern, size, ms), error in zip(calibration["all_to_alls"], calibration["errors"], strict=True)
     ]
     return caption, ("all-to-all", "bytes a rank sends", "measured ms", "fit"), rows
-
-
-def draw(found: Sequence[Found], name: str) -> None:
-    """Draw traffic and time against memory, a column a case, and save the figure under this name."""
-    titles = [case.name for case, _ in found]
-    figure, axes = plots.panels([titles, titles])
-    colours = {"row_wise": "#777777", "table_row_wise": "#4062bb", "recshard": "#c1440e", "flexshard": "#0b6e4f"}
-    styles = {"none/whole": ":", "device/cheaper": "--", "host/cheaper": "-"}
-    for column, (_, rows) in enumerate(found):
-        memories = sorted({row["memory"] for row in rows})
-        for strategy, colour in colours.items():
-            for exchange, style in styles.items():
-                mine = [r for r in rows if measured(r) and (r["strategy"], r["exchange"]) == (strategy, exchange)]
-                if not mine:
-                    continue
-                # A plan that more memory does not change is measured once; extend its line.
-                at = [*(r["memory"] for r in mine), *([memories[-1]] if mine[-1]["memory"] < memories[-1] else [])]
-                last = len(at) - len(mine)
-                traffic = [counted(r) / _MB for r in mine]
-                times = [r["communication_ms"] for r in mine]
-                label = f"{strategy}, {exchange}"
-                axes[0][column].plot(at, traffic + traffic[-1:] * last, style, color=colour, label=label, marker=".")
-                axes[1][column].plot(at, times + times[-1:] * last, style, color=colour, marker=".")
-        axes[0][column].set_ylim(bottom=0)
-        axes[1][column].set_ylim(bottom=0)
-        axes[1][column].set_xlabel("memory, times unreplicated")
-    axes[0][0].set_ylabel("MB between hosts, a step")
-    axes[1][0].set_ylabel("communication ms")
-    axes[0][-1].legend(fontsize=5)
-    plots.save(figure, name)

@@ -3,8 +3,8 @@
     python -m benchmarks.flexshard_planning [--tables 500] [--repeats 3]
 
 Writes results/flexshard_planning.md. Every table has 10 million rows and its own access profile; memory is a multiple of the rows of a
-row-wise plan. A search finds the bound, the boundaries and the blocks. Scoring the communication of its plan is timed apart, and checking
-the plan is not timed. Times are medians. Processor time stands beside wall time, since the machine may be shared.
+row-wise plan. A search finds the bound, the boundaries and the blocks. Scoring its plan has a separate column; checking is not timed. Times
+are medians, wall time beside processor time, since the machine may be shared.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ def figures(task: Task, repeats: int) -> list[str]:
     clock, processor, scoring, gaps = [], [], [], (0.0, 0.0)
     for _ in range(repeats):
         start = time.perf_counter(), time.process_time()
-        found = tier_plan(task)
+        tiers = tier_plan(task)
         clock.append(time.perf_counter() - start[0])
         processor.append(time.process_time() - start[1])
         begin = time.perf_counter()
-        gaps = found.gap, found.communication_ms / found.plans_bound_ms - 1
+        gaps = tiers.gap, tiers.communication_ms / tiers.plans_bound_ms - 1
         scoring.append(time.perf_counter() - begin)
     return [
         *(f"{float(np.median(times)):.2f}" for times in (clock, processor, scoring)),

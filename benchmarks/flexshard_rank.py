@@ -1,7 +1,7 @@
 """Rank program of `flexshard_measured.py`: runs plans on batches, times their exchanges and steps, reads the link's counters.
 
-Every exchange of an instrumented step begins on all ranks at once. So its time is that of the link, without the wait for a slower rank.
-Other steps run unchanged.
+In an instrumented step, all ranks start every exchange together, so its time is that of the link without waits for slower ranks. Other
+steps run unchanged.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def main() -> None:
     wire.Arrival.send = lambda arrival, *sent: (exchanges if arrival.tag else send)(arrival, *sent)  # counts are small
     data = Case(**settings["case"]).data()
     for job in settings["jobs"]:
-        found = run_job(job, data, exchanges, settings["steps"])
+        figures = run_job(job, data, exchanges, settings["steps"])
         if dist.get_rank() == 0:
-            print(json.dumps({"key": job["key"], **found}), flush=True)
+            print(json.dumps({"key": job["key"], **figures}), flush=True)
             with Path(settings["output"]).open("a") as file:
-                file.write(json.dumps({"key": job["key"], **found}) + "\n")
+                file.write(json.dumps({"key": job["key"], **figures}) + "\n")
     with suppress(RuntimeError):  # a rank may be gone already
         dist.barrier()
     dist.destroy_process_group()
@@ -107,8 +107,8 @@ def run_job(job: Mapping[str, Any], data: Log | Synthetic, exchanges: Exchanges,
             metered.append(gathered(module.traffic.total("inter")))
             counted.append(gathered(sent))
     return {
-        "forward_ms": [sum(one.get("forward", [])) for one in exchanged],
-        "backward_ms": [sum(one.get("backward", [])) for one in exchanged],
+        "forward_ms": [sum(phases.get("forward", [])) for phases in exchanged],
+        "backward_ms": [sum(phases.get("backward", [])) for phases in exchanged],
         "exchanges": {phase: len(times) for phase, times in exchanged[0].items()},
         "step_ms": whole,
         "metered": metered,
@@ -125,17 +125,17 @@ def one_step(module: ShardedEmbeddings, data: Log | Synthetic, exchanges: Exchan
     }
     started = perf_counter()
     exchanges.phase = "forward"
-    found = module(features)
-    loss = loss_of({table: (rows.values, rows.lengths) for table, rows in found.items()})
+    looked_up = module(features)
+    loss = loss_of({table: (rows.values, rows.lengths) for table, rows in looked_up.items()})
     exchanges.phase = "backward"
     loss.backward()
     return 1e3 * (perf_counter() - started), float(loss.detach())
 
 
 def gathered(value: int) -> list[int]:
-    found = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, torch.tensor([value]))
-    return [int(one) for one in found]
+    values = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(values, torch.tensor([value]))
+    return [int(own) for own in values]
 
 
 def slowest(value: float) -> float:

@@ -33,14 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     core.pin()
     space = SampleSpace(tuple(table_pool("dlrm-2021")), seed=5)
     session = Session(WorkerOptions("cpu", "fbgemm", ARENA_BYTES))
-    found = [timed(session, space.draw(number)) for number in range(options.sets)]
-    quiet = [one for one in found if one[1]]
+    every = [timed(session, space.draw(number)) for number in range(options.sets)]
+    quiet = [timed_set for timed_set in every if timed_set[1]]
     heads = (
         "rows of a batch / last-level cache", "sets", "fresh / repeated, median", "10th to 90th percentile", "fresh / fresh",
     )  # fmt: skip
     rows = [row for low, high in pairwise(EDGES) if (row := row_of(quiet, low, high)) is not None]
     caption = (
-        f"Forward and backward of {len(quiet)} random sets of tables, of {len(found)}: those during which the machine was quiet. Fresh: as "
+        f"Forward and backward of {len(quiet)} random sets of tables, of {len(every)}: those during which the machine was quiet. Fresh: as "
         f"many batches as fill the last-level cache ({cache_bytes()[1] >> 20} MiB) twice. The last column is the same set timed twice."
     )
     command = results_table.command_of("fresh_batches", arguments)
@@ -53,7 +53,7 @@ def timed(session: Session, drawn: TableSet) -> tuple[float, bool, float, float]
     """Return bytes of distinct rows in a batch, whether all visits were quiet, fresh / repeated time, and fresh / fresh."""
     first, repeated, again = (visit(session, drawn, batches) for batches in (None, 1, None))
     read = sum(work.access.distinct_rows(work.lookups) * row_bytes(work.dtype, work.dim) for work in drawn.works)
-    times = [one.forward_ms + one.backward_ms for one in (first, repeated, again)]
+    times = [visited.forward_ms + visited.backward_ms for visited in (first, repeated, again)]
     return read, first.quiet and repeated.quiet and again.quiet, times[0] / times[1], times[2] / times[0]
 
 
@@ -68,10 +68,10 @@ def visit(session: Session, drawn: TableSet, batches: int | None) -> Visit:
         fused.fresh_batches = usual
 
 
-def row_of(found: Sequence[tuple[float, bool, float, float]], low: float, high: float) -> tuple[str, ...] | None:
+def row_of(sets: Sequence[tuple[float, bool, float, float]], low: float, high: float) -> tuple[str, ...] | None:
     """Return the row of the sets that read between two multiples of the cache; None without such sets."""
     cache = cache_bytes()[1]
-    inside = np.array([(ratio, again) for read, _, ratio, again in found if low <= read / cache < high])
+    inside = np.array([(ratio, again) for read, _, ratio, again in sets if low <= read / cache < high])
     if not len(inside):
         return None
     less, middle, more = np.percentile(inside[:, 0], (10, 50, 90))

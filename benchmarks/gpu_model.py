@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_model        # results/gpu_model.md, in seconds: nothing is measured or trained
 
-The devices are those of `data/costs/h100/plans.parquet`. `gpu_plans.parquet` names their plans, and holds the predictions of the model that
-made the plans. All other models learned from `data/costs/h100/rowwise_adagrad.parquet`, whose tasks are others.
+The measured devices are in `data/costs/h100/plans.parquet`. `gpu_plans.parquet` names their plans and holds the predictions of the model
+that made them. The other models learned from different tasks, in `data/costs/h100/rowwise_adagrad.parquet`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ GATES = "the widest table of a call"
 
 
 def main() -> None:
-    """Write the page."""
     learned, devices = (samples_of(read_parquet(COSTS / f"{name}.parquet")[1]) for name in ("rowwise_adagrad", "plans"))
     plans = read_plans(devices)
     model = cost_model_for("h100")
@@ -71,8 +70,8 @@ def main() -> None:
             (
                 f"Mean errors on {len(devices)} devices of 224 plans. The first row is the model that made the plans, as recorded before "
                 "they were measured. Rescaled: a factor and a constant for each phase, fitted to the devices of other tasks. The rows of "
-                "parts are linear fits without a network. The parts were chosen by cross-validation on the sets that all but the last "
-                "row learned from, while the errors on these devices were in view.",
+                "parts are linear fits without a network. The parts were chosen by cross-validation on the sets of "
+                "`rowwise_adagrad.parquet`, with the errors on these devices known.",
                 heads,
                 rows,
             ),
@@ -90,7 +89,7 @@ def main() -> None:
 def read_plans(devices: Samples) -> list[dict[str, Any]]:
     """The rows of `gpu_plans.parquet`, each with the number of its device among the samples.
 
-    A device is known by its two times. Plans share devices, so there are more rows than devices.
+    Its two times identify a device. Plans share devices, so there are more rows than devices.
     """
     import pyarrow.parquet as pq
 
@@ -106,17 +105,17 @@ def read_plans(devices: Samples) -> list[dict[str, Any]]:
 
 def rescaled(predicted: Floats, times: Floats, tasks: Ints) -> Floats:
     """`(n, 2)` predictions with a factor and a constant for each phase, fitted to the devices of other tasks by relative error."""
-    found = np.zeros_like(predicted)
+    result = np.zeros_like(predicted)
     for task in np.unique(tasks):
         held = tasks == task
         for phase in range(2):
             columns = np.stack([predicted[:, phase], np.ones(len(predicted))], axis=1)
-            found[held, phase] = columns[held] @ rates_of(columns[~held], times[~held, phase])
-    return found
+            result[held, phase] = columns[held] @ rates_of(columns[~held], times[~held, phase])
+    return result
 
 
 def rows_of_parts(learned: Samples, devices: Samples, sequences: Bools, tasks: Ints) -> Iterator[list[str]]:
-    """Rows of linear fits of the parts: all, without some of them, and with the devices of other tasks learned too."""
+    """Rows of linear fits: of all parts, without some of them, and of all parts with other tasks' devices among the samples."""
     sums, tested = part_sums(learned, CACHE), part_sums(devices, CACHE)
     kept = {"": np.ones(sums.shape[1], dtype=bool)}
     for name, some in WITHOUT.items():
@@ -128,32 +127,30 @@ def rows_of_parts(learned: Samples, devices: Samples, sequences: Bools, tasks: I
         seen, unseen = (np.stack([some[:, keep] @ rate for rate in rates], axis=1) for some in (sums, tested))
         own = float(_errors(seen, learned.times).mean())
         yield errors(f"parts alone{name}", own, unseen, devices, sequences)
-    found = np.zeros_like(devices.times)
+    predicted = np.zeros_like(devices.times)
     for fold in range(FOLDS):
         held = tasks % FOLDS == fold
         both, rest = np.vstack([sums, tested[~held]]), join([learned, devices.select(~held)])
         for phase, times in enumerate(rest.times.T):
-            found[held, phase] = tested[held] @ rates_of(both, times)
-    yield errors("parts alone, other tasks' plans learned too", None, found, devices, sequences)
+            predicted[held, phase] = tested[held] @ rates_of(both, times)
+    yield errors("parts alone, other tasks' plans learned too", None, predicted, devices, sequences)
 
 
 def errors(name: str, own: float | None, predicted: Floats, devices: Samples, sequences: Bools) -> list[str]:
-    """A row of the first table."""
-    found = _errors(predicted, devices.times)
+    off = _errors(predicted, devices.times)
     both = np.abs(predicted.sum(axis=1) / devices.times.sum(axis=1) - 1)
-    figures = [*found.mean(axis=0), both.mean(), *found[~sequences].mean(axis=0), *found[sequences].mean(axis=0)]
+    figures = [*off.mean(axis=0), both.mean(), *off[~sequences].mean(axis=0), *off[sequences].mean(axis=0)]
     return [name, "–" if own is None else f"{own:.1%}", *(f"{figure:.1%}" for figure in figures)]
 
 
 def _errors(predicted: Floats, measured: Floats) -> Floats:
-    found: Floats = np.abs(predicted / measured - 1)
-    return found
+    off: Floats = np.abs(predicted / measured - 1)
+    return off
 
 
 def rows_of_steps(
     plans: Sequence[dict[str, Any]], devices: Samples, old: Floats, new: Floats
 ) -> Iterator[list[object]]:
-    """Rows of the second table."""
     of_plan: dict[tuple[str, int], list[int]] = defaultdict(list)
     for row in plans:
         of_plan[row["strategy"], row["task"]].append(row["device"])

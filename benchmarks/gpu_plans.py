@@ -44,9 +44,7 @@ SEQUENCES = "flexshard"
 
 _RIVALS = ("random", "neuroshard", "certified")
 _SEQUENCE_EVERY = 3  # a third of the tables
-_SEQUENCE_MEMORY = (
-    "24 GB"  # per device: a sequence table outputs every looked-up row, beside tables of at most 4 GB a device
-)
+_SEQUENCE_MEMORY = "24 GB"  # a device; tables take at most 4 GB, and a sequence table outputs every looked-up row
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,7 +111,7 @@ def prepare(options: Options) -> int:
             other = sw.plan(task, cost_model=given_cost_model(options.beside), time_limit=options.time_limit)
             replace(scored(other, model), strategy=BESIDE).save(folder / f"{number:03d}-beside.json")
         print(f"task {number} planned", file=sys.stderr, flush=True)
-    plans = [load(path) for path in sorted(folder.glob("*.json"))]  # in the order of `page`
+    plans = [sw.Plan.load(path) for path in sorted(folder.glob("*.json"))]  # in the order of `page`
     requests = requests_of(plans)
     save_requests(requests, options.folder / REQUESTS)
     (options.folder / RESULTS).unlink(missing_ok=True)
@@ -145,10 +143,10 @@ def with_sequences(task: Task) -> Task:
 
 def count_plans(plans: Sequence[Plan], strategies: Sequence[str], least: int) -> int:
     """Print how many plans each strategy has; returns 1 if one has fewer than wanted."""
-    found = Counter(plan.strategy for plan in plans)
+    counts = Counter(plan.strategy for plan in plans)
     for name in strategies:
-        print(f"{name:12} {found[name]:4} plans")
-    few = [f"{name} ({found[name]})" for name in strategies if found[name] < least]
+        print(f"{name:12} {counts[name]:4} plans")
+    few = [f"{name} ({counts[name]})" for name in strategies if counts[name] < least]
     if few:
         print(
             f"error: {', '.join(few)}: fewer plans than {least}, which each strategy must have; raise --tasks, or lower --least to "
@@ -158,18 +156,13 @@ def count_plans(plans: Sequence[Plan], strategies: Sequence[str], least: int) ->
     return 1 if few else 0
 
 
-def learner(name: str) -> str:
-    """Return the strategy whose policy a strategy uses: dreamshard+ continues from dreamshard's plans."""
-    return name.removesuffix("+")
-
-
 def entrant(name: str, policies: Path | None) -> Strategy:
-    """Return a strategy, with its policy from a folder if the folder has one."""
+    """Return a strategy, with its policy from a folder if the folder has one; dreamshard+ uses dreamshard's."""
     from shardwright.search import strategy_named
     from shardwright.search.registry import with_policy
 
     strategy = strategy_named(name)
-    policy = policies / f"{learner(name)}.safetensors" if policies else None
+    policy = policies / f"{name.removesuffix('+')}.safetensors" if policies else None
     return with_policy(strategy, policy) if policy is not None and policy.exists() else strategy
 
 
@@ -177,16 +170,9 @@ def measure(options: Options) -> int:
     """Measure, and print the missing measurements; returns 0 even if the time was too short."""
     runs = options.runs
     policy = runs and TimingPolicy(TimingPolicy.of(options.device).statistic, warm_up=1, passes=runs, runs=runs)
-    missing = measure_requests(
-        load_requests(options.folder / REQUESTS),
-        options.folder / RESULTS,
-        device=options.device,
-        backend=options.backend,
-        rounds=options.rounds,
-        seconds=options.seconds,
-        policy=policy,
-        progress=Printer(),
-    )
+    limits = {name: getattr(options, name) for name in ("device", "backend", "rounds", "seconds")}
+    requests, file = load_requests(options.folder / REQUESTS), options.folder / RESULTS
+    missing = measure_requests(requests, file, **limits, policy=policy, progress=Printer())
     results = read_results(options.folder / RESULTS)
     print(f"\n{len(results.times)} devices measured, {len(results.errors)} failed, {missing} measurements missing")
     for work, error in sorted(results.errors.items()):
@@ -203,19 +189,19 @@ def page(options: Options) -> None:
     from benchmarks.measured_tables import order_of
 
     results = read_results(options.folder / RESULTS)
-    found = measurements(options.folder, load_requests(options.folder / REQUESTS), results, options.model)
+    plans = measurements(options.folder, load_requests(options.folder / REQUESTS), results, options.model)
     target = results_table.RESULTS / f"{options.name}.parquet"
     results_table.RESULTS.mkdir(exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(device_rows(found)), target, compression="zstd")
-    model, processor = found[0].result.plan.cost_model, results.hardware["processor"]
+    pq.write_table(pa.Table.from_pylist(device_rows(plans)), target, compression="zstd")
+    model, processor = plans[0].result.plan.cost_model, results.hardware["processor"]
     compared = (
-        f"Here and below: {len(found)} plans of {len({one.number for one in found})} tasks on {found[0].devices} devices, batch "
-        f"{found[0].result.plan.task.batch_size:,}, cost model {model}; slowest forward plus slowest backward kernel, ms, means over the "
+        f"Here and below: {len(plans)} plans of {len({measured.number for measured in plans})} tasks on {plans[0].devices} devices, batch "
+        f"{plans[0].result.plan.task.batch_size:,}, cost model {model}; slowest forward plus slowest backward kernel, ms, means over the "
         f"tasks that a strategy placed. Each device's shards ran alone on one GPU ({processor}), one device after another, in "
         f"{results.rounds} interleaved rounds; links are not measured. Within a task, predicted and measured order of the strategies "
-        f"correlate by {order_of(found):.3f} (mean). {len(results.errors)} devices could not be measured; their plans are left out."
+        f"correlate by {order_of(plans):.3f} (mean). {len(results.errors)} devices could not be measured; their plans are left out."
     )
-    tables = [*kind_tables(found, compared), device_table(found)]
+    tables = [*kind_tables(plans, compared), device_table(plans)]
     results_table.write_results(
         options.name,
         f"Strategies on kernels of {processor}",
@@ -225,7 +211,7 @@ def page(options: Options) -> None:
     )
 
 
-def kind_tables(found: Sequence[Measurement], compared: str) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
+def kind_tables(plans: Sequence[Measurement], compared: str) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
     """Yield what strategies reach and gain, for each kind of task apart: a mean over both would mix strategies that planned only one."""
     from benchmarks.measured_tables import RIVALS, gain_table, main_table
 
@@ -234,15 +220,15 @@ def kind_tables(found: Sequence[Measurement], compared: str) -> Iterator[tuple[s
         f"'{BESIDE}': plans that certified found with another model, priced by the same model as all others."
     )
     for sequences, kind in ((False, "Tasks of pooled tables."), (True, "Tasks of which a third are sequence tables.")):
-        chosen = [one for one in found if has_sequences(one) is sequences]
+        chosen = [plan for plan in plans if has_sequences(plan) is sequences]
         if chosen:
             yield f"{kind} {compared}", *main_table(chosen)
             yield f"{kind} {gains}", *gain_table(chosen, (*RIVALS, BESIDE))
             compared = "As above."
 
 
-def has_sequences(one: Measurement) -> bool:
-    return any(not table.pooled for table in one.result.plan.task.tables)
+def has_sequences(measured: Measurement) -> bool:
+    return any(not table.pooled for table in measured.result.plan.task.tables)
 
 
 def measurements(folder: Path, requests: Requests, results: Results, model: Path | None) -> list[Measurement]:
@@ -253,47 +239,48 @@ def measurements(folder: Path, requests: Requests, results: Results, model: Path
     from shardwright.cost import load_model
     from shardwright.cost.score import scored
     from shardwright.measure.measuring import MeasuredPlan
+    from shardwright.sharding import Plan
 
     loaded = load_model(model) if model else None
-    found = []
+    measured_plans = []
     for path, positions in zip(sorted((folder / PLANS).glob("*.json")), requests.plans, strict=True):
         if not {place for place in positions if place is not None} <= results.times.keys():
             continue
-        plan = load(path)
+        plan = Plan.load(path)
         times = np.array([np.zeros(2) if place is None else results.times[place] for place in positions])
         measured = MeasuredPlan(scored(plan, loaded) if loaded else plan, times[:, 0], times[:, 1], results.rounds)
-        found.append(Measurement(plan.task.topology.devices, int(path.stem.split("-")[0]), measured))
-    if not found:
+        measured_plans.append(Measurement(plan.task.topology.devices, int(path.stem.split("-")[0]), measured))
+    if not measured_plans:
         sys.exit("no plan has all its devices measured; run 'measure' again with more --seconds")
-    return found
+    return measured_plans
 
 
-def device_rows(found: Sequence[Measurement]) -> list[dict[str, object]]:
+def device_rows(plans: Sequence[Measurement]) -> list[dict[str, object]]:
     """Return a row for each device of each plan."""
     rows: list[dict[str, object]] = []
-    for one in found:
-        plan = one.result.plan
+    for measured in plans:
+        plan = measured.result.plan
         assert plan.cost is not None
         for device, shards in zip(plan.cost.devices, plan.by_device, strict=True):
             rows.append(
                 {
-                    "task": one.number, "strategy": one.strategy, "cost_model": plan.cost_model, "rank": device.rank,
+                    "task": measured.number, "strategy": measured.strategy, "cost_model": plan.cost_model, "rank": device.rank,
                     "shards": len(shards),
                     "predicted_forward_ms": device.forward_ms, "predicted_backward_ms": device.backward_ms,
-                    "measured_forward_ms": float(one.result.forward_ms[device.rank]),
-                    "measured_backward_ms": float(one.result.backward_ms[device.rank]),
+                    "measured_forward_ms": float(measured.result.forward_ms[device.rank]),
+                    "measured_backward_ms": float(measured.result.backward_ms[device.rank]),
                 }
             )  # fmt: skip
     return rows
 
 
-def device_table(found: Sequence[Measurement]) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+def device_table(plans: Sequence[Measurement]) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """Return the errors of single devices, for forward and backward."""
     import numpy as np
 
     caption = "Single devices that hold shards: predicted / measured − 1."
     rows: list[tuple[str, ...]] = []
-    held = [row for row in device_rows(found) if row["shards"]]
+    held = [row for row in device_rows(plans) if row["shards"]]
     for phase in ("forward", "backward"):
         predicted, measured = (
             np.array([row[f"{kind}_{phase}_ms"] for row in held]) for kind in ("predicted", "measured")
@@ -306,17 +293,8 @@ def device_table(found: Sequence[Measurement]) -> tuple[str, tuple[str, ...], li
                 f"{measured.min():.3f} to {measured.max():.3f}",
             )
         )  # fmt: skip
-    return (
-        caption,
-        ("phase", "devices", "mean absolute error", "median", "10th to 90th percentile", "measured, ms"),
-        rows,
-    )
-
-
-def load(path: Path) -> Plan:
-    from shardwright.sharding import Plan
-
-    return Plan.load(path)
+    heads = ("phase", "devices", "mean absolute error", "median", "10th to 90th percentile", "measured, ms")
+    return caption, heads, rows
 
 
 if __name__ == "__main__":

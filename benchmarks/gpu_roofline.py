@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
 
-from benchmarks import plots, results_table
+from benchmarks import results_table
 from benchmarks.program import options_of
 from shardwright.cost.features import WorkArrays
 from shardwright.errors import InvalidInput
@@ -80,16 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         __doc__, arguments,
         stores=(None, "sample stores of one machine, or Parquet files", {"positional": True, "nargs": "+", "type": Path}),
         ceiling=(float, "GB/s that a copy reads and writes (default: of checks.json)"),
-        name=("gpu_roofline", "name of the page and the figure"),
+        name=("gpu_roofline", "name of the page"),
     )  # fmt: skip
     ceiling = 1e9 * options.ceiling if options.ceiling else measured_ceiling(options.stores)
-    found = joined([roofline_of(read_samples(store), ceiling) for store in options.stores])
-    draw(found, options.name)
+    sets = joined([roofline_of(read_samples(store), ceiling) for store in options.stores])
     hardware = fingerprints(options.stores[0])[0]
     results_table.write_results(
         options.name,
         f"Fused lookups against copy bandwidth on {hardware['processor']}",
-        [size_table(found), *(batch_table(found, phase) for phase in range(2))],
+        [size_table(sets), *(batch_table(sets, phase) for phase in range(2))],
         results_table.command_of("gpu_roofline", arguments),
         f"{hardware['processor']}, torch {hardware['torch']}, FBGEMM {hardware['fbgemm']}",
     )
@@ -116,15 +114,10 @@ def roofline_of(table: Any, ceiling: float) -> Roofline:
         )
     state = np.array([STATE_BYTES[name] for name in optimizers], dtype=np.float64)
     moved = bytes_moved(samples.works, np.repeat(state, samples.shard_counts))
-    first = samples.repeat == 0
-    return Roofline(
-        np.add.reduceat(moved, samples.starts[:-1], axis=0)[first],
-        samples.times[first],
-        samples.shard_counts[first],
-        fused_calls(samples)[first],
-        np.asarray(table["batch_size"], dtype=np.int64)[first],
-        ceiling,
-    )
+    of_sets = np.add.reduceat(moved, samples.starts[:-1], axis=0)
+    batch_sizes = np.asarray(table["batch_size"], dtype=np.int64)
+    columns = (of_sets, samples.times, samples.shard_counts, fused_calls(samples), batch_sizes)
+    return Roofline(*(column[samples.repeat == 0] for column in columns), ceiling)
 
 
 def bytes_moved(works: WorkArrays, state: Floats) -> Floats:
@@ -170,23 +163,23 @@ def joined(parts: Sequence[Roofline]) -> Roofline:
     return Roofline(**columns, ceiling=parts[0].ceiling)
 
 
-def size_table(found: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+def size_table(sets: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """Share of the ceiling by the bytes that a set must move."""
-    launch = " and ".join(f"{1e3 * ms:.0f} µs {phase}" for phase, ms in zip(PHASES, found.launch_ms, strict=True))
+    launch = " and ".join(f"{1e3 * ms:.0f} µs {phase}" for phase, ms in zip(PHASES, sets.launch_ms, strict=True))
     caption = (
-        f"{len(found.tables)} sets; a copy reads and writes {found.ceiling / 1e9:,.0f} GB/s (the ceiling). A fused call with next to no "
+        f"{len(sets.tables)} sets; a copy reads and writes {sets.ceiling / 1e9:,.0f} GB/s (the ceiling). A fused call with next to no "
         f"work takes {launch} (median of the {_SMALLEST} smallest). Bytes: each id and looked-up value once, each distinct row and its "
         f"optimizer state in whole sectors of {_SECTOR} bytes. A share above 1 would mean more moved bytes than counted, or caches that "
         f"keep data from one run to the next."
     )
     rows = []
     for phase, name in enumerate(PHASES):
-        decade = np.floor(np.log10(found.moved[:, phase])).astype(int)
+        decade = np.floor(np.log10(sets.moved[:, phase])).astype(int)
         for power in np.unique(decade):
             inside = decade == power
             if inside.sum() >= FEWEST:
-                low, middle, high = np.percentile(found.share[inside, phase], (10, 50, 90))
-                bound = found.latency_bound[inside, phase].mean()
+                low, middle, high = np.percentile(sets.share[inside, phase], (10, 50, 90))
+                bound = sets.latency_bound[inside, phase].mean()
                 size = f"10^{power} to 10^{power + 1}"
                 rows.append(
                     (name, size, str(inside.sum()), f"{middle:.1%}", f"{low:.1%} to {high:.1%}", f"{bound:.0%}")
@@ -197,7 +190,7 @@ def size_table(found: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, .
     return caption, heads, rows
 
 
-def batch_table(found: Roofline, phase: int) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+def batch_table(sets: Roofline, phase: int) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """Share of latency-bound sets by batch size and number of tables."""
     caption = (
         f"{PHASES[phase].capitalize()}: share of sets that are latency-bound (their bytes at the ceiling would take less time than the "
@@ -205,17 +198,17 @@ def batch_table(found: Roofline, phase: int) -> tuple[str, tuple[str, ...], list
     )
     names = [str(low) if low == high else f"{low}–{high}" for low, high in TABLES]
     rows = []
-    for batch in np.unique(found.batch_size):
-        shares = [share_bound(found, phase, int(batch), low, high) for low, high in TABLES]
+    for batch in np.unique(sets.batch_size):
+        shares = [share_bound(sets, phase, int(batch), low, high) for low, high in TABLES]
         cells = ["–" if share is None else f"{share:.0%}" for share in shares]
         rows.append((f"{batch:,}", *cells, bound_until(shares)))
     return caption, ("batch", *(f"{name} tables" for name in names), "mostly bandwidth-bound from"), rows
 
 
-def share_bound(found: Roofline, phase: int, batch: int, low: int, high: int) -> float | None:
+def share_bound(sets: Roofline, phase: int, batch: int, low: int, high: int) -> float | None:
     """Share of latency-bound sets among those of a batch size and a range of tables; None if there are too few sets."""
-    inside = (found.batch_size == batch) & (found.tables >= low) & (found.tables <= high)
-    return float(found.latency_bound[inside, phase].mean()) if inside.sum() >= FEWEST else None
+    inside = (sets.batch_size == batch) & (sets.tables >= low) & (sets.tables <= high)
+    return float(sets.latency_bound[inside, phase].mean()) if inside.sum() >= FEWEST else None
 
 
 def bound_until(shares: Sequence[float | None]) -> str:
@@ -224,35 +217,6 @@ def bound_until(shares: Sequence[float | None]) -> str:
     later = [position for position, share in known if share >= 0.5]
     first = next((position for position, _ in known if not later or position > later[-1]), None)
     return "none" if first is None else f"{TABLES[first][0]} tables"
-
-
-def draw(found: Roofline, name: str) -> None:
-    """Draw bytes per second over bytes, with the ceiling and the line of launches."""
-    figure, ((forward, backward),) = plots.panels([PHASES], width=4.2, height=3.4)
-    for phase, axis in enumerate((forward, backward)):
-        draw_phase(axis, found, phase)
-    forward.set_ylabel("GB/s of bytes that must move")
-    backward.legend(fontsize=7, markerscale=3, loc="lower right")
-    plots.save(figure, name)
-
-
-def draw_phase(axis: Axes, found: Roofline, phase: int) -> None:
-    moved, rate = found.moved[:, phase], found.moved[:, phase] / found.times[:, phase] / 1e6
-    groups = (("1 table", 1, 1), ("2–4", 2, 4), ("5–15", 5, 15), ("16–60", 16, 60))
-    for (label, low, high), colour in zip(groups, ("#c1440e", "#d9a441", "#4062bb", "#0b6e4f"), strict=True):
-        inside = (found.tables >= low) & (found.tables <= high)
-        axis.scatter(
-            moved[inside], rate[inside], s=3, linewidths=0, alpha=0.6, color=colour, label=label, rasterized=True
-        )
-    ends = np.array([moved.min(), moved.max()])
-    axis.axhline(found.ceiling / 1e9, color="black", linewidth=1, label="copy")
-    axis.plot(
-        ends, ends / found.launch_ms[phase] / 1e6, color="black", linewidth=1, linestyle=":", label="launch alone"
-    )
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_ylim(rate.min() / 2, 2 * found.ceiling / 1e9)
-    axis.set_xlabel("bytes that must move")
 
 
 if __name__ == "__main__":

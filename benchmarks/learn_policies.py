@@ -1,10 +1,10 @@
-"""Makes the bundled policies anew: `make policies`.
+"""Train the bundled policies anew: `make policies`.
 
     python -m benchmarks.learn_policies --processor MODEL [--rounds N] [FOLDER]
 
-Both policies learn from the tasks of `policies.yaml`, priced by the model of one processor and by published GPUs. What the figures of
-`learned_quality` are about is left out: the other processor, the H100 as measured, one published GPU, and half of all tables. A training
-that is stopped goes on when the program is started again; its figures go to `out/learned/logs`, for TensorBoard.
+Both policies learn from the tasks of `policies.yaml`, priced by the model of one processor and by published GPUs. `learned_quality` tests
+on devices and tables that training leaves out: another processor, the measured H100, the published A100 and half of all tables. A stopped
+training resumes when the program starts again. TensorBoard reads its figures from `out/learned/logs`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.learned_guidance [--sizes 200x16 1000x128] [--seeds 3] [--seconds 12]
 
-Tasks are of H100s, with hosts of eight, and of tables that no policy learned from. `guided` improves `dreamshard`'s placement before its
-own starts, as `certified` does if all tables must stay whole; `guided alone` makes no other starts. Searches run one after another, on one
-thread. The table shows the seconds until a search comes within 1% of the best plan of all.
+Tasks are for hosts of eight H100s, with tables that no policy learned from. `guided` improves `dreamshard`'s placement before its own
+starts, as `certified` does if all tables must stay whole; `guided alone` makes no other starts. Searches run one after another on one
+thread. The table shows the seconds until a search comes within 1% of the best plan.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NEAR = 0.01
 
 @dataclass(frozen=True)
 class Guided(Certified):
-    """`certified` with or without the policy's placement, which tells its best step after every pair of starts.
+    """`certified` with or without the policy's placement, which reports its best step after every pair of starts.
 
     Attributes:
         kind: one of `KINDS`.
@@ -92,16 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def searched(task: Task, world: World, kind: str, seconds: float) -> Curve:
-    """Search, and return when which step was found; the last entry is the returned plan's."""
+    """Search, and return the times at which better steps came; the last entry is the returned plan's."""
     began, curve = time.perf_counter(), []
 
     def note(step_ms: float, bound_ms: float | None) -> None:
         curve.append((time.perf_counter() - began, step_ms))
 
     strategy = Guided(threads=1, kind=kind)
-    found = plan(task, strategy=strategy, cost_model=world.model, time_limit=seconds, progress=note)
-    assert found.cost is not None
-    return [*curve, (time.perf_counter() - began, found.cost.step_ms)]
+    best = plan(task, strategy=strategy, cost_model=world.model, time_limit=seconds, progress=note)
+    assert best.cost is not None
+    return [*curve, (time.perf_counter() - began, best.cost.step_ms)]
 
 
 def row(what: str, kind: str, every: Sequence[dict[str, Curve]]) -> tuple[str, ...]:

@@ -42,28 +42,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     if (measured := measured_plans([plan for *_, plan in placed], options)) is None:
         return
-    found: dict[Setting, list[Measurement]] = {setting: [] for setting in options.settings}
+    by_setting: dict[Setting, list[Measurement]] = {setting: [] for setting in options.settings}
     for (setting, number, _), result in zip(placed, measured, strict=True):
-        found[setting].append(Measurement(setting.devices, number, result))
-    write_page(found, options, results_table.command_of(NAME, arguments))
+        by_setting[setting].append(Measurement(setting.devices, number, result))
+    write_page(by_setting, options, results_table.command_of(NAME, arguments))
 
 
 def plans(task: Task, number: int, options: Options) -> list[Plan]:
     """Return the plans of all strategies that place a task, under the strategies' names."""
-    found = []
+    placed = []
     for entrant in entrants(options):
         try:
             plan = sw.plan(task, strategy=entrant.strategy, seed=number, time_limit=entrant.time_limit)
         except InfeasibleTask:
             continue
-        found.append(replace(plan, strategy=entrant.name))
-    return found
+        placed.append(replace(plan, strategy=entrant.name))
+    return placed
 
 
-def write_page(found: dict[Setting, list[Measurement]], options: Options, command: str) -> None:
+def write_page(by_setting: dict[Setting, list[Measurement]], options: Options, command: str) -> None:
     versions = ", ".join(f"{entrant.name}: {entrant.version}" for entrant in entrants(options) if entrant.version)
     tables = []
-    for setting, measurements in found.items():
+    for setting, measurements in by_setting.items():
         caption = (
             f"{options.tasks} tasks {setting.name}: slowest forward plus slowest backward kernel, ms, means over the tasks that a strategy "
             f"placed. Measured in {options.rounds} interleaved rounds on fresh batches. Floor: the smallest measured total of any plan "
@@ -75,11 +75,11 @@ def write_page(found: dict[Setting, list[Measurement]], options: Options, comman
     results_table.write_results(NAME, "Learned placement on real CPU kernels", tables, command)
 
 
-def against_heuristic(found: list[Measurement]) -> HeadsAndRows:
+def against_heuristic(measurements: list[Measurement]) -> HeadsAndRows:
     """Return measured ratios to the best heuristic, and the predicted ratios."""
     heads = ("strategy", "heuristic", "tasks", "measured ratio, median", "range", "faster", "predicted ratio, median")
-    groups = by_strategy(found)
-    means = {name: np.mean([one.measured_ms for one in groups[name].values()]) for name in SORTED if name in groups}
+    groups = by_strategy(measurements)
+    means = {name: np.mean([plan.measured_ms for plan in groups[name].values()]) for name in SORTED if name in groups}
     rows: Rows = []
     if not means:
         return heads, rows

@@ -1,10 +1,10 @@
-"""The value of the bundled policies, by device and cost model: writes results/learned_quality.md.
+"""Quality of the bundled policies, by device and cost model: writes results/learned_quality.md.
 
     python -m benchmarks.learned_quality --processor MODEL --other MODEL [--tasks 12]
 
-Tasks are drawn from the half of the tables that no policy learned from. Every table stays whole. Costs are predicted, by the cost models
-that the tasks are planned with. *Closed* is the part of the way from the best of the four sorted heuristics to `certified`'s plan, in
-logarithms of the steps: log(heuristic / strategy) over log(heuristic / certified), both summed over the tasks.
+Tasks consist of tables that no policy learned from; every table stays whole. The cost model that plans a task also predicts its costs.
+*Closed* is the share of the gap between the best of four sorted heuristics and `certified` that a strategy closes: the sum over tasks of
+log(heuristic / strategy) over that of log(heuristic / certified), of steps.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 from experiments.entrants import SORTED, digest
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         other=(Path, "cost model of a processor that they did not learn from"), tasks=(12, "tasks in each world"),
         large=(2, "tasks of each large size"), time_limit=(5.0, "seconds of certified and neuroshard"),
     )  # fmt: skip
-    found = {
+    by_world = {
         world.name: [placed(drawn(world, number), world, options.time_limit) for number in range(options.tasks)]
         for world in worlds(options.processor, options.other)
     }
@@ -95,11 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"before training. Policies {versions}, which learned from {learned['world'].removeprefix('simulated: ')}."
     )
     heads = ("world", "learned from", "heuristic / certified", *(f"{name}, closed" for name in ASKED[:-1]))
-    rows = [row(world, found[world.name]) for world in worlds(options.processor, options.other)]
+    rows = [row(world, by_world[world.name]) for world in worlds(options.processor, options.other)]
     unseen = [
-        each for world in worlds(options.processor, options.other) if not world.learned for each in found[world.name]
+        each for world in worlds(options.processor, options.other) if not world.learned for each in by_world[world.name]
     ]
-    every = [each for several in found.values() for each in several]
+    every = [each for several in by_world.values() for each in several]
     rows += [("unseen worlds", "no", *cells(unseen)), ("all worlds", "", *cells(every))]
     speed = (
         "The same tasks: geometric mean of the step over `certified`'s, and planning time of a task in ms, median and largest; one "
@@ -144,24 +145,20 @@ def drawn(world: World, number: int, size: tuple[int, int] | None = None) -> Tas
 
 def placed(task: Task, world: World, limit: float) -> Mapping[str, Placed]:
     """Place a task by every strategy; a strategy that fails counts as the best heuristic."""
-    found = {}
+    results = {}
     for name in (*SORTED, *ASKED):
         begin = time.perf_counter()
         try:
             if name == RULE:
                 step = by_rule(task, world.model)
             else:
-                step = plan(
-                    task,
-                    strategy=name,
-                    cost_model=world.model,
-                    time_limit=limit if name in ("neuroshard", "certified") else None,
-                ).cost.step_ms  # type: ignore[union-attr]
+                seconds = limit if name in ("neuroshard", "certified") else None
+                step = plan(task, strategy=name, cost_model=world.model, time_limit=seconds).cost.step_ms  # type: ignore[union-attr]
         except InfeasibleTask:
             step = np.inf
-        found[name] = Placed(step, time.perf_counter() - begin)
-    best = min(found[name].step_ms for name in SORTED)
-    return {name: each if np.isfinite(each.step_ms) else Placed(best, each.seconds) for name, each in found.items()}
+        results[name] = Placed(step, time.perf_counter() - begin)
+    best = min(results[name].step_ms for name in SORTED)
+    return {name: each if np.isfinite(each.step_ms) else Placed(best, each.seconds) for name, each in results.items()}
 
 
 def by_rule(task: Task, model: CostModel) -> float:
@@ -181,19 +178,14 @@ def heuristic(each: Mapping[str, Placed]) -> float:
 
 
 def closed(name: str, several: Sequence[Mapping[str, Placed]]) -> float:
-    """Return the part of the way that a strategy closes."""
+    """Return the share of the gap that a strategy closes."""
     ways = [np.log(heuristic(each) / each["certified"].step_ms) for each in several]
     gone = [np.log(heuristic(each) / each[name].step_ms) for each in several]
     return float(np.sum(gone) / np.sum(ways))
 
 
-def above(name: str, several: Sequence[Mapping[str, Placed]]) -> float:
-    """Return the geometric mean of a strategy's step over certified's."""
-    return float(np.exp(np.mean([np.log(each[name].step_ms / each["certified"].step_ms) for each in several])))
-
-
 def cells(several: Sequence[Mapping[str, Placed]]) -> tuple[str, ...]:
-    over = np.exp(np.mean([np.log(heuristic(each) / each["certified"].step_ms) for each in several]))
+    over = geometric_mean(heuristic(each) / each["certified"].step_ms for each in several)
     return f"{over:.3f}", *(f"{closed(name, several):.0%}" for name in ASKED[:-1])
 
 
@@ -203,7 +195,8 @@ def row(world: World, several: Sequence[Mapping[str, Placed]]) -> tuple[str, ...
 
 def speed_row(name: str, several: Sequence[Mapping[str, Placed]]) -> tuple[str, ...]:
     ms = [1e3 * each[name].seconds for each in several]
-    return name, f"{above(name, several):.3f}", f"{np.median(ms):.1f}", f"{max(ms):.0f}"
+    over = geometric_mean(each[name].step_ms / each["certified"].step_ms for each in several)
+    return name, f"{over:.3f}", f"{np.median(ms):.1f}", f"{max(ms):.0f}"
 
 
 def large_cells(several: Sequence[Mapping[str, Placed]]) -> tuple[str, ...]:

@@ -2,21 +2,22 @@
 
     python -m benchmarks.learned_speed [--repeats 9]
 
-Timed is the call from a task to a plan, with the bundled policies or those named. Every repeat places its own task, drawn with
-replacement from the test half of the pool. `greedy` is there for comparison. Compiled code and policy are loaded before the first call.
+A time is that of the call from a task to a plan, by the bundled policies or the policies named. Every repeat places its own task, drawn
+with replacement from the test half of the pool; `greedy` serves as comparison. Compiled code and policy are loaded before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 from experiments.entrants import LEARNED, Entrant
 from experiments.learned.tasks import BATCH, DIM, Setting, halves, whole
 
 from benchmarks import learned_strategies
 from benchmarks.learned_strategies import entrants
-from benchmarks.neuroshard_speed import median_times
 from benchmarks.program import options_of
 from benchmarks.results_table import command_of, write_results
 from shardwright.cost import CostModel, cost_model_for
@@ -63,6 +64,18 @@ def row(entrant: Entrant, setting: Setting, repeats: int, model: CostModel) -> t
     prices, _ = median_times(lambda task: priced(task, model), [replace(task) for task in tasks])
     shown = (f"{1e3 * seconds:.1f}" for seconds in (call, cpu, prices))
     return entrant.name, entrant.version, f"{setting.tables} × {setting.devices}", *shown
+
+
+def median_times(call: Callable[[Task], object], tasks: list[Task]) -> tuple[float, float]:
+    """Return the median wall seconds and CPU seconds of a call."""
+    times = []
+    for task in tasks:
+        fresh = replace(task)  # drops anything that an earlier call cached on the task
+        start = time.perf_counter(), time.process_time()
+        call(fresh)
+        times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    clock, cpu = np.median(times, axis=0)
+    return float(clock), float(cpu)
 
 
 def priced(task: Task, model: CostModel) -> PricedTask:

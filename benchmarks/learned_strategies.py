@@ -26,11 +26,7 @@ def asked(names: tuple[str, ...] = NAMES) -> dict[str, Any]:
 def entrants(options: Options) -> list[Entrant]:
     """Return the chosen strategies."""
     limits = Limits(seconds=options.time_limit, tolerance=options.tolerance)
-    policies = {
-        "autoshard": options.autoshard,
-        "dreamshard": options.dreamshard,
-        "dreamshard+": options.dreamshard,
-    }
+    policies = {"autoshard": options.autoshard, "dreamshard": options.dreamshard, "dreamshard+": options.dreamshard}
     return [
         learned_entrant(name, limits, rnn_updates=options.rnn_updates, policy=policies.get(name))
         for name in options.strategies

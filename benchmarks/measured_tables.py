@@ -26,7 +26,7 @@ RIVALS = ("random", "greedy", "neuroshard")
 
 
 def model_and_state(model: CostModel, controls: Controls) -> str:
-    """A sentence for captions: the cost model, how it was learned, and the control sets now against then."""
+    """A sentence for captions: the cost model, its training, and the control sets now against then."""
     facts = getattr(model, "metadata", {})
     learned = (
         f" ({facts['samples']} sets, held-out error {float(facts['mean_error']):.1%})" if "mean_error" in facts else ""
@@ -83,39 +83,39 @@ def placed_plans(task: Task, strategies: list[str], time_limit: float, model: Co
     return plans
 
 
-def by_strategy(found: list[Measurement]) -> dict[str, dict[int, Measurement]]:
+def by_strategy(measurements: list[Measurement]) -> dict[str, dict[int, Measurement]]:
     """Group measurements by strategy and task."""
     result: dict[str, dict[int, Measurement]] = {}
-    for one in found:
-        result.setdefault(one.strategy, {})[one.number] = one
+    for plan in measurements:
+        result.setdefault(plan.strategy, {})[plan.number] = plan
     return result
 
 
-def main_table(found: list[Measurement], metadata: Mapping[str, str] | None = None) -> HeadsAndRows:
+def main_table(measurements: list[Measurement], metadata: Mapping[str, str] | None = None) -> HeadsAndRows:
     """Return predicted and measured means by strategy, and how far measured times lie above the floor.
 
     Args:
-        found: plans measured together.
+        measurements: plans measured together.
         metadata: metadata of the cost model; None if it is not known on this machine.
     """
     heads = (
         "strategy", "placed", "predicted", "measured", "measured / predicted, median", "10th to 90th percentile", "over the controls'",
         "usual for the model's error", "above the floor, median", "of this noise", "shards a device",
     )  # fmt: skip
-    floors, facts = floors_of(found), metadata or {}
-    state, error = found[0].result.controls.slower_than(facts), facts.get("mean_error")
+    floors, facts = floors_of(measurements), metadata or {}
+    state, error = measurements[0].result.controls.slower_than(facts), facts.get("mean_error")
     rows: Rows = []
-    for name, of_task in by_strategy(found).items():
+    for name, of_task in by_strategy(measurements).items():
         own = list(of_task.values())
         predicted, measured = (
-            np.array([getattr(one, f"{kind}_ms") for one in own]) for kind in ("predicted", "measured")
+            np.array([getattr(placed, f"{kind}_ms") for placed in own]) for kind in ("predicted", "measured")
         )
         ratios = measured / predicted
         low, middle, high = np.percentile(ratios, (10, 50, 90))
-        above = np.median([one.measured_ms / floors[one.number] - 1 for one in own])
-        noise = np.median([one.result.excess for one in own])
-        usual = f"{np.median([one.usual(float(error)) for one in own]):.3f}" if error else "–"
-        shards = np.mean([len(held) for one in own for held in one.result.plan.by_device])
+        above = np.median([placed.measured_ms / floors[placed.number] - 1 for placed in own])
+        noise = np.median([placed.result.excess for placed in own])
+        usual = f"{np.median([placed.usual(float(error)) for placed in own]):.3f}" if error else "–"
+        shards = np.mean([len(held) for placed in own for held in placed.result.plan.by_device])
         rows.append(
             (
                 name, str(len(own)), f"{predicted.mean():.2f}", f"{measured.mean():.2f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}",
@@ -125,19 +125,19 @@ def main_table(found: list[Measurement], metadata: Mapping[str, str] | None = No
     return heads, rows
 
 
-def floors_of(found: list[Measurement]) -> dict[int, float]:
-    """By task, the smallest measured total of any plan divided by the devices: no plan with as much work can be faster."""
+def floors_of(measurements: list[Measurement]) -> dict[int, float]:
+    """By task, the smallest measured total of any plan, over the devices: no plan with as much work is faster."""
     floors: dict[int, float] = {}
-    for one in found:
-        mean = float(one.result.device_ms.mean())
-        floors[one.number] = min(mean, floors.get(one.number, mean))
+    for plan in measurements:
+        mean = float(plan.result.device_ms.mean())
+        floors[plan.number] = min(mean, floors.get(plan.number, mean))
     return floors
 
 
-def total_table(found: list[Measurement], rival: str = "greedy") -> HeadsAndRows:
+def total_table(measurements: list[Measurement], rival: str = "greedy") -> HeadsAndRows:
     """Return the total work of a strategy's plans over a rival's, predicted and measured."""
     heads = ("strategy", "rival", "tasks", "total, predicted ratio", "total, measured ratio", "difference, points")
-    groups = by_strategy(found)
+    groups = by_strategy(measurements)
     rows: Rows = []
     for name, own in groups.items():
         shared = sorted(own.keys() & groups.get(rival, {}).keys())
@@ -151,20 +151,20 @@ def total_table(found: list[Measurement], rival: str = "greedy") -> HeadsAndRows
     return heads, rows
 
 
-def _totals(one: Measurement) -> Floats:
+def _totals(measurement: Measurement) -> Floats:
     """`(2,)` predicted and measured kernel ms of all devices together."""
-    assert one.result.plan.cost is not None
-    predicted = sum(device.compute_ms for device in one.result.plan.cost.devices)
-    return np.array([predicted, one.result.device_ms.sum()])
+    assert measurement.result.plan.cost is not None
+    predicted = sum(device.compute_ms for device in measurement.result.plan.cost.devices)
+    return np.array([predicted, measurement.result.device_ms.sum()])
 
 
-def gain_table(found: list[Measurement], rivals: Sequence[str] = RIVALS) -> HeadsAndRows:
-    """Return measured times divided by rivals' on the same tasks, beside the predicted ratios; of the gain, only one of 1% or more."""
+def gain_table(measurements: list[Measurement], rivals: Sequence[str] = RIVALS) -> HeadsAndRows:
+    """Return measured times over rivals' on the same tasks, beside predicted ratios; "gain kept" needs a predicted gain of 1%."""
     heads = (
         "strategy", "rival", "tasks", "measured ratio, median", "interval", "geometric mean", "range", "faster",
         "predicted ratio, median", "gain kept",
     )  # fmt: skip
-    groups = by_strategy(found)
+    groups = by_strategy(measurements)
     rows: Rows = []
     for name, own in groups.items():
         for rival in (rival for rival in rivals if rival in groups and rival != name):
@@ -194,10 +194,10 @@ def _interval(ratios: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def order_of(found: list[Measurement]) -> float:
+def order_of(measurements: list[Measurement]) -> float:
     """Mean over tasks of the rank correlation between predicted and measured times of the strategies."""
     by_task: dict[int, list[tuple[float, float]]] = {}
-    for one in found:
-        by_task.setdefault(one.number, []).append((one.predicted_ms, one.measured_ms))
+    for plan in measurements:
+        by_task.setdefault(plan.number, []).append((plan.predicted_ms, plan.measured_ms))
     correlations = orders(by_task.values())
     return float(np.mean(correlations)) if correlations else float("nan")

@@ -1,10 +1,11 @@
-"""The effect of dense layers that hide traffic on the public models: predicted steps, plans and bounds.
+"""Public models with dense layers that hide traffic: predicted steps, plans and bounds.
 
     python -m benchmarks.overlap                     # results/overlap.md
     python -m benchmarks.overlap --models FOLDER     # with task files of further models, NAME.task.yaml
 
-The time of the dense layers is an assumption: the published step less the predicted embedding part, or as long as the embedding part if no
-step is published. In one setting all of it needs embeddings, as in TorchRec's DLRM; in the other, a tenth hides values, a fifth gradients.
+The dense layers' time is assumed: the published step less the predicted embedding part; without a published step, as long as the embedding
+part. In the first setting all dense layers wait for embeddings, as in TorchRec's DLRM. In the second, a tenth of their time hides values
+and a fifth hides gradients.
 """
 
 from __future__ import annotations
@@ -54,13 +55,12 @@ def _outcome(task: sw.Task, published_ms: float | None) -> dict[str, Any]:
         kept = score(beside, bare.shards, model).step_ms
         plan = sw.plan(beside, time_limit=SECONDS, runs_on="torchrec")
         assert plan.cost is not None
-        others = [one for one in task.tables if plan.sharding_type(one.name) != bare.sharding_type(one.name)]
+        others = [table for table in task.tables if plan.sharding_type(table.name) != bare.sharding_type(table.name)]
         row[setting] = {"kept": kept, "step": plan.cost.step_ms, "bound": plan.bound_ms, "types": len(others)}
     return row
 
 
 def write(rows: list[dict[str, Any]], command: str) -> None:
-    """Write the page."""
     results_table.write_results(
         "overlap",
         "Public models with dense layers: the effect of hidden traffic",
@@ -84,11 +84,11 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
 
 
 def _cells(row: dict[str, Any], setting: str) -> list[str]:
-    found, starred = row[setting], "" if row["dense"] != row["step"] else "*"
+    figures, starred = row[setting], "" if row["dense"] != row["step"] else "*"
     return [
-        row["case"], f"{row['dense']:.2f}{starred}", f"{row['step']:.2f}", _gap(row["step"], row["bound"]), f"{found['kept']:.2f}",
-        f"{found['step']:.2f}", f"{1 - found['step'] / found['kept']:.1%}", f"{found['bound']:.2f}" if found["bound"] else "–",
-        _gap(found["step"], found["bound"]), f"{row['kernels']:.2f}", str(found["types"]),
+        row["case"], f"{row['dense']:.2f}{starred}", f"{row['step']:.2f}", _gap(row["step"], row["bound"]), f"{figures['kept']:.2f}",
+        f"{figures['step']:.2f}", f"{1 - figures['step'] / figures['kept']:.1%}", f"{figures['bound']:.2f}" if figures["bound"] else "–",
+        _gap(figures["step"], figures["bound"]), f"{row['kernels']:.2f}", str(figures["types"]),
     ]  # fmt: skip
 
 

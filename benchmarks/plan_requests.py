@@ -56,8 +56,12 @@ def save_requests(requests: Requests, path: Path) -> None:
     """Write requests; each access profile is written once, since most works share theirs."""
     profiles: dict[str, int] = {}
     works = [
-        {"works": [_encode(work, profiles) for work in one.works], "seeds": one.seeds, "optimizer": one.optimizer}
-        for one in requests.works
+        {
+            "works": [_encode(work, profiles) for work in request.works],
+            "seeds": request.seeds,
+            "optimizer": request.optimizer,
+        }
+        for request in requests.works
     ]
     document = {
         "format": FORMAT,
@@ -80,11 +84,11 @@ def load_requests(path: Path) -> Requests:
             raise ValueError(f"format {document['format']}, this version reads {FORMAT}")
         works = tuple(
             DeviceWork(
-                tuple(_decode(work, document["profiles"]) for work in one["works"]),
-                tuple(one["seeds"]),
-                one["optimizer"],
+                tuple(_decode(work, document["profiles"]) for work in encoded["works"]),
+                tuple(encoded["seeds"]),
+                encoded["optimizer"],
             )
-            for one in document["works"]
+            for encoded in document["works"]
         )
         return Requests(works, tuple(map(tuple, document["plans"])))
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -202,7 +206,7 @@ def read_results(path: Path) -> Results:
     usual = usual_state(visits.values()) if visits else None
     return Results(
         hardware,
-        {work: time_of(found, usual) for work, found in visits.items()},
+        {work: time_of(own, usual) for work, own in visits.items()},
         min(map(len, visits.values()), default=0),
         {line["work"]: line["error"] for line in lines if "error" in line},
     )

@@ -57,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     if (measured := measured_plans([plan for *_, plan in placed], options)) is None:
         return
-    found = [
+    measurements = [
         Measurement(devices, number, result) for (devices, number, _), result in zip(placed, measured, strict=True)
     ]
-    write_page(found, model, options, results_table.command_of("plans_measured", arguments))
+    write_page(measurements, model, options, results_table.command_of("plans_measured", arguments))
 
 
 def measured_plans(plans: Sequence[Plan], options: Options) -> Sequence[MeasuredPlan] | None:
-    """Measure plans in `options.rounds` rounds, and tell how long it takes; None if only that is wanted."""
+    """Measure plans in `options.rounds` rounds and print an estimate of the time; None if only the estimate is wanted."""
     count = options.rounds * sum(bool(held) for plan in plans for held in plan.by_device)
     say(f"{len(plans)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
     return None if options.estimate else measure_plans(plans, rounds=options.rounds, progress=progress())
@@ -88,12 +88,12 @@ def progress() -> Callable[[int, int, str], None]:
     return report
 
 
-def write_page(found: list[Measurement], model: CostModel, options: Options, command: str) -> None:
+def write_page(measurements: list[Measurement], model: CostModel, options: Options, command: str) -> None:
     tables = []
-    controls = found[0].result.controls
+    controls = measurements[0].result.controls
     said = model_and_state(model, controls)
     for devices in options.devices:
-        of_size = [one for one in found if one.devices == devices]
+        of_size = [plan for plan in measurements if plan.devices == devices]
         caption = (
             f"{options.tasks} tasks on {devices} devices, batch {BATCH_SIZE}; slowest forward plus slowest backward kernel, ms, means over "
             f"the tasks that a strategy placed. Measured in {options.rounds} interleaved rounds on fresh batches. {said} Floor: the "

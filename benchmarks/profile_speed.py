@@ -2,8 +2,8 @@
 
     python -m benchmarks.profile_speed [--events 50_000_000] [--folder /tmp]
 
-Each log is written first (not timed), then profiled in its own process. Reported are the wall time from the call to the tables, and the
-peak memory, imports included. Takes under 2 minutes with the default number of events.
+Each log is written first, untimed, then profiled in its own process. The page gives the wall time from the call to the tables, and the peak
+memory with imports. The default number of events takes under 2 minutes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.program import HIDDEN, options_of, said_apart
-from benchmarks.scaling_points import peak_memory
+from benchmarks.program import HIDDEN, options_of, peak_memory, run_apart
 
 Integers = npt.NDArray[np.int64]
 
@@ -103,10 +102,10 @@ def measured_rows(events: int, folder: str | None) -> list[tuple[str, ...]]:
         for case in CASES:
             path = Path(temporary, "log.parquet")
             write_log(path, case, events)
-            found = said_apart("profile_speed", "--profile-only", path)
+            figures = run_apart("profile_speed", "--profile-only", path)
             rows.append((
-                case, f"{found['events']:,}", str(found["tables"]), f"{path.stat().st_size / 1e6:.0f}", f"{found['seconds']:.2f}",
-                f"{found['events'] / found['seconds'] / 1e6:.1f}", f"{found['peak_bytes'] / 1e6:.0f}",
+                case, f"{figures['events']:,}", str(figures["tables"]), f"{path.stat().st_size / 1e6:.0f}", f"{figures['seconds']:.2f}",
+                f"{figures['events'] / figures['seconds'] / 1e6:.1f}", f"{figures['peak_bytes'] / 1e6:.0f}",
             ))  # fmt: skip
     return rows
 
@@ -121,18 +120,11 @@ def main() -> None:
         return
     from benchmarks.results_table import write_results
 
-    write_results(
-        "profile_speed",
-        "Profiling logs",
-        [
-            (
-                "One Parquet log each, profiled in a separate process.",
-                ("log", "events", "tables", "file MB", "seconds", "million events/s", "peak memory MB"),
-                measured_rows(options.events, options.folder),
-            )
-        ],
-        f"python -m benchmarks.profile_speed --events {options.events}",
-    )
+    caption = "One Parquet log each, profiled in a separate process."
+    heads = ("log", "events", "tables", "file MB", "seconds", "million events/s", "peak memory MB")
+    command = f"python -m benchmarks.profile_speed --events {options.events}"
+    tables = [(caption, heads, measured_rows(options.events, options.folder))]
+    write_results("profile_speed", "Profiling logs", tables, command)
 
 
 if __name__ == "__main__":

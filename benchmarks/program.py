@@ -1,4 +1,4 @@
-"""What the programs of this folder share: options, journals of finished rows, and runs of a program in a process of its own.
+"""Shared parts of the programs: options, journals of finished rows, separate processes, sizes and ratios.
 
 A light module, since processes that measure memory import it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 Options = argparse.Namespace
+Size = tuple[int, int]
+"""Numbers of tables and devices."""
 HIDDEN = argparse.SUPPRESS
-"""Help of an option that a program gives to itself."""
+"""Help of an option that a program passes to itself."""
 
 
 MEASURED_ROWS: dict[str, Any] = {
     "rows": (Path, "file of the measured rows", {"required": True}),
     "model": (Path, "cost model of the kernels; by default that of this machine"),
     "page": (False, "measure nothing, make the page of the rows"),
+    "minutes": (600.0, "no case begins later; a later run goes on (default: %(default)s)"),
     "quick": (False, "one case, some minutes"),
 }
 """Options of programs that measure rows on beds of hosts."""
@@ -33,9 +37,9 @@ def options_of(about: str | None, arguments: Sequence[str] | None, **wanted: Any
     Args:
         about: docstring of the program.
         arguments: the command line; None for that of this process.
-        wanted: each option's default, or a tuple: the default, the help, and then its choices, its type, or more for `add_argument`.
-            False makes a flag, a list or tuple an option of several values, a type an option without a default; `time_limit` becomes
-            --time-limit, and what is `positional` has no name on the command line.
+        wanted: each option's default, or a tuple of default, help, and either choices, type, or arguments of `add_argument`. False
+            makes a flag, a list or tuple an option of several values, a type an option without a default. `time_limit` becomes
+            --time-limit; a `positional` option has no name on the command line.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, told in wanted.items():
@@ -59,11 +63,11 @@ def _kind(default: Any) -> dict[str, Any]:
 
 
 class Journal:
-    """Rows of a program, one JSON document a line, so that a stopped run goes on. A last line that was cut short does not count.
+    """Rows of a program, one JSON document a line, so that a stopped run resumes. An unfinished last line is dropped.
 
     Args:
-        path: the file; made with the first row.
-        name: the column that identifies a row; of several rows with one identity the last counts.
+        path: the file; the first row creates it.
+        name: the column that identifies a row; the last row of an identity counts.
     """
 
     def __init__(self, path: Path, name: str = "key") -> None:
@@ -79,7 +83,7 @@ class Journal:
         """All rows, in the order of their first lines."""
         return list(self._rows.values())
 
-    def one(self, key: Any) -> dict[str, Any] | None:
+    def row(self, key: Any) -> dict[str, Any] | None:
         """The row of a key; None if there is none."""
         return self._rows.get(key)
 
@@ -92,14 +96,14 @@ class Journal:
         return self._rows[key]
 
     def kept(self, key: Any, facts: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The row of a key; made, stored and told now if it is missing."""
+        """The row of a key; a missing row is made, stored and printed now."""
         if key not in self._rows:
             print(self.add(key, **facts()), file=sys.stderr, flush=True)
         return self._rows[key]
 
 
-def said_apart(program: str, *arguments: object, timeout_s: float | None = None) -> Any:
-    """Run a program of this folder in a process of its own, and return what it printed last, a JSON document.
+def run_apart(program: str, *arguments: object, timeout_s: float | None = None) -> Any:
+    """Run a program of this folder in a separate process, and return the JSON document of its last line.
 
     Raises:
         subprocess.TimeoutExpired: it took longer.
@@ -108,3 +112,25 @@ def said_apart(program: str, *arguments: object, timeout_s: float | None = None)
     command = [sys.executable, "-m", f"benchmarks.{program}", *map(str, arguments)]
     run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=timeout_s)
     return json.loads(run.stdout.splitlines()[-1])
+
+
+def size_of(text: str) -> Size:
+    """Return tables and devices of a text such as 200x16."""
+    tables, devices = text.split("x")
+    return int(tables), int(devices)
+
+
+def peak_memory() -> int:
+    """Return the peak memory of this process in bytes; getrusage would count its parent's too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return the largest less the smallest value, over the median."""
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+def mean_and_range(ratios: Sequence[float], spec: str = ".2f") -> str:
+    """Return the geometric mean with the smallest and the largest ratio, for example "0.98 (0.91 to 1.04)"."""
+    return f"{statistics.geometric_mean(ratios):{spec}} ({min(ratios):.2f} to {max(ratios):.2f})"

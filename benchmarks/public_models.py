@@ -4,8 +4,8 @@
     python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml, and plans of TorchRec's
                                                            # planner for them, NAME.torchrec_plan.json
 
-Published steps include dense layers, and used other plans. A predicted embedding part above them would be wrong; the share that it has of
-them should grow with the tables.
+Published steps include dense layers, and are of other plans. So a predicted embedding part must be shorter, and its share should grow with
+the tables.
 """
 
 from __future__ import annotations
@@ -80,12 +80,8 @@ STEPS_OF_NVIDIA = {
 }
 """Steps in ms by GPUs: README of the synthetic models of NVIDIA-Merlin/distributed-embeddings."""
 
-OF_FOLDER = {
-    "meta_1935_tables_96_gpus": (
-        1469.293,
-        "TorchRec's own estimate of its plan: sum of maxima in the statistics that its documentation shows",
-    )
-}
+OF_TORCHREC = "TorchRec's own estimate of its plan: sum of maxima in the statistics that its documentation shows"
+OF_FOLDER = {"meta_1935_tables_96_gpus": (1469.293, OF_TORCHREC)}
 """Published figures of models in a folder, by file."""
 
 CASES = (
@@ -108,11 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     journal = Journal(options.journal, "case")
     chosen = [case for case in cases(options.models) if options.only in case[0]]
     rows = [journal.kept(name, partial(_outcome, *case)) for name, *case in chosen]
-    plans = (
-        [path for path in sorted(options.models.glob("*" + PLAN)) if options.only in path.name]
-        if options.models
-        else []
-    )
+    files = sorted(options.models.glob("*" + PLAN)) if options.models else []
+    plans = [path for path in files if options.only in path.name]
     reviews = [journal.kept(_review_name(path, most), partial(_review, path, most)) for path in plans for most in MOVES]
     write(rows, reviews, "python -m benchmarks.public_models" + (" --models FOLDER" if options.models else ""))
 
@@ -140,14 +133,8 @@ def _outcome(task: sw.Task, step_ms: float | None, what: str) -> dict[str, Any]:
     except InfeasibleTask as error:
         return {**row, "why": str(error)}
     assert plan.cost is not None
-    kernels = plan.cost.compute_ms
-    return {
-        **row,
-        "step": plan.cost.step_ms,
-        "kernels": kernels,
-        "bound": plan.bound_ms,
-        "fullest": int(max(plan.memory.total)),
-    }
+    figures = {"step": plan.cost.step_ms, "kernels": plan.cost.compute_ms, "bound": plan.bound_ms}
+    return {**row, **figures, "fullest": int(max(plan.memory.total))}
 
 
 def _review_name(path: Path, most: int | None) -> str:
@@ -159,18 +146,13 @@ def _review(path: Path, most: int | None) -> dict[str, Any]:
     task = sw.Task.load(path.with_name(path.name.removesuffix(PLAN) + TASK))
     given = plan_from_sharding_plan(json.loads(path.read_text(encoding="utf-8")), task, path.name)
     limit = None if most else REVIEW_SECONDS  # searches at prices of moves end by themselves
-    found = sw.review(given, most_moved=most, time_limit=limit, runs_on="torchrec")
-    return {
-        "theirs": found.step_ms,
-        "ours": found.better_ms,
-        "bound": found.bound_ms,
-        "moved": found.diff.moved_bytes,
-        "held": found.diff.moved_bytes + found.diff.kept_bytes,
-    }
+    reviewed = sw.review(given, most_moved=most, time_limit=limit, runs_on="torchrec")
+    moved = reviewed.diff.moved_bytes
+    steps = {"theirs": reviewed.step_ms, "ours": reviewed.better_ms, "bound": reviewed.bound_ms}
+    return {**steps, "moved": moved, "held": moved + reviewed.diff.kept_bytes}
 
 
 def write(rows: list[dict[str, Any]], reviews: list[dict[str, Any]], command: str) -> None:
-    """Write the page."""
     results_table.write_results(
         "public_models",
         "Public models: predicted embedding part, and published steps",
@@ -197,9 +179,8 @@ def write(rows: list[dict[str, Any]], reviews: list[dict[str, Any]], command: st
 def _reviews(reviews: list[dict[str, Any]]) -> tuple[str, Sequence[str], list[list[object]]]:
     """The table of reviews."""
     caption = (
-        "Reviews of published plans of TorchRec's planner, predicted: the best step of the plans found that move at most so many bytes, "
-        f"`review --most-moved` until its searches settle, and `review --time-limit {REVIEW_SECONDS:g}` for any bytes. The bound is over "
-        "all plans, however much they move: it weighs all devices alike, so it does not see which of them holds a block, and proves "
+        "Reviews of published plans of TorchRec's planner, predicted: our best step within a limit of moved bytes (`review --most-moved`), "
+        f"or with any bytes (`review --time-limit {REVIEW_SECONDS:g}`). The bound covers all plans, however much they move, so it proves "
         "nothing about few moves."
     )
     heads = ("plan, most bytes moved", "theirs, ms", "ours", "shorter by", "bound", "moved, GB", "of GB")

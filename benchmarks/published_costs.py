@@ -1,9 +1,9 @@
-"""The cost model of GPUs from published figures: its fit, the value of each part, and its errors on data it has not seen.
+"""The cost model of GPUs from published figures: its fit, the worth of each part, and errors on unseen data.
 
     python -m benchmarks.published_costs
 
-Reads data/published/kernels.csv. Rows are fitted by relative error; errors beyond 50% count less. A source that names no GPU is treated as
-an A100 times its own factor: it then shows how times grow, but not how long they are.
+Reads data/published/kernels.csv. Rows are fitted by relative error; errors beyond 50% count less. A source that names no GPU counts as an
+A100 with an own factor, so it contributes the growth of times, not their level.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from experiments import pages
 from scipy.optimize import lsq_linear
 from torchrec.distributed.planner.constants import BWD_COMPUTE_MULTIPLIER, HBM_MEM_BW
 from torchrec.distributed.planner.estimator.estimator import compute_block_usage_penalty
 
-from benchmarks import plots
 from benchmarks.program import options_of
-from benchmarks.results_table import write_results
+from benchmarks.results_table import RESULTS, write_results
 from shardwright.cost.features import Floats, WorkArrays
 from shardwright.cost.published import GPUS, PARTS, Gpu, PublishedModel, parts
 from shardwright.cost.score import device_ms
@@ -53,10 +53,7 @@ LEAST = np.array(
 )
 """Lower bounds: bytes take at least the time of the stated rates, and kernels 5 us."""
 PULL = 0.2
-OTHER_GPUS = {
-    "h20": Gpu(4000e9, 60e6, 78, 1.98e9),
-    "mi350": Gpu(8000e9, 256e6, 256, 2.4e9),
-}
+OTHER_GPUS = {"h20": Gpu(4000e9, 60e6, 78, 1.98e9), "mi350": Gpu(8000e9, 256e6, 256, 2.4e9)}
 
 
 @dataclass(frozen=True)
@@ -94,13 +91,13 @@ class Published:
         if self.distinct is not None:
             share = self.distinct / self.tables / arrays.distinct
             arrays = replace(arrays, reuse_rows=arrays.reuse_rows * share[:, None])
-        forward, backward = (found[0] * 1e3 * self.tables for found in parts(arrays, self.known, self.optimizer))
+        forward, backward = (times[0] * 1e3 * self.tables for times in parts(arrays, self.known, self.optimizer))
         forward[-1] *= self.output_bytes / 4
         backward[1] *= self.output_bytes / 4
-        found = np.concatenate([[float(self.launches)], forward, [float(self.launches)], backward])
-        found[: forward.size + 1] *= "forward" in self.direction
-        found[forward.size + 1 :] *= "backward" in self.direction
-        return found
+        times = np.concatenate([[float(self.launches)], forward, [float(self.launches)], backward])
+        times[: forward.size + 1] *= "forward" in self.direction
+        times[forward.size + 1 :] *= "backward" in self.direction
+        return times
 
     @property
     def known(self) -> Gpu:
@@ -123,18 +120,11 @@ def _row(row: dict[str, str]) -> Published:
         else AccessProfile.uniform(rows)
     )
     work = ShardWork(rows, dim, bags, bags * pooling, row["pooled"] == "1", access, row["weights"])  # type: ignore[arg-type]
+    distinct = float(row["distinct"]) if row["distinct"] else None
     return Published(
-        row["source"],
-        row["gpu"],
-        row["direction"],
-        int(row["tables"]),
-        work,
-        float(row["distinct"]) if row["distinct"] else None,
-        row["optimizer"] or "rowwise_adagrad",
-        2 if row["outputs"] == "fp16" else 4,
-        row["timed"] != "kernel",
-        float(row["time_us"]),
-    )
+        row["source"], row["gpu"], row["direction"], int(row["tables"]), work, distinct, row["optimizer"] or "rowwise_adagrad",
+        2 if row["outputs"] == "fp16" else 4, row["timed"] != "kernel", float(row["time_us"]),
+    )  # fmt: skip
 
 
 def fitted(
@@ -152,12 +142,12 @@ def fitted(
         relative = parts_ * (own / times)[:, None]
         equations = np.vstack([relative * EXPECTED * damped[:, None], pulled])
         wanted = np.concatenate([damped, pulled.sum(axis=1)])
-        found = lsq_linear(equations, wanted, bounds=(LEAST / EXPECTED, np.inf)).x * EXPECTED
-        damped = 1 / np.sqrt(np.maximum(1.0, np.abs(relative @ found - 1.0) / SOFT))
+        figures = lsq_linear(equations, wanted, bounds=(LEAST / EXPECTED, np.inf)).x * EXPECTED
+        damped = 1 / np.sqrt(np.maximum(1.0, np.abs(relative @ figures - 1.0) / SOFT))
         for source in factors:
             mine = np.array([name == source for name in sources])
-            factors[source] = _median_ratio(times[mine], parts_[mine] @ found)
-    return found, factors
+            factors[source] = _median_ratio(times[mine], parts_[mine] @ figures)
+    return figures, factors
 
 
 def _median_ratio(measured: Floats, predicted: Floats) -> float:
@@ -172,17 +162,17 @@ def left_out(rows: Sequence[Published], group: str, pull: float = PULL) -> tuple
         group: "source" or "gpu".
         pull: as in `fitted`.
     """
-    found = np.ones((3, len(rows)))
+    ratios = np.ones((3, len(rows)))
     keys = [getattr(row, group) for row in rows]
     for key in sorted(set(keys)):
         mine = [index for index, other in enumerate(keys) if other == key]
         figures, _ = fitted([row for row, other in zip(rows, keys, strict=True) if other != key], pull=pull)
         for which, formula in enumerate((lambda row: float(row.parts @ figures), bytes_us, torchrec_us)):  # noqa: B023
-            found[which, mine] = [formula(rows[index]) / rows[index].time_us for index in mine]
+            ratios[which, mine] = [formula(rows[index]) / rows[index].time_us for index in mine]
     for source in {row.source for row in rows if not row.gpu}:
         mine = [index for index, row in enumerate(rows) if row.source == source]
-        found[:, mine] /= np.exp(np.median(np.log(found[:, mine]), axis=1))[:, None]
-    return found[0], found[1], found[2]
+        ratios[:, mine] /= np.exp(np.median(np.log(ratios[:, mine]), axis=1))[:, None]
+    return ratios[0], ratios[1], ratios[2]
 
 
 def errors(ratios: Floats) -> list[str]:
@@ -193,13 +183,13 @@ def errors(ratios: Floats) -> list[str]:
 
 def by_group(rows: Sequence[Published], group: str) -> list[list[object]]:
     """Return rows of a table, with each source or GPU left out in turn."""
-    found = left_out(rows, group)
+    by_formula = left_out(rows, group)
     keys = [getattr(row, group) or "not stated" for row in rows]
     table: list[list[object]] = []
     for key in [*sorted(set(keys)), "all"]:
         mine = np.array([key in (other, "all") for other in keys])
         gpus = ", ".join(sorted({row.gpu or "not stated" for row, own in zip(rows, mine, strict=True) if own}))
-        off = [errors(ratios[mine]) for ratios in found]
+        off = [errors(ratios[mine]) for ratios in by_formula]
         table.append([
             key, *([] if group == "gpu" or key == "all" else [gpus]), int(mine.sum()), *off[0], *off[1][::2], *off[2][::2],
         ])  # fmt: skip
@@ -210,21 +200,16 @@ def by_group(rows: Sequence[Published], group: str) -> list[list[object]]:
 
 def halves(rows: Sequence[Published]) -> list[list[object]]:
     """Two halves of the columns over the whole: measured, by the model without the source, by bytes and by TorchRec's formula."""
-    found = left_out(rows, "source")
+    by_formula = left_out(rows, "source")
     table: list[list[object]] = []
     for number, whole in enumerate(rows):
         for other, half in enumerate(rows):
-            if (
-                replace(half.work, dim=whole.work.dim) == whole.work
-                and 2 * half.work.dim == whole.work.dim
-                and (
-                    (half.source, half.direction, half.tables, half.optimizer)
-                    == (whole.source, whole.direction, whole.tables, whole.optimizer)
-                )
-            ):
+            alike = [(row.source, row.direction, row.tables, row.optimizer) for row in (half, whole)]
+            same_work = replace(half.work, dim=whole.work.dim) == whole.work
+            if same_work and 2 * half.work.dim == whole.work.dim and alike[0] == alike[1]:
                 measured = 2 * half.time_us / whole.time_us
-                told = [measured * ratios[other] / ratios[number] for ratios in found]
-                table.append([whole.source, whole.work.dim, f"{measured:.2f}", *(f"{one:.2f}" for one in told)])
+                told = [measured * ratios[other] / ratios[number] for ratios in by_formula]
+                table.append([whole.source, whole.work.dim, f"{measured:.2f}", *(f"{ratio:.2f}" for ratio in told)])
     return table
 
 
@@ -235,8 +220,10 @@ def bytes_us(row: Published) -> float:
     distinct = row.distinct / row.tables if row.distinct else float(arrays.distinct[0])
     forward = row.work.lookups * (8 + float(arrays.row_bytes[0])) + 4 * outputs
     backward = row.work.lookups * (8 + 4 * row.work.dim) + distinct * (2 * float(arrays.row_bytes[0]) + 8)
-    found = [20 * row.launches + one * row.tables / (0.6 * row.known.bandwidth) * 1e6 for one in (forward, backward)]
-    return sum(one for one, way in zip(found, ("forward", "backward"), strict=True) if way in row.direction)
+    times = [
+        20 * row.launches + moved * row.tables / (0.6 * row.known.bandwidth) * 1e6 for moved in (forward, backward)
+    ]
+    return sum(us for us, way in zip(times, WAYS, strict=True) if way in row.direction)
 
 
 def torchrec_us(row: Published) -> float:
@@ -251,7 +238,7 @@ def torchrec_us(row: Published) -> float:
 def picture(rows: Sequence[Published]) -> None:
     """Draw the papers' observations on their GPUs as the model predicts them: times of a call at batch 65,536, and halves over wholes."""
     titles = ["one call of k tables / k calls", "two halves of the columns / the whole"]
-    figure, grid = plots.panels(
+    figure, grid = pages.panels(
         [[*titles, "ms, by columns"], ["ms, by rows", "ms, by lookups a sample", "ms, by Zipf exponent"]]
     )
     fused, cut, *others = [axis for line in grid for axis in line]
@@ -276,10 +263,10 @@ def picture(rows: Sequence[Published]) -> None:
         (fused, cut, *others[:3]), (COUNTS, *list(VARIED.values())[:1], *list(VARIED.values())[:3]), strict=True
     ):
         axis.set_xscale("log")
-        plots.mark(axis, values)
+        pages.mark(axis, values)
     for axis in others:
         axis.set_yscale("log")
-    plots.save(figure, "published_costs")
+    pages.save(figure, RESULTS / "published_costs.svg")
 
 
 def _total(
@@ -335,19 +322,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def worth(rows: Sequence[Published], figures: Floats, factors: dict[str, float]) -> list[list[object]]:
     """Return rows of a table: each part's figure, and the errors of a fit without that part."""
 
-    def told(found: Floats, own: dict[str, float], kept: Floats) -> list[str]:
-        return errors(np.array([row.parts * kept @ found * own.get(row.source, 1.0) / row.time_us for row in rows]))
+    def told(fitted_figures: Floats, own: dict[str, float], kept: Floats) -> list[str]:
+        return errors(
+            np.array([row.parts * kept @ fitted_figures * own.get(row.source, 1.0) / row.time_us for row in rows])
+        )
 
     table: list[list[object]] = [["all parts", "", *told(figures, factors, np.ones(len(NAMES)))]]
     for name, figure in zip(NAMES, figures, strict=True):
         kept = (np.array(NAMES) != name).astype(np.float64)
-        table.append(
-            [
-                f"without {name}",
-                f"{figure:.3g}" + " us" * name.endswith("call"),
-                *told(*fitted(rows, without=name), kept),
-            ]
-        )
+        shown = f"{figure:.3g}" + " us" * name.endswith("call")
+        table.append([f"without {name}", shown, *told(*fitted(rows, without=name), kept)])
     return table
 
 
@@ -366,7 +350,7 @@ def finding(figures: Floats) -> list[list[object]]:
 
 def by_kind(rows: Sequence[Published]) -> list[list[object]]:
     """Return rows of a table: errors by direction, columns and lookups a sample."""
-    found = left_out(rows, "source")
+    by_formula = left_out(rows, "source")
     kinds: dict[str, Floats] = {
         **{
             way: np.array([row.direction == way for row in rows]) for way in ("forward", "backward", "forward_backward")
@@ -379,7 +363,13 @@ def by_kind(rows: Sequence[Published]) -> list[list[object]]:
         "over 20 lookups": np.array([row.work.pooled and row.work.pooling > 20 for row in rows]),
     }
     return [
-        [kind, int(mine.sum()), *(off := [errors(ratios[mine]) for ratios in found])[0], *off[1][::2], *off[2][::2]]
+        [
+            kind,
+            int(mine.sum()),
+            *(off := [errors(ratios[mine]) for ratios in by_formula])[0],
+            *off[1][::2],
+            *off[2][::2],
+        ]
         for kind, mine in kinds.items()
         if mine.any()
     ]

@@ -108,15 +108,15 @@ def runs() -> dict[tuple[str, ...], tuple[Floats, Floats]]:
     """Return, for each run of enough sizes, `(k,)` bytes that a rank sends and `(k,)` us."""
     with TABLE.open(newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: [row[name] for name in RUN])
-    found = {}
+    kept = {}
     for run, group in groupby(rows, key=lambda row: tuple(row[name] for name in RUN)):
         ranks = int(run[2])
         share = (2 if run[4] == "all_reduce" else 1) * (ranks - 1) / ranks
         pairs = np.array([(share * float(row["message_bytes"]), _microseconds(row, share)) for row in group])
         pairs = pairs[np.isfinite(pairs[:, 1])]
         if len(pairs) >= FEWEST and pairs[:, 0].max() >= LARGEST:
-            found[run] = (pairs[:, 0], pairs[:, 1])
-    return found
+            kept[run] = (pairs[:, 0], pairs[:, 1])
+    return kept
 
 
 def _microseconds(row: dict[str, str], share: float) -> float:

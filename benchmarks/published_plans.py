@@ -81,27 +81,28 @@ def _rows(name: str, tasks: list[sw.Task], seconds: float) -> Iterator[list[obje
     plans: dict[str, list[sw.Plan]] = {by: [] for by in ways}
     for task in tasks:
         try:
-            found = [sw.plan(task, **options) for options in ways.values()]
+            made = [sw.plan(task, **options) for options in ways.values()]
         except InfeasibleTask:  # a task that not all strategies can place cannot be compared
             continue
-        for kept, one in zip(plans.values(), found, strict=True):
-            kept.append(one)
+        for kept, plan in zip(plans.values(), made, strict=True):
+            kept.append(plan)
     name = f"{name} ({len(plans['torchrec'])} placed by all)" if len(tasks) > 1 else name
     steps = {
-        by: np.array([[score(plan.task, plan.shards, model).step_ms for model in models] for plan in found])
-        for by, found in plans.items()
+        by: np.array([[score(plan.task, plan.shards, model).step_ms for model in models] for plan in of_planner])
+        for by, of_planner in plans.items()
     }
     own = np.stack([steps[by][:, column] for column, by in enumerate(list(plans)[:2])], axis=1)
-    for by, found in plans.items():
-        cut = [cut_tables(plan) for plan in found]
+    for by, of_planner in plans.items():
+        cut = [cut_tables(plan) for plan in of_planner]
         ratio = np.exp(np.log(steps[by] / own).mean(axis=0))
-        shards = [len(plan.shards) / len(plan.task.tables) for plan in found]
-        share = np.mean([len(some) / len(plan.task.tables) for some, plan in zip(cut, found, strict=True)])
+        shards = [len(plan.shards) / len(plan.task.tables) for plan in of_planner]
+        share = np.mean([len(some) / len(plan.task.tables) for some, plan in zip(cut, of_planner, strict=True)])
         narrowest = Counter(min(widths) for widths in cut if widths)
         told = ", ".join(
-            f"{width} ({count})" if len(found) > 1 else str(width) for width, count in sorted(narrowest.items())
+            f"{width} ({count})" if len(of_planner) > 1 else str(width) for width, count in sorted(narrowest.items())
         )
-        yield [name, by, f"{np.median(shards):.2f}", f"{share:.0%}", told or "none", *(f"{one:.3f}" for one in ratio)]
+        steps_over = (f"{value:.3f}" for value in ratio)
+        yield [name, by, f"{np.median(shards):.2f}", f"{share:.0%}", told or "none", *steps_over]
 
 
 def cut_tables(plan: sw.Plan) -> list[int]:

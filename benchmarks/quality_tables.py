@@ -12,15 +12,15 @@ Rows = list[tuple[str, ...]]
 HeadsAndRows = tuple[tuple[str, ...], Rows]
 
 
-def groups_of(found: list[Outcome]) -> dict[str, list[Outcome]]:
+def groups_of(outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
     """Group outcomes by setting."""
     groups: dict[str, list[Outcome]] = {}
-    for outcome in found:
+    for outcome in outcomes:
         groups.setdefault(outcome.group, []).append(outcome)
     return groups
 
 
-def paper_table(found: list[Outcome]) -> HeadsAndRows:
+def paper_table(every: list[Outcome]) -> HeadsAndRows:
     """Wins and gaps by setting."""
     heads = (
         "setting", "tasks", "win / tie / loss", "largest certified / neuroshard", "gap, median", "gap, 90th percentile", "gap, worst",
@@ -28,7 +28,7 @@ def paper_table(found: list[Outcome]) -> HeadsAndRows:
         "gap, worst of the others ",
     )  # fmt: skip
     rows: Rows = []
-    for group, outcomes in groups_of(found).items():
+    for group, outcomes in groups_of(every).items():
         gaps = _known(outcome.above_bound("certified") for outcome in outcomes)
         free = _known(o.above_bound("certified") for o in outcomes if not o.binds)
         easy = _known(o.above_bound("certified") for o in outcomes if not o.cut_dearly)
@@ -44,14 +44,14 @@ def paper_table(found: list[Outcome]) -> HeadsAndRows:
     return heads, rows
 
 
-def large_table(found: list[Outcome]) -> HeadsAndRows:
+def large_table(every: list[Outcome]) -> HeadsAndRows:
     """Gaps by size, and the share of `neuroshard`'s cost above the bound that `certified` removes."""
     heads = (
         "setting", "tasks", "win / tie / loss", "gap, median", "gap, worst", "neuroshard above bound, median", "removed, median",
         "removed, range", "removed, of all", "tasks: a table binds", "tasks: a table is costly to cut, or binds",
     )  # fmt: skip
     rows: Rows = []
-    for group, outcomes in groups_of(found).items():
+    for group, outcomes in groups_of(every).items():
         gaps = _known(outcome.above_bound("certified") for outcome in outcomes)
         theirs = _known(outcome.above_bound("neuroshard") for outcome in outcomes)
         removed = [1 - own / their for own, their in _excesses(outcomes) if their > 0]
@@ -66,14 +66,14 @@ def large_table(found: list[Outcome]) -> HeadsAndRows:
     return heads, rows
 
 
-def above_bound_table(found: list[Outcome]) -> HeadsAndRows:
+def above_bound_table(every: list[Outcome]) -> HeadsAndRows:
     """Ratios of `certified` to each rival."""
     heads = (
         "setting", "rival", "win / tie / loss", "certified / rival, median", "10th to 90th percentile", "range",
         "rival above bound, median", "worst",
     )  # fmt: skip
     rows: Rows = []
-    for group, outcomes in groups_of(found).items():
+    for group, outcomes in groups_of(every).items():
         for rival in RIVALS:
             ratios = _known(outcome.ratio(rival) for outcome in outcomes)
             above = _known(outcome.above_bound(rival) for outcome in outcomes)
@@ -87,36 +87,28 @@ def above_bound_table(found: list[Outcome]) -> HeadsAndRows:
     return heads, rows
 
 
-def strategy_table(found: list[Outcome]) -> HeadsAndRows:
+def strategy_table(every: list[Outcome]) -> HeadsAndRows:
     """Shares of tasks that were not placed, and search times."""
-    names = list(found[0].step_ms)
-    heads = ("setting", *(f"{name}, not placed" for name in names), *(f"{name}, s" for name in found[0].search_s))
+    names = list(every[0].step_ms)
+    heads = ("setting", *(f"{name}, not placed" for name in names), *(f"{name}, s" for name in every[0].search_s))
     rows: Rows = []
-    for group, outcomes in groups_of(found).items():
+    for group, outcomes in groups_of(every).items():
         failed = [np.mean([outcome.step_ms[name] is None for outcome in outcomes]) for name in names]
-        times = [
-            [outcome.search_s[name] for outcome in outcomes if outcome.step_ms[name] is not None]
-            for name in found[0].search_s
-        ]
-        rows.append(
-            (
-                group,
-                *(f"{share:.0%}" for share in failed),
-                *(f"{np.median(each):.3f}" if each else "–" for each in times),
-            )
-        )
+        times = [[o.search_s[name] for o in outcomes if o.step_ms[name] is not None] for name in every[0].search_s]
+        medians = (f"{np.median(each):.3f}" if each else "–" for each in times)
+        rows.append((group, *(f"{share:.0%}" for share in failed), *medians))
     return heads, rows
 
 
-def proof_table(found: list[Outcome]) -> HeadsAndRows:
-    """Ends of the searches, the gap that each part of the proof leaves, and the part that gave the bound."""
+def proof_table(every: list[Outcome]) -> HeadsAndRows:
+    """Reasons why searches ended, gaps after each part of the proof, and the part that gave the bound."""
     ends, parts = ("proven", "settled", "deadline"), ("prices", "pieces", "kernels", "holders", "classes")
     heads = (
         "setting", *ends, "gap by prices, median", "+ pieces on their own", "+ ranges of kernels and holders",
         *(f"by {part}" for part in parts),
     )  # fmt: skip
     rows: Rows = []
-    for group, outcomes in groups_of(found).items():
+    for group, outcomes in groups_of(every).items():
         placed = [outcome for outcome in outcomes if outcome.proofs]
         steps = np.array([outcome.step_ms["certified"] or np.nan for outcome in placed])
         proven = np.array([[bound.ms for bound in outcome.proofs] for outcome in placed]).reshape(-1, 3)
@@ -127,14 +119,14 @@ def proof_table(found: list[Outcome]) -> HeadsAndRows:
     return heads, rows
 
 
-def worst_table(found: list[Outcome], count: int = 10) -> HeadsAndRows:
+def worst_table(every: list[Outcome], count: int = 10) -> HeadsAndRows:
     """The widest gaps, and possible causes of each."""
     heads = (
         "setting", "tables", "step ms", "bound ms", "gap", "heaviest block of a finest way: table, share of the step", "binds",
         "heaviest block of a cheapest way: table, share of the step", "heaviest shard in the plan, share of the step",
         "memory in use",
     )  # fmt: skip
-    with_gap = [(gap, outcome) for outcome in found if (gap := outcome.above_bound("certified")) is not None]
+    with_gap = [(gap, outcome) for outcome in every if (gap := outcome.above_bound("certified")) is not None]
     rows: Rows = []
     for gap, outcome in sorted(with_gap, key=lambda pair: -pair[0])[:count]:
         rows.append(

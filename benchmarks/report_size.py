@@ -1,4 +1,4 @@
-"""Size of a plan's report, and the time a browser takes to open it, to scroll it and to answer the pointer.
+"""Size of a plan's report, and a browser's times to open it, to scroll it and to answer the pointer.
 
     python -m benchmarks.report_size                                  # results/report_size.md
     python -m benchmarks.report_size --picture docs/report.png        # the README's picture instead
@@ -22,9 +22,8 @@ from typing import Any
 
 import shardwright as sw
 from benchmarks.cluster_tasks import cluster_task
-from benchmarks.program import Options, options_of
+from benchmarks.program import Options, options_of, size_of
 from benchmarks.results_table import command_of, write_results
-from benchmarks.scaling_points import size_of
 from shardwright.report import entry_of, write_report
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -111,18 +110,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     caption = (
         "Tasks of `benchmarks/cluster_tasks.py` (heavy tail, H100). A cell is a table on a device. Open: from the start of the "
         f"navigation until the second frame after the page has run, median of {options.runs} fresh tabs in headless Chromium. A frame "
-        "takes 16.7 ms at 60 Hz. A pointer move finds the cell and fills its note. In What if? a piece is carried over a cell; a change "
-        "prices the plan, and the step with the piece on every device, and draws the section; medians of ten."
+        "takes 16.7 ms at 60 Hz. A pointer move finds the cell and fills its note. In What if? (medians of ten), a piece is carried over a "
+        "cell, and a change prices the plan, prices the step with the piece on every device, and draws the section."
     )
     write_results("report_size", "Size of the report", [(caption, HEADS, rows)], command)
 
 
 def row(tables: int, devices: int, strategy: str, options: Options) -> list[str]:
     task = cluster_task(0, tables=tables, devices=devices, device="h100", batch_size=65_536, heavy_tail=True)
-    found = sw.plan(task, strategy=strategy, time_limit=options.time_limit)
+    made = sw.plan(task, strategy=strategy, time_limit=options.time_limit)
     with tempfile.TemporaryDirectory() as folder:
         file, page = Path(folder) / "plan.json", Path(folder) / "report.html"
-        found.save(file)
+        made.save(file)
         times = [time.perf_counter()]
         plan = sw.Plan.load(file)
         times.append(time.perf_counter())
@@ -162,9 +161,8 @@ def take_picture(target: Path, time_limit: float) -> None:
         write_report([entry_of(plan, name) for name, plan in plans.items()], page)
         tab = browser.new_page(viewport={"width": 1040, "height": 1180}, reduced_motion="reduce")
         tab.goto(page.as_uri())
-        tab.evaluate(
-            "(left_out) => { for (const node of document.querySelectorAll(left_out)) node.hidden = true; }", LEFT_OUT
-        )
+        hide = "(left_out) => { for (const node of document.querySelectorAll(left_out)) node.hidden = true; }"
+        tab.evaluate(hide, LEFT_OUT)
         tab.evaluate(OPENED)
         tab.screenshot(path=target, full_page=True, clip={"x": 0, "y": 0, "width": 1040, "height": 1980})
     print(f"saved {target} ({target.stat().st_size / 1e3:.0f} KB)")

@@ -1,4 +1,4 @@
-"""Write result pages for the programs in this folder: dated Markdown tables with commit and hardware."""
+"""Pages of results: dated Markdown tables with commit and hardware."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -63,12 +64,8 @@ def tasks(made_up: int, folder: Path | None) -> Iterator[tuple[str, sw.Task]]:
         devices = DEVICES[number % len(DEVICES)]
         tables = int(rng.integers(5 * min(devices, 32), 12 * min(devices, 32)))
         heavy = number // len(DEVICES) % 2 == 1
-        yield (
-            f"{MADE_UP} {number}",
-            cluster_task(
-                number, tables=tables, devices=devices, device="h100", batch_size=4096 * devices, heavy_tail=heavy
-            ),
-        )
+        size = {"tables": tables, "devices": devices, "batch_size": 4096 * devices}
+        yield f"{MADE_UP} {number}", cluster_task(number, **size, device="h100", heavy_tail=heavy)
 
 
 def outcome(task: sw.Task) -> dict[str, Any]:
@@ -130,11 +127,8 @@ def write(rows: list[dict[str, Any]], command: str, made_up: int) -> None:
 
 def _mean(rows: list[dict[str, Any]], name: str) -> str:
     ratios = [row["steps"][OURS] / row["steps"][name] for row in rows if row["steps"].get(name)]
-    return (
-        f"{np.exp(np.mean(np.log(ratios))):.2f}" + (f" ({len(ratios)})" if len(ratios) < len(rows) else "")
-        if ratios
-        else "–"
-    )
+    some = f" ({len(ratios)})" if len(ratios) < len(rows) else ""
+    return f"{geometric_mean(ratios):.2f}{some}" if ratios else "–"
 
 
 def _counts(rows: list[dict[str, Any]], name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.runtime_dlrm_rank '{"entries": [{"plan": "plan.json", "by": "shardwright"}], "rounds": 3, …}'
 
-Prints {"seconds": […], "losses": […]}: of each entry, round by round, the seconds of the counted batches and the mean loss of each batch.
+Prints {"seconds": […], "losses": […]} by entry and round: seconds of the counted batches, and the mean loss of each batch.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class KeyedSums(torch.nn.Module):
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
         """The sums of all features."""
-        found = self.embeddings(features)
-        return KeyedTensor.from_tensor_list(list(found), list(found.values()))
+        sums = self.embeddings(features)
+        return KeyedTensor.from_tensor_list(list(sums), list(sums.values()))
 
 
 def train(member: Member, request: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.runtime_rank '{"entries": [{"plan": "plan.json", "by": "shardwright"}], "rounds": {…}}'
 
-Prints {"entries": [[{"forward_ms": […], "backward_ms": […], "link_bytes": …}, …], …]}: for each entry and round the times of the slowest
-rank in each step, and the bytes that all hosts sent in a step, by the counters of their links.
+Prints {"entries": [[{"forward_ms": […], "backward_ms": […], "link_bytes": …}, …], …]} by entry and round: times of the slowest rank in each
+step, and the bytes that all hosts sent in a step, by the counters of their links.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def measure(member: Member, request: dict[str, Any]) -> dict[str, Any]:
     quiet()
     rounds, entries = request["rounds"], request["entries"]
     plans = [Plan.load(Path(entry["plan"])) for entry in entries]
-    found: list[list[dict[str, Any]]] = [[] for _ in entries]
+    measured: list[list[dict[str, Any]]] = [[] for _ in entries]
     for round_ in range(rounds["rounds"]):
         for number, (entry, plan) in enumerate(zip(entries, plans, strict=True)):
             forward, update = by_torchrec(plan, member) if entry["by"] == "torchrec" else by_shardwright(plan)
-            found[number].append(steps(forward, update, Batches(plan.task, round_), rounds, member))
+            measured[number].append(steps(forward, update, Batches(plan.task, round_), rounds, member))
             del forward, update
             gc.collect()  # a model refers to itself
-    return {"entries": found}
+    return {"entries": measured}
 
 
 def by_torchrec(plan: Plan, member: Member) -> tuple[Forward, Update]:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.runtime_steps --rows runtime.jsonl
 
-Hosts are network namespaces (`benchmarks/hosts`), which need root. Five entries train in turns, round by round, on the same batches: the
-plan of TorchRec's planner and our plan for TorchRec, each by `DistributedModelParallel` and by `ShardedEmbeddings`, and our plan for
-`shardwright.runtime`, which may cut tables in any way, by the latter.
+Hosts are network namespaces (`benchmarks/hosts`), which need root. Five entries train in turns, round by round, on the same batches. The
+plan of TorchRec's planner and our plan for TorchRec run by `DistributedModelParallel` and by `ShardedEmbeddings`. Our plan for
+`shardwright.runtime`, which may cut tables in any way, runs by `ShardedEmbeddings` alone.
 
 Each case appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes some
 minutes.
@@ -12,14 +12,12 @@ minutes.
 
 from __future__ import annotations
 
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
 from experiments.experiment import ResultTable
@@ -27,14 +25,24 @@ from experiments.experiment import ResultTable
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.hosts import HostBed
-from benchmarks.program import MEASURED_ROWS, options_of
-from benchmarks.steps_measured import BEDS, MODELS, RATES, SAMPLES, Case, Rows, asked, links_of, measured_rows
+from benchmarks.program import MEASURED_ROWS, mean_and_range, options_of, spread
+from benchmarks.steps_measured import (
+    BEDS,
+    MODELS,
+    RATES,
+    SAMPLES,
+    Case,
+    Rows,
+    asked,
+    measured_rows,
+    saved,
+    topology_of,
+)
 from shardwright.sharding import Plan
 from shardwright.sharding.files import plan_to_dict
 from shardwright.task import Task, Topology
 
 FEW = {"rounds": 4, "steps": 7, "warm_up": 3}
-MINUTES = (600.0, "no case begins later (default: %(default)s)")
 _SEARCH_S = 8.0
 BASE = "torchrec planner, DMP"
 ENTRIES = (
@@ -47,12 +55,10 @@ ENTRIES = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(
-        __doc__, arguments, **MEASURED_ROWS, minutes=MINUTES, name=("runtime_steps", "name of the page (default: %(default)s)"),
+        __doc__, arguments, **MEASURED_ROWS, name=("runtime_steps", "name of the page (default: %(default)s)"),
         rates=(",".join(RATES), "rates of the links, in order (default: %(default)s)"),
     )  # fmt: skip
-    chosen = partial(cases, rates=options.rates.split(","))
-    rows = measured_rows(options, chosen, lambda case, rows: measure(case, rows, options.model), options.minutes)
-    if rows is None:
+    if (rows := measured_rows(options, partial(cases, rates=options.rates.split(",")), measure)) is None:
         return
     print(write_page(rows.read(), results_table.command_of("runtime_steps", arguments), options.name).read_text())
 
@@ -64,22 +70,16 @@ def cases(quick: bool, rates: Sequence[str] = RATES) -> list[Case]:
     return [Case(*bed, rate, model) for model in ("pooled", "mixed") for rate in rates for bed in BEDS]
 
 
-def measure(case: Case, rows: Rows, model: Path | None) -> None:
-    """Time a bed's collectives, plan for them, and train all entries in turns; adds the row."""
-    started = time.monotonic()
-    plans, found = trained(
-        case,
-        rows,
-        lambda topology: Task(MODELS[case.model], topology, SAMPLES * topology.devices),
-        model,
-        "runtime_rank",
-        {"rounds": FEW},
-    )
-    shown = {title: measured for (title, *_), measured in zip(ENTRIES, found["entries"], strict=True)}
+def measure(case: Case, rows: Rows, model: Path | None) -> list[dict[str, Any]]:
+    """Time a bed's collectives, plan for them, and train all entries in turns."""
+    plans, reply = trained(case, rows, lambda topology: _task(case, topology), model, "runtime_rank", {"rounds": FEW})
+    entries = {title: measured for (title, *_), measured in zip(ENTRIES, reply["entries"], strict=True)}
     documents = {name: plan_to_dict(plan) for name, plan in plans.items()}
-    at = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
-    rows.add([{**case.key, "document": documents["free"], "documents": documents, "entries": shown, "at": at}])
-    print(f"{case.key}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return [{"document": documents["free"], "documents": documents, "entries": entries}]
+
+
+def _task(case: Case, topology: Topology) -> Task:
+    return Task(MODELS[case.model], topology, SAMPLES * topology.devices)
 
 
 def trained(
@@ -92,11 +92,9 @@ def trained(
 ) -> tuple[dict[str, Plan], dict[str, Any]]:
     """Time a bed's collectives, plan the task of its topology, and train all entries by a rank program; returns plans and its reply."""
     with HostBed(case.hosts, case.per_host, case.rate) as bed, tempfile.TemporaryDirectory() as folder:
-        links = rows.links(case) or links_of(bed)
-        plans = planned(task(Topology(case.hosts, case.per_host, "cpu", "200 MB", links=links)), model)
-        for name, plan in plans.items():
-            plan.save(Path(folder) / f"{name}.json")
-        entries = [{"plan": str(Path(folder) / f"{name}.json"), "by": by} for _, name, by in ENTRIES]
+        plans = planned(task(topology_of(case, rows, bed)), model)
+        files = dict(zip(plans, saved(list(plans.values()), folder), strict=True))
+        entries = [{"plan": files[name], "by": by} for _, name, by in ENTRIES]
         return plans, asked(bed, program, {"entries": entries, **request})
 
 
@@ -111,7 +109,6 @@ def planned(task: Task, model: Path | None) -> dict[str, Plan]:
 
 
 def write_page(rows: Sequence[dict[str, Any]], command: str, name: str = "runtime_steps") -> Path:
-    """Write the page of rows; returns its file."""
     return results_table.write_measured(
         name,
         "Steps of pooled tables: shardwright.runtime beside TorchRec",
@@ -134,18 +131,14 @@ _ABOUT = (
 
 def step_ms(measured: Sequence[dict[str, Any]]) -> list[float]:
     """Median step of each round, in ms."""
-    return [median(sum(both) for both in zip(one["forward_ms"], one["backward_ms"], strict=True)) for one in measured]
+    passes = [zip(of_round["forward_ms"], of_round["backward_ms"], strict=True) for of_round in measured]
+    return [median(map(sum, of_round)) for of_round in passes]
 
 
 def gains(rows: Sequence[dict[str, Any]], title: str, against: str = BASE) -> list[float]:
     """An entry's step over another's, the median over the rounds of each row."""
-    return [
-        median(
-            own / other
-            for own, other in zip(step_ms(row["entries"][title]), step_ms(row["entries"][against]), strict=True)
-        )
-        for row in rows
-    ]
+    steps = [(step_ms(row["entries"][title]), step_ms(row["entries"][against])) for row in rows]
+    return [median(own / other for own, other in zip(*both, strict=True)) for both in steps]
 
 
 def _models(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -153,47 +146,43 @@ def _models(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _summary(rows: Sequence[dict[str, Any]]) -> str:
-    told = []
-    for title, *_ in ENTRIES[1:]:
-        found = gains(rows, title)
-        told.append(f"{title}: {geometric_mean(found):.2f} ({min(found):.2f} to {max(found):.2f})")
+    ratios = "; ".join(f"{title}: {mean_and_range(gains(rows, title))}" for title, *_ in ENTRIES[1:])
     return (
-        f"**Steps over those of TorchRec's planner in DistributedModelParallel: {'; '.join(told)}** (geometric means, smallest and largest "
+        f"**Steps over those of TorchRec's planner in DistributedModelParallel: {ratios}** (geometric means, smallest and largest "
         f"of {len(rows)} cases; below 1 is faster)."
     )
 
 
 def _overview(rows: Sequence[dict[str, Any]]) -> ResultTable:
-    found = [
-        (row["model"], row["bed"], row["rate"], *(f"{gains([row], title)[0]:.2f}" for title, *_ in ENTRIES))
-        for row in rows
+    names = ("model", "bed", "rate")
+    cells = [
+        (*(row[name] for name in names), *(f"{gains([row], title)[0]:.2f}" for title, *_ in ENTRIES)) for row in rows
     ]
     return ResultTable(
         "Steps over those of TorchRec's planner in DistributedModelParallel (DMP), by model, bed (hosts × devices) and rate of the links: "
         "medians of the rounds' ratios.",
         ("model", "bed", "links", *(title for title, *_ in ENTRIES)),
-        found,
+        cells,
     )
 
 
 def _steps(rows: Sequence[dict[str, Any]]) -> ResultTable:
-    found = []
+    cells = []
     for row in rows:
         for title, name, _ in ENTRIES:
-            measured = row["entries"][title]
-            steps = step_ms(measured)
-            passes = (median(median(one[part]) for one in measured) for part in ("forward_ms", "backward_ms"))
-            apart = (max(steps) - min(steps)) / median(steps)
-            found.append(
+            rounds = row["entries"][title]
+            steps = step_ms(rounds)
+            passes = (median(median(own[part]) for own in rounds) for part in ("forward_ms", "backward_ms"))
+            kilobytes = median(own["link_bytes"] for own in rounds) / 1e3
+            cells.append(
                 (row["bed"], row["rate"], title, f"{row['documents'][name]['step_ms']:.1f}", f"{median(steps):.1f}",
-                 *(f"{ms:.1f}" for ms in passes), f"{apart:.0%}",
-                 f"{median(one['link_bytes'] for one in measured) / 1e3:,.0f}")
+                 *(f"{ms:.1f}" for ms in passes), f"{spread(steps):.0%}", f"{kilobytes:,.0f}")
             )  # fmt: skip
     return ResultTable(
         f"Model `{rows[0]['model']}`: predicted and measured ms of a step, its passes, the spread of the rounds (largest less "
         f"smallest), and the bytes on all links.",
         ("bed", "links", "entry", "predicted", "step", "forward", "backward", "apart", "kB on links"),
-        found,
+        cells,
     )
 
 

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from benchmarks import plots, results_table
+from benchmarks import results_table
 from benchmarks.block_times import HALF
 from benchmarks.cluster_tasks import cluster_task
-from benchmarks.program import Options, options_of
+from benchmarks.program import Options, options_of, size_of
 from benchmarks.quality_tables import (
     Rows,
     above_bound_table,
@@ -28,8 +28,7 @@ from benchmarks.quality_tables import (
     strategy_table,
     worst_table,
 )  # fmt: skip
-from benchmarks.scaling_points import size_of
-from benchmarks.search_outcome import BATCH, RIVALS, Outcome, Search
+from benchmarks.search_outcome import BATCH, Outcome, Search
 from shardwright.files import write_atomically
 from shardwright.task import Task
 from shardwright.workload import paper_tasks
@@ -37,8 +36,8 @@ from shardwright.workload import paper_tasks
 PAPER_DEVICES = (4, 8)
 LARGE = ((200, 16), (500, 64), (1000, 128))
 PROOFS = (
-    "How the searches of `certified` ended, in tasks: proven within the tolerance, settled because kicks found nothing better, or at the "
-    "deadline. Gap of its plan as the parts of the proof are added, without a time limit; the part that gave the best bound, in tasks."
+    "Tasks by the end of `certified`'s search: proven within the tolerance, settled because kicks gained nothing, or at the deadline. Then "
+    "the gap of its plan after each part of the proof, without a time limit, and the tasks by the part that gave the best bound."
 )
 
 
@@ -58,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         len(options.tails) * len(options.sizes) * options.seeds if options.large else options.tasks * len(PAPER_DEVICES)
     )
     total = len(options.models) * of_model
-    found = []
+    outcomes = []
     for done, (group, task) in enumerate(wanted, start=1):
-        found.append(search.outcome(group, task))
-        print(f"{done}/{total} {found[-1].line}", file=sys.stderr, flush=True)
-    (write_large if options.large else write_paper)(found, options, command)
+        outcomes.append(search.outcome(group, task))
+        print(f"{done}/{total} {outcomes[-1].line}", file=sys.stderr, flush=True)
+    (write_large if options.large else write_paper)(outcomes, options, command)
 
 
 def small_tasks(options: Options) -> Iterator[tuple[str, Task]]:
@@ -81,79 +80,54 @@ def large_tasks(options: Options) -> Iterator[tuple[str, Task]]:
     """Yield tasks on clusters, small clusters first."""
     for (tables, devices), model, tail in product(options.sizes, options.models, options.tails):
         for seed in range(options.seeds):
-            task = cluster_task(
-                seed,
-                tables=tables,
-                devices=devices,
-                device=model,
-                batch_size=BATCH[model],
-                heavy_tail=tail == "heavy",
-            )
+            size = {"tables": tables, "devices": devices, "batch_size": BATCH[model]}
+            task = cluster_task(seed, **size, device=model, heavy_tail=tail == "heavy")
             yield f"{model}, {tables} × {devices}, {tail}", task
 
 
-def write_paper(found: list[Outcome], options: Options, command: str) -> None:
+def write_paper(outcomes: list[Outcome], options: Options, command: str) -> None:
     caption = (
         f"{options.tasks} tasks of each setting (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128; 4 GB a device). `certified` with "
         f"tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. A gap is (step − bound) / bound. "
         f"`block_times.py` explains when a table binds or is costly to cut; the limit in both is at least {HALF:.0%} of the step."
     )
     write(
-        "search_quality", "Quality of the searches on the paper's tasks", (caption, *paper_table(found)), found, command
+        "search_quality",
+        "Quality of the searches on the paper's tasks",
+        (caption, *paper_table(outcomes)),
+        outcomes,
+        command,
     )
 
 
-def write_large(found: list[Outcome], options: Options, command: str) -> None:
+def write_large(outcomes: list[Outcome], options: Options, command: str) -> None:
     caption = (
         f"{options.seeds} tasks of each size, tables as in the pool or with a heavy tail (`cluster_tasks.py`), hosts of 8 devices. "
         f"`certified` with tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. Removed: share of `neuroshard`'s "
         f"excess over the bound that `certified` removes, 1 − (certified − bound) / (neuroshard − bound); of all: the same "
         "of the sums over the tasks, each in units of its bound."
     )
-    write(
-        "search_quality_large",
-        "Quality of the searches on large clusters",
-        (caption, *large_table(found)),
-        found,
-        command,
-    )
+    title = "Quality of the searches on large clusters"
+    write("search_quality_large", title, (caption, *large_table(outcomes)), outcomes, command)
 
 
-def write(name: str, title: str, first: tuple[str, tuple[str, ...], Rows], found: list[Outcome], command: str) -> None:
-    """Write the page with its first table, every task as a row of `results/<name>.csv`, and the figure."""
+def write(
+    name: str, title: str, first: tuple[str, tuple[str, ...], Rows], outcomes: list[Outcome], command: str
+) -> None:
+    """Write the page with its first table and every task as a row of `results/<name>.csv`."""
     tables = [
         first,
-        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(found)),
-        ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
-        (PROOFS, *proof_table(found)),
-        ("The ten widest gaps.", *worst_table(found)),
+        ("Step of `certified` divided by that of others, and the excess of each over `certified`'s bound.", *above_bound_table(outcomes)),
+        ("Tasks not placed, and median seconds of a search.", *strategy_table(outcomes)),
+        (PROOFS, *proof_table(outcomes)),
+        ("The ten widest gaps.", *worst_table(outcomes)),
     ]  # fmt: skip
     results_table.write_results(name, title, tables, command)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(found[0].columns)
-    writer.writerows(outcome.values for outcome in found)
+    writer.writerow(outcomes[0].columns)
+    writer.writerows(outcome.values for outcome in outcomes)
     write_atomically(results_table.RESULTS / f"{name}.csv", text.getvalue())
-    plot(found, name)
-
-
-def plot(found: list[Outcome], name: str) -> None:
-    """Draw, for each setting, how far strategies lie above the bound, with tasks sorted by that distance."""
-    groups = list(dict.fromkeys(outcome.group for outcome in found))
-    names = [groups[first : first + 4] for first in range(0, len(groups), 4)]
-    figure, axes = plots.panels(names)
-    for axis, group in zip((axis for row in axes for axis in row), groups, strict=False):
-        for strategy in ("certified", *RIVALS):
-            over = sorted(
-                value for outcome in found if outcome.group == group and (value := outcome.above_bound(strategy)) is not None
-            )  # fmt: skip
-            axis.plot([100 * value for value in over], label=strategy, color=plots.COLOURS[strategy])
-        axis.set_yscale("symlog", linthresh=1.0)
-        axis.set_xlabel("tasks, sorted")
-    for row in axes:
-        row[0].set_ylabel("step above the bound, %")
-    axes[0][0].legend(frameon=False)
-    plots.save(figure, name)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,16 @@
     python -m benchmarks.steps_measured --rows steps.jsonl
 
 Hosts are network namespaces (`benchmarks/hosts`), which need root: 2 and 4 hosts of one device, and 2 hosts of 2 devices, with links of 100
-Mbit/s to 1 Gbit/s. Ranks train by `DistributedModelParallel` over gloo, pinned to cores by their numbers, all starting each step together.
-First of all, `shardwright calibrate --links` measures each bed: these are the links of the predictions.
+Mbit/s to 1 Gbit/s. Ranks train by `DistributedModelParallel` over gloo, pinned to cores, and start each step together. Before, `shardwright
+calibrate --links` measures each bed; predictions use these links.
 
-Each plan on a bed appends one row to the file of --rows, with all that a prediction needs. A stopped run resumes; --page makes the page
-anew from the rows alone, with the cost function and cost model of the day. --quick takes some minutes.
+Each plan on a bed appends one row to the file of --rows, with all inputs of a prediction. A stopped run resumes; --page makes the page from
+the rows alone, with today's cost function and cost model. --quick takes some minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import sys
 import tempfile
 import time
@@ -26,6 +24,7 @@ from typing import Any
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.hosts import HostBed, why_not
+from benchmarks.program import MEASURED_ROWS, Options, options_of
 from benchmarks.steps_page import write_page
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import InfeasibleTask, InvalidPlan, MeasurementFailed
@@ -78,7 +77,7 @@ class Case:
         per_host: devices of a host.
         rate: limit of every host's link.
         model: name of the tables, of `MODELS`.
-        huge_pages: whether the ranks' malloc asks for huge pages, which trainings do not by default.
+        huge_pages: whether the ranks' malloc asks for huge pages; trainings do not by default.
     """
 
     hosts: int
@@ -90,25 +89,20 @@ class Case:
     @property
     def key(self) -> dict[str, Any]:
         """The key that identifies the case in its rows."""
-        return {
-            "bed": f"{self.hosts}x{self.per_host}",
-            "rate": self.rate,
-            "model": self.model,
-            "huge_pages": self.huge_pages,
-        }
+        bed = f"{self.hosts}x{self.per_host}"
+        return {"bed": bed, "rate": self.rate, "model": self.model, "huge_pages": self.huge_pages}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parsed(arguments)
-    rows = measured_rows(options, cases, lambda case, rows: measure(case, rows, options), options.minutes)
-    if rows is None:
+    options = options_of(__doc__, arguments, **MEASURED_ROWS)
+    if (rows := measured_rows(options, cases, measure)) is None:
         return
     model = None if options.model is None else resolve_cost_model(options.model, sw.Task(POOLED, Topology(), SAMPLES))
     print(write_page(rows.read(), model, results_table.command_of("steps_measured", arguments)).read_text())
 
 
 def cases(quick: bool) -> list[Case]:
-    """The cases, so that a run that is stopped early has some of every bed."""
+    """The cases, ordered so that a run that stops early has some of every bed."""
     if quick:
         return [Case(2, 1, "300mbit", "mixed")]
     first = [Case(*bed, rate, model) for rate in RATES for bed in BEDS for model in ("pooled", "mixed")]
@@ -116,21 +110,19 @@ def cases(quick: bool) -> list[Case]:
     return every + [Case(*bed, "1gbit", "pooled", huge_pages=True) for bed in BEDS]
 
 
-def measured_rows(
-    options: argparse.Namespace,
-    cases: Callable[[bool], Sequence[Case]],
-    measure: Callable[[Case, Rows], None],
-    minutes: float = math.inf,
-) -> Rows | None:
+Measure = Callable[[Case, "Rows", Path | None], list[dict[str, Any]]]
+"""Measures a case with a cost model, and returns its rows without key and date."""
+
+
+def measured_rows(options: Options, cases: Callable[[bool], Sequence[Case]], measure: Measure) -> Rows | None:
     """Measure the cases that have no rows yet, unless only the page is wanted.
 
     A case that fails is printed, and left to a later run.
 
     Args:
-        options: `rows`, `page` and `quick`.
+        options: those of `MEASURED_ROWS`.
         cases: the cases, or a quick one.
-        measure: measures a case and adds its rows.
-        minutes: no case begins later.
+        measure: what measures a case.
 
     Returns:
         All rows; None if there are none, or if hosts cannot be made here.
@@ -140,49 +132,61 @@ def measured_rows(
         if reason := why_not():
             print(f"skipped: {reason}", file=sys.stderr)
             return None
-        stop = time.monotonic() + 60 * minutes
+        stop = time.monotonic() + 60 * options.minutes
         for case in cases(options.quick):
-            if not rows.of(case) and time.monotonic() < stop:
-                try:
-                    measure(case, rows)
-                except MeasurementFailed as error:
-                    print(f"{case.key}: {error}", file=sys.stderr)
+            started = time.monotonic()
+            if rows.of(case) or started >= stop:
+                continue
+            try:
+                made = measure(case, rows, options.model)
+            except MeasurementFailed as error:
+                print(f"{case.key}: {error}", file=sys.stderr)
+                continue
+            at = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+            rows.add([{**case.key, "at": at, **row} for row in made])
+            print(f"{case.key}: measured in {time.monotonic() - started:.0f} s", file=sys.stderr)
     if rows.read():
         return rows
     print(f"nothing was measured: {options.rows} has no rows", file=sys.stderr)
     return None
 
 
-def measure(case: Case, rows: Rows, options: argparse.Namespace) -> None:
-    """Time a bed's collectives, plan for them, and measure all plans in turns; adds the rows."""
-    started = time.monotonic()
-    with HostBed(case.hosts, case.per_host, case.rate) as bed:
-        topology = Topology(case.hosts, case.per_host, "cpu", "200 MB", links=rows.links(case) or links_of(bed))
-        named = plans(Task(MODELS[case.model], topology, SAMPLES * topology.devices), options.model)
-        with tempfile.TemporaryDirectory() as folder:
-            files = [Path(folder) / f"{number}.json" for number in range(len(named))]
-            for (plan, _), file in zip(named, files, strict=True):
-                plan.save(file)
-            found = asked(bed, "steps_rank", {"plans": list(map(str, files)), "rounds": FEW}, case.huge_pages)[
-                "reports"
-            ]
-    shared = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
-    rows.add(
-        [
-            {**case.key, "plan": name, "also": also, "document": plan_to_dict(plan), "reports": reports, **shared}
-            for (plan, (name, *also)), reports in zip(named, found, strict=True)
-        ]
-    )
-    print(f"{case.key}: {len(named)} plans in {time.monotonic() - started:.0f} s", file=sys.stderr)
+def measure(case: Case, rows: Rows, model: Path | None) -> list[dict[str, Any]]:
+    """Time a bed's collectives, plan for them, and measure all plans in turns."""
+    with HostBed(case.hosts, case.per_host, case.rate) as bed, tempfile.TemporaryDirectory() as folder:
+        topology = topology_of(case, rows, bed)
+        named = plans(Task(MODELS[case.model], topology, SAMPLES * topology.devices), model)
+        files = saved([plan for plan, _ in named], folder)
+        reports = asked(bed, "steps_rank", {"plans": files, "rounds": FEW}, case.huge_pages)["reports"]
+    return rows_of_plans(named, reports=reports)
+
+
+def topology_of(case: Case, rows: Rows, bed: HostBed) -> Topology:
+    """Return the topology of a bed, with its measured links."""
+    return Topology(case.hosts, case.per_host, "cpu", "200 MB", links=rows.links(case) or links_of(bed))
+
+
+def saved(plans: Sequence[Plan], folder: str) -> list[str]:
+    """Save plans in a folder; return their files."""
+    files = [Path(folder) / f"{number}.json" for number in range(len(plans))]
+    for plan, file in zip(plans, files, strict=True):
+        plan.save(file)
+    return list(map(str, files))
+
+
+def rows_of_plans(named: Sequence[tuple[Plan, list[str]]], **columns: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return a row for each plan, with its names and its values of these columns."""
+    values = zip(*columns.values(), strict=True)
+    return [
+        {"plan": name, "also": also, "document": plan_to_dict(plan), **dict(zip(columns, own, strict=True))}
+        for (plan, (name, *also)), own in zip(named, values, strict=True)
+    ]
 
 
 def plans(task: Task, model: Path | None) -> list[tuple[Plan, list[str]]]:
     """Plans of a task that TorchRec can run, each with the names of the strategies that made it."""
-    small = {
-        table.name: TableConstraint(("data_parallel",))
-        for table in task.tables
-        if table.pooled and table.rows <= _SMALL
-    }
+    copied = TableConstraint(("data_parallel",))
+    small = {table.name: copied for table in task.tables if table.pooled and table.rows <= _SMALL}
     wanted: list[tuple[str, Task, Any]] = [(name, task, name) for name in ("auto", "torchrec", "size", "greedy")]
     wanted.append(("torchrec, no statistics", task, TorchRec(statistics=False)))
     if small:
@@ -198,7 +202,7 @@ def distinct(wanted: Sequence[tuple[str, Task, Any]], model: Path | None) -> lis
         wanted: name, task and strategy of each plan.
         model: cost model of the kernels; None for that of this machine.
     """
-    found: dict[frozenset[Shard], tuple[Plan, list[str]]] = {}
+    by_shards: dict[frozenset[Shard], tuple[Plan, list[str]]] = {}
     for name, task, strategy in wanted:
         try:
             plan = sw.plan(task, strategy=strategy, cost_model=model, time_limit=_SEARCH_S, runs_on="torchrec")
@@ -206,26 +210,16 @@ def distinct(wanted: Sequence[tuple[str, Task, Any]], model: Path | None) -> lis
         except (InfeasibleTask, InvalidPlan) as error:
             print(f"{name}: {error}", file=sys.stderr)
             continue
-        found.setdefault(frozenset(plan.shards), (plan, []))[1].append(name)
-    return list(found.values())
+        by_shards.setdefault(frozenset(plan.shards), (plan, []))[1].append(name)
+    return list(by_shards.values())
 
 
 def links_of(bed: HostBed) -> Any:
     """Links of a bed as `shardwright calibrate --links` measures them, in plain data."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "links.json"
-        command = [
-            sys.executable,
-            "-m",
-            "shardwright",
-            "calibrate",
-            "--links",
-            "--minutes",
-            _LINK_MINUTES,
-            "-o",
-            str(file),
-        ]
-        bed.run(command, timeout_s=_TIMEOUT_S, environment={"SHARDWRIGHT_CACHE": folder})
+        command = f"{sys.executable} -m shardwright calibrate --links --minutes {_LINK_MINUTES} -o"
+        bed.run([*command.split(), str(file)], timeout_s=_TIMEOUT_S, environment={"SHARDWRIGHT_CACHE": folder})
         return links_to_dict(load_links(file).links)
 
 
@@ -233,9 +227,8 @@ def asked(bed: HostBed, program: str, request: dict[str, Any], huge_pages: bool 
     """Run a rank program of this folder on a bed; return what rank 0 printed."""
     command = [sys.executable, "-m", f"benchmarks.{program}", json.dumps(request)]
     environment = {"GLIBC_TUNABLES": HUGE_PAGES if huge_pages else ""}
-    reply: dict[str, Any] = json.loads(
-        bed.run(command, timeout_s=_TIMEOUT_S, environment=environment)[0].splitlines()[-1]
-    )
+    printed = bed.run(command, timeout_s=_TIMEOUT_S, environment=environment)[0]
+    reply: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return reply
 
 
@@ -267,18 +260,6 @@ class Rows:
         """The links of the case's bed from an earlier row of the same bed; None without one."""
         same = [row for row in self.read() if (row["bed"], row["rate"]) == (case.key["bed"], case.rate)]
         return same[-1]["document"]["task"]["topology"]["links"] if same else None
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps_measured", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, required=True, help="file of the measured rows")
-    parser.add_argument("--model", type=Path, help="cost model of the kernels; by default that of this machine")
-    parser.add_argument("--page", action="store_true", help="measure nothing, make the page of the rows")
-    parser.add_argument(
-        "--minutes", type=float, default=600.0, help="no case begins later; a later run goes on (default: %(default)s)"
-    )
-    parser.add_argument("--quick", action="store_true", help="one case, some minutes")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from experiments.experiment import ResultTable
-from experiments.pages import commit, markdown
 
 from benchmarks import results_table
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.score import score
-from shardwright.files import write_atomically
-from shardwright.hardware import fingerprint
 from shardwright.integrations.torchrec.steps.rank import RankReport
 from shardwright.integrations.torchrec.steps.run import PHASES, STEP, Steps
 from shardwright.sharding import Plan
@@ -49,7 +46,7 @@ class Measured:
         return [self.row["plan"], *self.row.get("also", ())]
 
     def ratio(self, phase: str) -> float:
-        """Predicted / measured ms of a phase; NaN where one is 0."""
+        """Predicted / measured ms of a phase; NaN if either is 0."""
         predicted, measured = self.steps.predicted(phase), self.steps.measured(phase)
         return predicted / measured if predicted and measured else float("nan")
 
@@ -73,7 +70,7 @@ def priced(rows: Sequence[dict[str, Any]], model: CostModel | None) -> list[Meas
         rows: rows of `steps_measured.py`.
         model: cost model of the kernels; None for that of this machine.
     """
-    found = []
+    measured = []
     for row in rows:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "plan.json"
@@ -82,8 +79,8 @@ def priced(rows: Sequence[dict[str, Any]], model: CostModel | None) -> list[Meas
         task = plan.task
         cost = score(task, plan.shards, model or resolve_cost_model(None, task))
         reports = msgspec.convert(row["reports"], list[list[RankReport]])
-        found.append(Measured(row, Steps(replace(plan, task=task, cost=cost, bound_ms=None), reports)))
-    return found
+        measured.append(Measured(row, Steps(replace(plan, task=task, cost=cost, bound_ms=None), reports)))
+    return measured
 
 
 def write_page(
@@ -91,33 +88,27 @@ def write_page(
 ) -> Path:
     """Write the page of rows; returns its file."""
     every = priced(rows, model)
-    usual = [one for one in every if not one.row["huge_pages"]]
+    usual = [plan for plan in every if not plan.row["huge_pages"]]
     tables = [_beds(usual), _phases(usual), _plans(usual), _rivals(usual), _huge_pages(every), _links(usual)]
-    days = sorted({row["at"][:10] for row in rows})
-    text = markdown(
+    title, shown = (
         "Steps of TorchRec over slow links, measured and predicted",
-        [_summary(usual), *_ABOUT],
         [table for table in tables if table.rows],
-        command,
-        f"{' to '.join(dict.fromkeys((days[0], days[-1])))} · priced at commit {commit()} · {fingerprint('cpu', 'fbgemm')['processor']}, "
-        f"{fingerprint('cpu', 'fbgemm')['cores']} cores",
     )
-    path = results_table.RESULTS / f"{name}.md"
-    write_atomically(path, text)
+    path = results_table.write_measured(name, title, [_summary(usual), *_ABOUT], shown, command, rows, "priced at ")
     _write_rows(usual, path.with_suffix(".parquet"))
     return path
 
 
-def _write_rows(found: Sequence[Measured], path: Path) -> None:
+def _write_rows(plans: Sequence[Measured], path: Path) -> None:
     """Keep predicted and measured ms of each plan for `fastest_of`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     names = ("bed", "rate", "model")
     rows = [
-        dict(zip(names, one.case, strict=True))
-        | {"plan": one.names[0], "predicted_ms": one.predicted, "measured_ms": one.steps.step_ms}
-        for one in found
+        dict(zip(names, plan.case, strict=True))
+        | {"plan": plan.names[0], "predicted_ms": plan.predicted, "measured_ms": plan.steps.step_ms}
+        for plan in plans
     ]
     pq.write_table(pa.Table.from_pylist(rows), path)
 
@@ -133,22 +124,22 @@ _ABOUT = (
 )
 
 
-def _summary(found: Sequence[Measured]) -> str:
-    errors = [one.error for one in found]
-    spreads = [one.steps.spread for one in found]
+def _summary(plans: Sequence[Measured]) -> str:
+    errors = [plan.error for plan in plans]
+    spreads = [plan.steps.spread for plan in plans]
     return (
-        f"**{len(found)} plans on beds: predicted steps are off by {np.mean(errors):.1%} (mean), {np.median(errors):.1%} (median)**; "
+        f"**{len(plans)} plans on beds: predicted steps are off by {np.mean(errors):.1%} (mean), {np.median(errors):.1%} (median)**; "
         f"the rounds of one plan differ by {np.median(spreads):.1%} (median)."
     )
 
 
-def _beds(found: Sequence[Measured]) -> ResultTable:
+def _beds(plans: Sequence[Measured]) -> ResultTable:
     rows = []
-    for (bed, rate), group in grouped(found, lambda one: one.case[:2]):
-        models = [_spearman(of_model) for _, of_model in grouped(group, lambda one: one.case)]
+    for (bed, rate), group in grouped(plans, lambda plan: plan.case[:2]):
+        models = [_spearman(of_model) for _, of_model in grouped(group, lambda plan: plan.case)]
         rows.append(
-            (bed, rate, len(group), _share(np.mean([one.error for one in group])), f"{_mean(one.ratio(STEP) for one in group):.2f}",
-             f"{_spearman(group):.2f}", f"{np.nanmean(models):.2f}", _share(np.median([one.steps.spread for one in group])))
+            (bed, rate, len(group), _share(np.mean([plan.error for plan in group])), f"{_mean(plan.ratio(STEP) for plan in group):.2f}",
+             f"{_spearman(group):.2f}", f"{np.nanmean(models):.2f}", _share(np.median([plan.steps.spread for plan in group])))
         )  # fmt: skip
     return ResultTable(
         "Steps by bed (hosts × devices). Spearman: predicted against measured steps of all plans, and the mean over the models of that "
@@ -158,12 +149,12 @@ def _beds(found: Sequence[Measured]) -> ResultTable:
     )
 
 
-def _phases(found: Sequence[Measured]) -> ResultTable:
-    rates, rows = list(dict.fromkeys(one.case[1] for one in found)), []
-    for bed, group in grouped(found, lambda one: one.case[0]):
+def _phases(plans: Sequence[Measured]) -> ResultTable:
+    rates, rows = list(dict.fromkeys(plan.case[1] for plan in plans)), []
+    for bed, group in grouped(plans, lambda plan: plan.case[0]):
         for phase in (*PHASES, STEP):
-            measured = np.median([one.steps.measured(phase) for one in group])
-            ratios = [_mean(one.ratio(phase) for one in group if one.case[1] == rate) for rate in rates]
+            measured = np.median([plan.steps.measured(phase) for plan in group])
+            ratios = [_mean(plan.ratio(phase) for plan in group if plan.case[1] == rate) for rate in rates]
             rows.append((bed, phase, f"{measured:.2f}", *(f"{ratio:.2f}" for ratio in ratios)))
     return ResultTable(
         "Phases: measured ms (median over all plans), and predicted / measured (geometric mean) by the rate of the links.",
@@ -172,24 +163,19 @@ def _phases(found: Sequence[Measured]) -> ResultTable:
     )
 
 
-def _plans(found: Sequence[Measured]) -> ResultTable:
-    rows = [
-        (
-            name,
-            len(group),
-            _share(np.mean([one.error for one in group])),
-            f"{_mean(one.ratio(STEP) for one in group):.2f}",
-        )
-        for name, group in grouped(found, lambda one: one.row["plan"])
-    ]
+def _plans(plans: Sequence[Measured]) -> ResultTable:
+    rows = []
+    for name, group in grouped(plans, lambda plan: plan.row["plan"]):
+        error = _share(np.mean([plan.error for plan in group]))
+        rows.append((name, len(group), error, f"{_mean(plan.ratio(STEP) for plan in group):.2f}"))
     return ResultTable("Steps by plan.", ("plan", "plans", "mean error", "predicted / measured"), rows)
 
 
-def _rivals(found: Sequence[Measured]) -> ResultTable:
+def _rivals(plans: Sequence[Measured]) -> ResultTable:
     rows = []
     for name in ("torchrec", "torchrec, no statistics", "the fastest of all"):
-        for bed, group in (*grouped(found, lambda one: one.case[0]), ("all", list(found))):
-            pairs = [pair for _, case in grouped(group, lambda one: one.case) if (pair := _pair(case, name))]
+        for bed, group in (*grouped(plans, lambda plan: plan.case[0]), ("all", list(plans))):
+            pairs = [pair for _, case in grouped(group, lambda plan: plan.case) if (pair := _pair(case, name))]
             if pairs:
                 predicted = _mean(ours.predicted / theirs.predicted for ours, theirs in pairs)
                 measured = _mean(ours.steps.step_ms / theirs.steps.step_ms for ours, theirs in pairs)
@@ -202,36 +188,36 @@ def _rivals(found: Sequence[Measured]) -> ResultTable:
 
 
 def _pair(case: Sequence[Measured], name: str) -> tuple[Measured, Measured] | None:
-    """The plan of `auto` and the other one; None if the case lacks one."""
-    by_name = {made_by: one for one in case for made_by in one.names}
-    other = min(case, key=lambda one: one.steps.step_ms) if name.startswith("the fastest") else by_name.get(name)
+    """The plan of `auto` and the other one; None if the case lacks one of them."""
+    by_name = {made_by: plan for plan in case for made_by in plan.names}
+    other = min(case, key=lambda plan: plan.steps.step_ms) if name.startswith("the fastest") else by_name.get(name)
     return (by_name["auto"], other) if other and "auto" in by_name else None
 
 
-def _huge_pages(found: Sequence[Measured]) -> ResultTable:
+def _huge_pages(plans: Sequence[Measured]) -> ResultTable:
     rows = []
-    known = {(*one.case, one.row["plan"]): one for one in found if not one.row["huge_pages"]}
-    asked = [one for one in found if one.row["huge_pages"] and (*one.case, one.row["plan"]) in known]
-    for bed, group in (*grouped(asked, lambda one: one.case[0]), *([("all", asked)] if asked else [])):
+    known = {(*plan.case, plan.row["plan"]): plan for plan in plans if not plan.row["huge_pages"]}
+    asked = [plan for plan in plans if plan.row["huge_pages"] and (*plan.case, plan.row["plan"]) in known]
+    for bed, group in (*grouped(asked, lambda plan: plan.case[0]), *([("all", asked)] if asked else [])):
         for phase in ("forward kernel", "backward kernel", STEP):
             pairs = [
-                (known[*one.case, one.row["plan"]].steps.measured(phase), one.steps.measured(phase)) for one in group
+                (known[*plan.case, plan.row["plan"]].steps.measured(phase), plan.steps.measured(phase))
+                for plan in group
             ]
             without, with_them = (np.median(side) for side in zip(*pairs, strict=True))
-            rows.append(
-                (bed, phase, len(pairs), f"{without:.2f}", f"{with_them:.2f}", f"{_mean(b / a for a, b in pairs):.2f}")
-            )
+            ratio = _mean(b / a for a, b in pairs)
+            rows.append((bed, phase, len(pairs), f"{without:.2f}", f"{with_them:.2f}", f"{ratio:.2f}"))
     return ResultTable(
-        "Ranks started with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, as all processes that measure kernels here are, against ranks "
-        "without, as trainings start: measured ms (medians), and with / without (geometric mean over plans).",
+        "Huge pages: ranks started with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, as for measuring kernels, against ranks without, as in "
+        "trainings. Measured ms (medians), and with / without (geometric mean over plans).",
         ("bed", "phase", "plans", "without", "with", "with / without"),
         rows,
     )
 
 
-def _links(found: Sequence[Measured]) -> ResultTable:
+def _links(plans: Sequence[Measured]) -> ResultTable:
     rows = []
-    for (bed, rate), group in grouped(found, lambda one: one.case[:2]):
+    for (bed, rate), group in grouped(plans, lambda plan: plan.case[:2]):
         links = group[0].steps.plan.task.topology.links
         assert links is not None
         document = links_to_dict(links)
@@ -239,23 +225,21 @@ def _links(found: Sequence[Measured]) -> ResultTable:
             rows.append((bed, rate, "modules", kind.removesuffix("_ms"), f"{ms:.2f}", "–"))
         for collective, classes in document.items():
             for name, speed in classes.items():
-                rows.append(
-                    (bed, rate, collective, name, f"{speed['latency_ms']:.2f}", f"{speed['bandwidth'] / 1e6:.1f}")
-                )
+                figures = (f"{speed['latency_ms']:.2f}", f"{speed['bandwidth'] / 1e6:.1f}")
+                rows.append((bed, rate, collective, name, *figures))
     return ResultTable(
         "Links as measured; modules: ms of a step that TorchRec's modules took beside the predicted collectives. MB/s that a device sends, "
-        "by the bytes that a direct all-to-all or rings would send; each device has one ring that crosses "
-        "between hosts.",
+        "by the bytes that a direct all-to-all or rings would send; each device has one ring that crosses between hosts.",
         ("bed", "links", "collective", "inside a host or between", "latency ms", "MB/s"),
         rows,
     )
 
 
-def grouped(found: Iterable[Measured], key: Callable[[Measured], Any]) -> list[tuple[Any, list[Measured]]]:
+def grouped(plans: Iterable[Measured], key: Callable[[Measured], Any]) -> list[tuple[Any, list[Measured]]]:
     """Rows by key, in order of their first ones."""
     groups: dict[Any, list[Measured]] = {}
-    for one in found:
-        groups.setdefault(key(one), []).append(one)
+    for plan in plans:
+        groups.setdefault(key(plan), []).append(plan)
     return list(groups.items())
 
 
@@ -265,11 +249,11 @@ def _mean(ratios: Iterable[float]) -> float:
     return float(np.exp(np.log(known).mean())) if len(known) else float("nan")
 
 
-def _spearman(found: Sequence[Measured]) -> float:
+def _spearman(plans: Sequence[Measured]) -> float:
     from scipy.stats import spearmanr
 
-    predicted, measured = [one.predicted for one in found], [one.steps.step_ms for one in found]
-    return float(spearmanr(predicted, measured).statistic) if len(found) > 1 else float("nan")
+    predicted, measured = [plan.predicted for plan in plans], [plan.steps.step_ms for plan in plans]
+    return float(spearmanr(predicted, measured).statistic) if len(plans) > 1 else float("nan")
 
 
 def _share(value: Any) -> str:

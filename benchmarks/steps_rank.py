@@ -31,9 +31,9 @@ def main(program: Callable[[Member, dict[str, Any]], dict[str, Any]] = steps) ->
     request = json.loads(sys.argv[1])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with joined_group("cpu", rank, world, local_rank=rank, local_world=world, timeout_s=TIMEOUT_S) as member:
-        found = program(member, request)
+        reply = program(member, request)
     if rank == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(reply), flush=True)
     os._exit(0)  # torch's profiler now and then aborts a process that unloads it, after the reply
 
 

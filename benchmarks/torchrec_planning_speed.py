@@ -2,12 +2,11 @@
 
     python -m benchmarks.torchrec_planning_speed [--both 40x8,200x16,1000x64] [--ours 5000x1024] [--repeats 3] [--limit 300]
 
-Both plan the same models: an EmbeddingBagCollection on the meta device. Tables have 1,000 to 10 million rows (log-uniform) and dims of 16
-to 128. Devices are CUDA devices of TorchRec's default sizes, 8 to a host, with batch 512 on each. There are no constraints and no
-statistics, and the storage reservation is the same. Times are those of `plan()`, with module traversal and conversion, without imports.
-Each of our processes plans several models with different seeds. Its first plan also loads libraries, so it is shown next to the median of
-the others, with its gap. TorchRec's planner gets the first of these models, in its own process, for at most --limit seconds; sizes and
-planners take turns. Our cost model predicts how much longer a step of TorchRec's plan takes.
+Both plan the same EmbeddingBagCollections on the meta device: tables of 1,000 to 10 million rows (log-uniform) and dims 16 to 128, CUDA
+devices of TorchRec's default sizes, 8 to a host, batch 512 on each, no constraints, no statistics, the same storage reservation. A time is
+that of `plan()`, with module traversal and conversion, without imports. Our processes plan several models each; the first plan also loads
+libraries, so it has separate columns. TorchRec's planner gets the first of these models in its own process, for at most --limit seconds.
+Sizes and planners take turns. Our cost model predicts the steps of both plans.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.program import HIDDEN, Options, options_of, said_apart
-from benchmarks.scaling_points import Size, size_of
+from benchmarks.program import HIDDEN, Options, Size, options_of, run_apart, size_of
 
 PLANNERS = ("torchrec", "shardwright")
 _BATCH = 512  # samples of each device
@@ -40,17 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     from benchmarks.results_table import command_of, write_results
 
-    found: dict[tuple[str, Size], list[dict[str, Any] | None]] = {}
+    answers: dict[tuple[str, Size], list[dict[str, Any] | None]] = {}
     for repeat in range(options.repeats):
         for size in options.both:
             for planner in PLANNERS:
-                found.setdefault((planner, size), []).append(measured(planner, size, repeat, options))
+                answers.setdefault((planner, size), []).append(measured(planner, size, repeat, options))
     for size in options.ours:
-        found["shardwright", size] = [measured("shardwright", size, 0, options)]
+        answers["shardwright", size] = [measured("shardwright", size, 0, options)]
     write_results(
         "torchrec_planning_speed",
         "Planning for TorchRec: TorchRec's planner and ours",
-        [(caption(options), HEADS, [row_of(size, found, options) for size in (*options.both, *options.ours)])],
+        [(caption(options), HEADS, [row_of(size, answers, options) for size in (*options.both, *options.ours)])],
         command_of("torchrec_planning_speed", arguments),
     )
 
@@ -68,19 +66,20 @@ def caption(options: Options) -> str:
     )
 
 
-def row_of(size: Size, found: dict[tuple[str, Size], list[dict[str, Any] | None]], options: Options) -> list[str]:
+def row_of(size: Size, answers: dict[tuple[str, Size], list[dict[str, Any] | None]], options: Options) -> list[str]:
     """Return the table's row of a size, with a dash for each figure that no process gave."""
-    theirs, ours = found.get(("torchrec", size), []), found["shardwright", size]
-    ended = [one for one in ours if one]
-    first = middle(one["first_s"] for one in ended)
-    later = middle(seconds for one in ended for seconds in one["later_s"])
-    pairs = [(one, other) for one, other in zip(theirs, ours, strict=False) if one and other]
+    theirs, ours = answers.get(("torchrec", size), []), answers["shardwright", size]
+    ended = [answer for answer in ours if answer]
+    first = middle(answer["first_s"] for answer in ended)
+    later = middle(seconds for answer in ended for seconds in answer["later_s"])
+    pairs = [(answer, own) for answer, own in zip(theirs, ours, strict=False) if answer and own]
     sign = "> " if None in theirs else ""
-    limit = float(options.limit) if sign else middle(one["first_s"] for one in theirs if one)
+    limit = float(options.limit) if sign else middle(answer["first_s"] for answer in theirs if answer)
     figures = [
         (sign, limit, ".1f"), ("", later, ".3f"), ("", first, ".2f"), (sign, limit / later, ".0f"), (sign, limit / first, ".0f"),
-        ("", middle(gap for one in ended for gap in one["gaps"][1:]), ".1%"), ("", middle(one["gaps"][0] for one in ended), ".1%"),
-        ("", middle(one["steps_ms"][0] / other["steps_ms"][0] for one, other in pairs), ".2f"),
+        ("", middle(gap for answer in ended for gap in answer["gaps"][1:]), ".1%"),
+        ("", middle(answer["gaps"][0] for answer in ended), ".1%"),
+        ("", middle(answer["steps_ms"][0] / own["steps_ms"][0] for answer, own in pairs), ".2f"),
     ]  # fmt: skip
     cells = ("–" if math.isnan(value) else f"{above}{value:{form}}" for above, value, form in figures)
     return [f"{size[0]} × {size[1]}", *cells]
@@ -88,7 +87,7 @@ def row_of(size: Size, found: dict[tuple[str, Size], list[dict[str, Any] | None]
 
 def middle(values: Iterable[float]) -> float:
     """Return the median; NaN without values."""
-    return statistics.median(found) if (found := list(values)) else math.nan
+    return statistics.median(known) if (known := list(values)) else math.nan
 
 
 def measured(planner: str, size: Size, repeat: int, options: Options) -> dict[str, Any] | None:
@@ -98,7 +97,7 @@ def measured(planner: str, size: Size, repeat: int, options: Options) -> dict[st
     ]  # fmt: skip
     begin = time.monotonic()
     try:
-        answer: dict[str, Any] = said_apart("torchrec_planning_speed", *given, timeout_s=options.limit + _START_S)
+        answer: dict[str, Any] = run_apart("torchrec_planning_speed", *given, timeout_s=options.limit + _START_S)
     except subprocess.TimeoutExpired:
         print(f"{planner} {size}: not within {options.limit} s", file=sys.stderr)
         return None

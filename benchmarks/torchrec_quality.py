@@ -40,10 +40,7 @@ BATCH_SIZE = 1024
 SEED = 29
 HEURISTICS = ("size", "dim", "lookup", "size_lookup", "greedy")
 OURS = ("certified", "neuroshard", *HEURISTICS)
-RIVALS = {
-    "torchrec": {"statistics": True},
-    "torchrec, no statistics": {"statistics": False},
-}
+RIVALS = {"torchrec": {"statistics": True}, "torchrec, no statistics": {"statistics": False}}
 HOSTS = {"mlperf-dlrm-dcnv2": 1, "hugectr-180": 1, "hugectr-200": 2, "hugectr-7": 4}
 """Hosts of 8 H100s that hold a public model."""
 
@@ -75,14 +72,14 @@ class Case:
 def main(arguments: Sequence[str] | None = None) -> None:
     logging.disable(logging.WARNING)
     options = parsed(arguments)
-    compared = [one for case in cases(options) for one in plans_of(case, options)]
+    compared = [plan for case in cases(options) for plan in plans_of(case, options)]
     if options.plan_only:
         print(f"{len(compared)} plans in {options.cache}", file=sys.stderr)
         return
-    to_measure = [one for one in compared if one.measurable]
-    plans = [one.plan for one in to_measure]
-    found = measure_plans(plans, rounds=options.rounds, progress=say_progress) if plans else []
-    measured = dict(zip((one.key for one in to_measure), found, strict=True))
+    to_measure = [own for own in compared if own.measurable]
+    plans = [own.plan for own in to_measure]
+    times = measure_plans(plans, rounds=options.rounds, progress=say_progress) if plans else []
+    measured = dict(zip((own.key for own in to_measure), times, strict=True))
     write_page(compared, measured, options, results_table.command_of("torchrec_quality", arguments))
 
 
@@ -131,7 +128,7 @@ def plans_of(case: Case, options: Options) -> list[Compared]:
     """Return the plans of all planners, from the cache if it has them."""
     result = [kept_plan(case, name, "", options) for name in options.ours]
     result += [kept_plan(case, name, "torchrec", options) for name in RIVALS]
-    return [one for one in result if one is not None]
+    return [plan for plan in result if plan is not None]
 
 
 def kept_plan(case: Case, planner: str, rival: str, options: Options) -> Compared | None:
@@ -189,10 +186,10 @@ def write_page(
 
 def _state(compared: list[Compared], measured: dict[tuple[str, str], MeasuredPlan]) -> str:
     """Describe the cost model of the measured plans, and the control sets now against when it was learned."""
-    one = next((one for one in compared if one.key in measured), None)
-    if one is None:
+    first = next((own for own in compared if own.key in measured), None)
+    if first is None:
         return ""
-    return model_and_state(resolve_cost_model(None, one.plan.task), measured[one.key].controls)
+    return model_and_state(resolve_cost_model(None, first.plan.task), measured[first.key].controls)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -55,7 +56,9 @@ class Compared:
     def measured_ms(self, measured: Measured) -> float:
         """Embedding cost with measured kernels and predicted links."""
         assert self.plan.cost is not None
-        links = [one.forward_communication_ms + one.backward_communication_ms for one in self.plan.cost.devices]
+        links = [
+            device.forward_communication_ms + device.backward_communication_ms for device in self.plan.cost.devices
+        ]
         return float((measured[self.key].device_ms + np.array(links)).max())
 
 
@@ -79,22 +82,18 @@ def gains(
 
 
 def _cells(pairs: list[tuple[Compared, Compared]], measured: Measured) -> tuple[str, ...]:
-    predicted = _ratios(pairs, lambda one: one.predicted_ms)
-    step = _ratios(pairs, lambda one: one.predicted_step_ms)
-    known = [pair for pair in pairs if all(one.key in measured for one in pair)]
-    cells = (f"{_mean(predicted):.3f}", _interval(predicted), f"{_mean(step):.3f}")
+    predicted = _ratios(pairs, lambda plan: plan.predicted_ms)
+    step = _ratios(pairs, lambda plan: plan.predicted_step_ms)
+    known = [pair for pair in pairs if all(plan.key in measured for plan in pair)]
+    cells = (f"{geometric_mean(predicted):.3f}", _interval(predicted), f"{geometric_mean(step):.3f}")
     if not known:
         return (*cells, "–", "–", f"{predicted.max():.3f}", f"{(predicted < 1).mean():.0%}")
-    real = _ratios(known, lambda one: one.measured_ms(measured))
-    return (*cells, f"{_mean(real):.3f}", _interval(real), f"{real.max():.3f}", f"{(real < 1).mean():.0%}")
+    real = _ratios(known, lambda plan: plan.measured_ms(measured))
+    return (*cells, f"{geometric_mean(real):.3f}", _interval(real), f"{real.max():.3f}", f"{(real < 1).mean():.0%}")
 
 
 def _ratios(pairs: list[tuple[Compared, Compared]], cost: Callable[[Compared], float]) -> np.ndarray:
     return np.array([cost(ours) / cost(theirs) for ours, theirs in pairs])
-
-
-def _mean(ratios: np.ndarray) -> float:
-    return float(np.exp(np.log(ratios).mean()))
 
 
 def _interval(ratios: np.ndarray) -> str:
@@ -108,20 +107,20 @@ def _interval(ratios: np.ndarray) -> str:
 def _with_best_heuristic(compared: list[Compared], heuristics: set[str]) -> dict[tuple[str, str], dict[str, Compared]]:
     """Group plans by setting and planner, then by task; a task's cheapest heuristic is added as "best heuristic"."""
     groups: dict[tuple[str, str], dict[str, Compared]] = {}
-    for one in compared:
-        groups.setdefault((one.setting, one.planner), {})[one.case] = one
-        if one.planner in heuristics:
-            best = groups.setdefault((one.setting, "best heuristic"), {})
-            if one.case not in best or one.predicted_ms < best[one.case].predicted_ms:
-                best[one.case] = one
+    for plan in compared:
+        groups.setdefault((plan.setting, plan.planner), {})[plan.case] = plan
+        if plan.planner in heuristics:
+            best = groups.setdefault((plan.setting, "best heuristic"), {})
+            if plan.case not in best or plan.predicted_ms < best[plan.case].predicted_ms:
+                best[plan.case] = plan
     return groups
 
 
 def planning_table(compared: Iterable[Compared]) -> HeadsAndRows:
     """Return the seconds of planning by setting and planner."""
     seconds: dict[tuple[str, str], list[float]] = {}
-    for one in compared:
-        seconds.setdefault((one.setting, one.planner), []).append(one.plan.search_s or 0.0)
+    for own in compared:
+        seconds.setdefault((own.setting, own.planner), []).append(own.plan.search_s or 0.0)
     heads = ("setting", "planner", "tasks", "median s", "most s")
     rows = [
         (setting, planner, str(len(times)), f"{np.median(times):.2f}", f"{max(times):.2f}")

@@ -1,4 +1,4 @@
-"""Gains of tuning on tasks that this machine can measure: calibrate, plan, measure, correct, plan again.
+"""Gains of `tune` on tasks that this machine can measure: calibrate, plan, measure, correct, plan again.
 
 Run it on a quiet machine. Calibrated for each task, a task takes 5 to 6 minutes; calibrated once for all tasks, under 3 minutes:
 
@@ -67,27 +67,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def tuned(number: int, task: sw.Task, accuracy: Accuracy | None, minutes: float) -> tuple[list[object], list[float]]:
     """Return a row of the table, and measured / promised time of the plans chosen by a corrected model."""
-    found = sw.tune(task, minutes=minutes)
-    tuning = found.plan.tuning
+    result = sw.tune(task, minutes=minutes)
+    tuning = result.plan.tuning
     assert tuning is not None
     kept = [visit.measured_ms / visit.promised_ms for visit in tuning.history if visit.round > 0]
     first, best, floor = tuning.first_ms, tuning.measured_ms, tuning.floor_ms
     return [
         number, len(task.tables), f"{accuracy.mean_error:.1%}" if accuracy else "none", f"{first:.2f}", f"{best:.2f}",
         f"{best / first:.3f}", f"{first / floor - 1:.1%}", f"{best / floor - 1:.1%}",
-        f"{best / found.bound_ms - 1:.1%}" if found.bound_ms else "none", f"{np.median(kept):.3f}" if kept else "none", found.stopped,
+        f"{best / result.bound_ms - 1:.1%}" if result.bound_ms else "none", f"{np.median(kept):.3f}" if kept else "none", result.stopped,
     ], kept  # fmt: skip
 
 
 def _medians(rows: Sequence[Sequence[object]]) -> str:
-    """The medians of the columns that compare plans, in words."""
-    found = []
+    """A sentence with the medians of the columns that compare plans."""
+    medians = []
     for name in ("best / first", "first over floor", "best over floor", "best over bound"):
         texts = [text for row in rows if (text := str(row[HEADS.index(name)])) != "none"]
         if texts:
             unit = "%" if texts[0].endswith("%") else ""
-            found.append(f"{name} {np.median([float(text.removesuffix('%')) for text in texts]):.3g}{unit}")
-    return f"Medians: {', '.join(found)}."
+            medians.append(f"{name} {np.median([float(text.removesuffix('%')) for text in texts]):.3g}{unit}")
+    return f"Medians: {', '.join(medians)}."
 
 
 if __name__ == "__main__":

@@ -84,9 +84,9 @@ def run(
 
     document: _Experiments
     if not names:
-        listed = [{"name": one.name, "about": one.about} for one in experiments()]
+        listed = [{"name": each.name, "about": each.about} for each in experiments()]
         document = {"experiments": listed}
-        emit(document, *(f"{one['name']:22} {one['about']}" for one in listed), as_json=as_json)
+        emit(document, *(f"{each['name']:22} {each['about']}" for each in listed), as_json=as_json)
         return
     chosen = [experiment_named(name) for name in dict.fromkeys(names)]
     if seconds is not None and not seconds > 0:
@@ -111,7 +111,7 @@ def run(
                     command=command,
                 )
             )
-    document = {"experiments": [asdict(one) | {"files": list(map(str, one.files))} for one in outcomes]}
+    document = {"experiments": [asdict(each) | {"files": list(map(str, each.files))} for each in outcomes]}
     emit(document, *map(_line, outcomes), as_json=as_json)
 
 
@@ -124,9 +124,9 @@ def _resumable(output: Path) -> Iterator[None]:
         raise Interrupted(f"stopped; all results so far are in {output}: run the same command again to go on") from None
 
 
-def _line(one: Outcome) -> str:
-    files = ", ".join(map(str, one.files))
-    return f"{one.name}: {one.pieces} of {one.wanted} pieces of work, {one.made} now, in {one.seconds:.0f} s; saved {files}"
+def _line(outcome: Outcome) -> str:
+    done = f"{outcome.pieces} of {outcome.wanted} pieces of work, {outcome.made} now, in {outcome.seconds:.0f} s"
+    return f"{outcome.name}: {done}; saved {', '.join(map(str, outcome.files))}"
 
 
 if __name__ == "__main__":

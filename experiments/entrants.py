@@ -1,4 +1,4 @@
-"""The strategies that the experiments compare, with their limits and with versions that tell what their results depend on."""
+"""The compared strategies, with their limits and with versions: texts of all that their results depend on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardwright.search.strategy import Strategy
 SORTED = tuple(strategy.name for strategy in HEURISTICS)
 LEARNED = ("autoshard", "dreamshard", "dreamshard+")
 TIES = "ties by size"
-"""Mark in the version of a sorted heuristic's rows. Rows without it were made when the order of the tables broke ties."""
+"""Mark in the version of a sorted heuristic's rows. In rows without it, the order of the tables broke ties."""
 TORCHREC = "torchrec"
 WHOLE = ("random", *SORTED, "greedy", "autoshard", "dreamshard")
 """Strategies that place whole tables in the papers; here they cut a table that fits no device whole."""
@@ -36,7 +36,7 @@ class Entrant:
 
     Attributes:
         strategy: the strategy.
-        version: text that changes with everything its plans depend on besides task, cost model and program: limits, options, policy.
+        version: text of all that its plans depend on besides task, cost model and program: limits, options, policy.
         time_limit: seconds per search; None for no limit.
     """
 

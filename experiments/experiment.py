@@ -1,6 +1,6 @@
-"""Defines an experiment: many independent pieces of work, rows of results for each, and a page made of all rows.
+"""Experiments: independent pieces of work, rows of results for each, and a page of all rows.
 
-The pieces make a run resumable: rows are stored as soon as their piece is done, and a piece with stored rows is not done again.
+Pieces make a run resumable: the rows of a piece are stored as soon as it is done, and no piece with stored rows is done again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Piece:
 
     Attributes:
         key: identity of the piece, such as setting, task and strategy, by column name; unique within the experiment.
-        version: everything that the result depends on besides the key and this program: digests of cost model and policies, limits,
-            options. A row made with another version is made anew.
+        version: all that the result depends on besides the key and this program: digests of cost model and policies, limits, options.
+            Another version makes the row anew.
         alone: whether the piece must run alone because it measures. With several processes it runs after all others have ended.
     """
 

@@ -1,11 +1,11 @@
-"""`papers-measured`: measures plans of the papers' experiments on this machine's kernels, all strategies interleaved, with intervals.
+"""`papers-measured`: plans of the papers' experiments on this machine's kernels, all strategies interleaved, with intervals.
 
     python -m experiments papers-measured
 
-Calibrate first ('shardwright calibrate'), then run it for some hours on a machine that does nothing else. Measured rows are kept, and the
-same command resumes. It measures 48 tasks of `neuroshard-table` (all widths, four and eight devices), 40 of `dreamshard-tables` (unseen
-tables), and 16 of the 128 devices of production tasks. `measure/measuring.py` measures all: fresh batches, rounds in random order, a
-sentinel, control sets. Several machines may share the tasks; the model of the machine that measures a task also plans it.
+Calibrate first ('shardwright calibrate'), then run it for some hours on a machine that does nothing else. The same command resumes a
+stopped run. It measures 48 tasks of `neuroshard-table` (all widths, four and eight devices), 40 of `dreamshard-tables` (unseen tables), and
+16 of the 128 devices of production tasks. `measure/measuring.py` measures all: fresh batches, rounds in random order, a sentinel, control
+sets. Several machines may share the tasks; the model of the machine that measures a task also plans it.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class PapersMeasured:
         settings = ((4, 32),) if quick else tuple(product(DEVICES, MAX_DIMS))
         keys = [(TABLE, devices, max_dim, number) for number in range(count) for devices, max_dim in settings]
         keys += [
-            (DREAM, one.devices, one.tables, number)
+            (DREAM, setting.devices, setting.tables, number)
             for number in range(dream)
-            for one in (QUICK[:1] if quick else QUICK)
+            for setting in (QUICK[:1] if quick else QUICK)
         ]
         keys += [(PRODUCTION, 128, 128, seed) for seed in range(seeds)]
         return [
@@ -118,7 +118,7 @@ def _entrants(part: str) -> list[Entrant]:
 
 @cache
 def _version(part: str) -> str:
-    return "; ".join([f"{ROUNDS} rounds", *(f"{one.name} {one.version}" for one in _entrants(part))])
+    return "; ".join([f"{ROUNDS} rounds", *(f"{each.name} {each.version}" for each in _entrants(part))])
 
 
 @cache
@@ -126,7 +126,9 @@ def _task(part: str, devices: int, size: int, number: int) -> Task:
     from shardwright.workload import paper_tasks
 
     if part == DREAM:
-        return draw_task(next(one for one in QUICK if (one.devices, one.tables) == (devices, size)), number)
+        return draw_task(
+            next(setting for setting in QUICK if (setting.devices, setting.tables) == (devices, size)), number
+        )
     drawn = paper_tasks(number + 1, devices=devices, max_dim=size, seed=SEED, batch_size=BATCH_SIZE, device="cpu")
     return drawn[number]
 
@@ -144,16 +146,20 @@ def _sampled(task: Task, entrants: Sequence[Entrant], seed: int, model: CostMode
     from shardwright.measure.device_work import device_works
     from shardwright.measure.measuring import measure_works
 
-    plans = [plan for one in entrants if (plan := planned(task, one, seed=seed, model=model)[1]) is not None]
+    plans = [plan for each in entrants if (plan := planned(task, each, seed=seed, model=model)[1]) is not None]
     works = [[device_works(plan, seed)[rank] for rank in sampled_ranks(plan, seed)] for plan in plans]
     try:
-        found = measure_works([work for of_plan in works for work in of_plan], rounds=ROUNDS, seed=seed)
+        measured = measure_works([work for of_plan in works for work in of_plan], rounds=ROUNDS, seed=seed)
     except MeasurementFailed as error:
         return [row_of(plan) | {"strategy": plan.strategy, "measured_ms": None, "why": str(error)} for plan in plans]
-    state = found.controls.slower_than(getattr(model, "metadata", {}))
+    state = measured.controls.slower_than(getattr(model, "metadata", {}))
     return [
         row_of(plan)
-        | {"strategy": plan.strategy, "measured_ms": max(sum(found.times(work)) for work in of_plan), CONTROLS: state}
+        | {
+            "strategy": plan.strategy,
+            "measured_ms": max(sum(measured.times(work)) for work in of_plan),
+            CONTROLS: state,
+        }
         for plan, of_plan in zip(plans, works, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""Makes a row of one strategy's plan of one task: its costs and search time, or the reason why there is no plan."""
+"""The row of a strategy's plan of a task: costs and search time, or the reason why there is no plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
 UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM = "not supported", "no plan exists", "no plan in time", "no room found"
-"""Why a task was not placed: the strategy cannot plan it; no plan exists, by proof; the time limit; the search found no room."""
+"""Reasons without a plan: the strategy cannot plan the task; a proof that no plan exists; the time limit; no room found."""
 FAILURES = (UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM)
 _MOST_TEXT = 300
 
@@ -39,7 +39,7 @@ def planned(task: Task, entrant: Entrant, *, seed: int = 0, model: CostModel | N
     model = model or _model(task.topology.device)
     begin = time.monotonic()
     try:
-        found = plan(
+        made = plan(
             task,
             strategy=entrant.strategy,
             cost_model=model,
@@ -50,10 +50,10 @@ def planned(task: Task, entrant: Entrant, *, seed: int = 0, model: CostModel | N
     except InfeasibleTask as error:
         seconds = time.monotonic() - begin
         return _row(task, None, seconds, _reason(task, entrant, seconds), str(error)[:_MOST_TEXT]), None
-    return row_of(found), found
+    return row_of(made), made
 
 
-def row_of(found: Plan) -> Row:
+def row_of(made: Plan) -> Row:
     """The row of a plan.
 
     Its columns: `tables`, `oversize` (number of tables that fit no device whole), `cut` (number of tables in several blocks), `step_ms`,
@@ -61,21 +61,21 @@ def row_of(found: Plan) -> Row:
     cheapest over the costliest device), `bound_ms` (proven by this search, else None), `search_s`, `failure` (one of `FAILURES`; None for
     a plan) and `why` (the message).
     """
-    return _row(found.task, found, found.search_s or 0.0, None, None)
+    return _row(made.task, made, made.search_s or 0.0, None, None)
 
 
-def _row(task: Task, found: Plan | None, seconds: float, failure: str | None, why: str | None) -> Row:
-    cost = found.cost if found else None
+def _row(task: Task, made: Plan | None, seconds: float, failure: str | None, why: str | None) -> Row:
+    cost = made.cost if made else None
     devices = [device.total_ms for device in cost.devices] if cost else []
     return {
         "tables": len(task.tables),
         "oversize": _oversize(task),
-        "cut": _cut(found) if found else None,
+        "cut": _cut(made) if made else None,
         "step_ms": cost.step_ms if cost else None,
         "embedding_cost_ms": cost.embedding_cost_ms if cost else None,
         "compute_ms": max(device.compute_ms for device in cost.devices) if cost else None,
         "balance": min(devices) / max(devices) if devices and max(devices) > 0 else None,
-        "bound_ms": found.bound_ms if found else None,
+        "bound_ms": made.bound_ms if made else None,
         "search_s": seconds,
         "failure": failure,
         "why": why,
@@ -87,8 +87,8 @@ def _oversize(task: Task) -> int:
     return sum(shard_bytes(task, Shard.whole(table, 0)) > largest for table in task.tables)
 
 
-def _cut(found: Plan) -> int:
-    blocks = Counter(shard.table for shard in found.shards)
+def _cut(made: Plan) -> int:
+    blocks = Counter(shard.table for shard in made.shards)
     return sum(count > 1 for count in blocks.values())
 
 

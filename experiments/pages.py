@@ -1,4 +1,4 @@
-"""Writes dated Markdown pages with commit, hardware and command, and their pictures: SVG files, equal bytes for equal data."""
+"""Dated Markdown pages with commit, hardware and command, and their pictures: SVG files, equal bytes for equal data."""
 
 from __future__ import annotations
 
@@ -36,30 +36,20 @@ def write_page(
         share: number of pieces of work done, and number of all pieces.
         command: the command that makes the page anew.
     """
-    from experiments.pages import save
-
     pictures = {ending: folder / f"{name}{f'_{ending}' if ending else ''}.svg" for ending in page.figures}
     for ending, path in pictures.items():
         save(page.figures[ending], path)
     shown = [f"![{page.title}]({path.name})" for path in pictures.values()]
     part = [] if share[0] == share[1] else [f"**{share[0]} of {share[1]} pieces of work: the run was not finished.**"]
-    text = markdown(page.title, [*part, *page.text, *shown], _told(page), command, made_of(rows))
+    tables = [replace(table, caption=f"{table.caption} {page.conditions}".rstrip()) for table in page.tables]
+    text = markdown(page.title, [*part, *page.text, *shown], tables, command, made_of(rows))
     path = folder / f"{name}.md"
     write_atomically(path, text)
     return (path, *pictures.values())
 
 
-def _told(page: Page) -> list[ResultTable]:
-    """The tables, with the page's conditions added to their captions."""
-    return [replace(table, caption=f"{table.caption} {page.conditions}".rstrip()) for table in page.tables]
-
-
 def markdown(
-    title: str,
-    paragraphs: Sequence[str],
-    tables: Sequence[ResultTable],
-    command: str,
-    made: str | None = None,
+    title: str, paragraphs: Sequence[str], tables: Sequence[ResultTable], command: str, made: str | None = None
 ) -> str:
     """The text of a page.
 
@@ -152,8 +142,8 @@ def panels(
         figure = Figure(figsize=(width * len(titles[0]), height * len(titles)), layout="constrained")
         axes = figure.subplots(len(titles), len(titles[0]), squeeze=False)
     for row, names in zip(axes, titles, strict=True):
-        for one, name in zip(row, names, strict=False):
-            one.set_title(name, fontsize=9)
+        for axis, name in zip(row, names, strict=False):
+            axis.set_title(name, fontsize=9)
         for surplus in row[len(names) :]:
             surplus.remove()
     return figure, [list(row) for row in axes]

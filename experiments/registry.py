@@ -36,7 +36,7 @@ def experiment_named(name: str) -> Experiment:
     Raises:
         InvalidInput: no experiment has this name.
     """
-    known = {one.name: one for one in _EXPERIMENTS}
+    known = {experiment.name: experiment for experiment in _EXPERIMENTS}
     if name not in known:
         raise InvalidInput(
             f"unknown experiment {name!r}; known are {', '.join(known)}; 'python -m experiments' lists them"

@@ -1,4 +1,4 @@
-"""Stores the rows of an experiment: one Parquet file, and a journal of newer rows, so that a killed run loses nothing."""
+"""The store of an experiment's rows: a Parquet file, and a journal of newer rows, so that a killed run loses nothing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ VERSION, COMMIT, DATE, HARDWARE = "version", "commit", "date", "hardware"
 class RowStore:
     """Rows of results in `<name>.parquet`; newer rows wait in `<name>.journal.jsonl` beside it.
 
-    If a killed run left the last line of the journal unfinished, that line is dropped.
+    An unfinished last line of the journal is dropped.
 
     Args:
         folder: folder of the files.
         name: name of the experiment.
 
     Attributes:
-        rows: all rows, in the order they were found.
+        rows: all rows, in the order of their making.
 
     Raises:
         InvalidInput: a file is not one of an experiment.
@@ -67,10 +67,10 @@ class RowStore:
     def _index(self, names: tuple[str, ...]) -> dict[tuple[object, ...], list[Row]]:
         """Rows by the values of these columns and by version."""
         if names not in self._by_key:
-            found: dict[tuple[object, ...], list[Row]] = {}
+            index: dict[tuple[object, ...], list[Row]] = {}
             for row in self.rows:
-                found.setdefault((*(row.get(name) for name in names), row[VERSION]), []).append(row)
-            self._by_key[names] = found
+                index.setdefault((*(row.get(name) for name in names), row[VERSION]), []).append(row)
+            self._by_key[names] = index
         return self._by_key[names]
 
 

@@ -1,4 +1,4 @@
-"""Runs an experiment: first the missing pieces, one after another or in several processes, then the page."""
+"""A run of an experiment: the missing pieces, one after another or in several processes, then the page."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Outcome:
     Attributes:
         name: name of the experiment.
         files: the files written.
-        pieces: number of pieces of work whose rows are stored.
+        pieces: number of pieces with stored rows.
         wanted: number of all pieces.
-        made: number of pieces made by this run.
+        made: number of pieces done by this run.
         seconds: duration of the run.
     """
 
@@ -82,9 +82,8 @@ def run_experiment(
     there = len(pieces) - len(missing)
     made_by: Row = {"jobs": jobs, COMMIT: commit(), HARDWARE: hardware()}
     progress(there, len(pieces), "")
-    deadline = (
-        None if seconds is None else time.monotonic() + seconds
-    )  # the time to list pieces does not count, so every run makes progress
+    # The time to list pieces does not count, so every run makes progress.
+    deadline = None if seconds is None else time.monotonic() + seconds
     for piece, rows in _results(experiment, missing, jobs, deadline):
         store.add([_whole_row(piece, row, made_by) for row in rows])
         there += 1

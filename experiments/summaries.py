@@ -1,4 +1,4 @@
-"""Helpers that summarise rows: common tasks of strategies, means with intervals, ratios, cells of tables."""
+"""Summaries of rows: common tasks of strategies, means with intervals, ratios, cells of tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from experiments.experiment import Row, Value
 from experiments.rows import VERSION
@@ -43,29 +44,29 @@ def conditions(rows: Sequence[Row], batch: str = "1,024", optimizer: str = "row-
 def models_of(rows: Sequence[Row]) -> str:
     """The cost models that priced the rows' plans, for example "model 0123abcd"."""
     return ", ".join(
-        sorted({found for row in rows for found in re.findall(r"model [0-9a-f]{8}", str(row.get(VERSION, "")))})
+        sorted({model for row in rows for model in re.findall(r"model [0-9a-f]{8}", str(row.get(VERSION, "")))})
     )
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Value, ...], list[Row]]:
     """Group rows by the values of columns, in order of first appearance."""
-    found: dict[tuple[Value, ...], list[Row]] = {}
+    groups: dict[tuple[Value, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[column] for column in columns), []).append(row)
-    return found
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
 
 
 def values_by_task(
     rows: Iterable[Row], column: str, *, task: str = "task", strategy: str = "strategy"
 ) -> dict[str, dict[Value, float]]:
     """For each strategy the values of a column by task, without rows that lack a value."""
-    found: dict[str, dict[Value, float]] = {}
+    values: dict[str, dict[Value, float]] = {}
     for row in rows:
-        of_task = found.setdefault(str(row[strategy]), {})
+        of_task = values.setdefault(str(row[strategy]), {})
         value = row[column]
         if value is not None:
             of_task[row[task]] = float(value)
-    return found
+    return values
 
 
 def common_tasks(values: Mapping[str, Mapping[Value, float]]) -> list[Value]:
@@ -74,13 +75,17 @@ def common_tasks(values: Mapping[str, Mapping[Value, float]]) -> list[Value]:
     return [task for task in each[0] if all(task in of_task for of_task in each)] if each else []
 
 
+def resampled(count: int) -> npt.NDArray[np.int64]:
+    """Return `(draws, count)` positions drawn with replacement from so many, reproducibly."""
+    return np.random.default_rng(0).integers(count, size=(_DRAWS, count))
+
+
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and bounds of its 95% bootstrap interval, reproducibly; all three equal for one value, NaN without values."""
     if not len(values):
         return float("nan"), float("nan"), float("nan")
     array = np.asarray(values, dtype=np.float64)
-    drawn = array[np.random.default_rng(0).integers(0, len(array), (_DRAWS, len(array)))].mean(axis=1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
+    low, high = np.percentile(array[resampled(len(array))].mean(axis=1), (2.5, 97.5))
     return float(array.mean()), float(low), float(high)
 
 

@@ -51,7 +51,7 @@ class Random {
     // A whole number of at least 0 and below `count`, which must be positive.
     int below(int count) { return static_cast<int>(uniform() * count); }
 
-    // A random place in `weights`, in proportion to its weight; none is negative, and one at least is positive.
+    // A random place in `weights`, in proportion to its weight; weights are non-negative, at least one of them positive.
     int weighted(Floats weights) {
         double total = 0.0;
         for (double weight : weights) total += weight;

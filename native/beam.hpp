@@ -1,4 +1,4 @@
-// NeuroShard's inner search: a greedy for every bound on the devices' columns, and what its placements cost.
+// NeuroShard's inner search: a greedy for every bound on the devices' columns, and the costs of its placements.
 //
 // Letters: n pieces, d devices, g bounds, k placements. A *state* is the sorted rows (n,) of the pieces, see search/neuroshard.py.
 #pragma once

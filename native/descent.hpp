@@ -62,7 +62,7 @@ inline bool relieve(Solution& s, int one, const std::vector<int>& targets, doubl
 // a local optimum.
 inline int descend(Solution& s, int squarings, int widest, const Stop& stop) {
     const int devices = s.problem->devices, few = std::max(1, devices / 16), rest = std::max(2, devices / 8);
-    std::vector<int> tried(devices, NONE);  // number of changes when a device last had no improving one
+    std::vector<int> tried(devices, NONE);  // number of changes when a device last had no improving change
     int made = 0, looked_at = few;
     while (made < MOST_CHANGES) {
         set_objective(s, squarings);

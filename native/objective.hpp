@@ -57,7 +57,7 @@ inline double smoothed_step(const Solution& s) {
     return ms;
 }
 
-// Price everything, and aim at the maxima as they are now.
+// Price everything, and set the objective at the present maxima.
 inline void set_objective(Solution& s, int squarings) {
     s.refresh();
     s.squarings = squarings;
@@ -73,7 +73,7 @@ inline void set_objective(Solution& s, int squarings) {
     refresh_objective(s);
 }
 
-// Forward and backward ms of a device's calls after a row of pieces has left it and another has come; NONE for no row.
+// Forward and backward ms of a device's calls with a row of pieces removed and another added; NONE for no row.
 inline Ms calls_after(const Solution& s, int device, int out, int in) {
     const Problem& p = *s.problem;
     const Parts& parts = p.parts;
@@ -104,7 +104,7 @@ inline Ms calls_after(const Solution& s, int device, int out, int in) {
     return ms;
 }
 
-// Objective of a device after a row of pieces has left it and another has come, and it, its host and all devices serve more bytes.
+// Objective of a device with a row of pieces removed and another added; it, its host and all devices serve these bytes more.
 inline double objective_after(const Solution& s, int device, int out, int in, Bytes more, Bytes host_more, Bytes all_more) {
     const Bytes host = s.served_by_host[s.problem->links.host_of(device)];
     const Ms links = link_ms(s.problem->links, s.served[device] + more, host + host_more, s.served_by_all + all_more, s.apart[device]);

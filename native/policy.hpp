@@ -118,7 +118,7 @@ class Floor {
             if (u_.rivals[unit * u_.size() + other] && device_of[other] >= 0) barred_[device_of[other]] = true;
     }
 
-    // Links of a device that serves these: values and ids travel against each other, and what comes in is an even share.
+    // Links of a device that serves these: values and ids travel in opposite directions; incoming bytes are an even share.
     void set_links(Phased& times, std::size_t device, const std::array<double, 3>& served) const {
         times[2] = (u_.fixed_links[2 * device] + std::max(served[0] + even_[1], even_[0] + served[1])) * u_.over[2];
         times[3] = (u_.fixed_links[2 * device + 1] + std::max(served[2], even_[2])) * u_.over[3];

@@ -27,11 +27,11 @@ struct Head {
 
 // Of a call as it is.
 Ms call_ms(const Head& head, const double* sums);
-// After a vector has come.
+// With a vector added.
 Ms call_ms_with(const Head& head, const double* sums, const double* in);
-// After a vector has left.
+// With a vector removed.
 Ms call_ms_without(const Head& head, const double* sums, const double* out);
-// After one has left and another has come.
+// With a vector removed and another added.
 Ms call_ms_traded(const Head& head, const double* sums, const double* out, const double* in);
 
 // A topology's links: ms a byte that all-to-alls send inside a host and between hosts, in each pass; and ms for which values, ids and

@@ -91,7 +91,7 @@ struct Problem {
     }
 
     // Ms that count for a device that receives `count` units of a form, beyond what it held in the plan to start from. A share of the
-    // columns is that share of any rows, and the other way round.
+    // columns is that share of any rows, and vice versa.
     double ms_to_receive(int form, int count, int device) const {
         const int one = owner(form), before = static_cast<int>(home.form[one]);
         const double each = home.unit_ms[form];

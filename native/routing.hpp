@@ -49,7 +49,7 @@ inline bool find_codes(const Routes& routes, Ints ids, Ints ends, std::span<std:
     return wrong;
 }
 
-// Sort codes by what stands above their lowest `bits`, keeping equal ones in order. `counts` (places,), zeros before: codes of each place;
+// Sort codes by their digits above the lowest `bits`; the sort is stable. `counts` (places,), zeros before: codes of each place;
 // `order` (n,): which code comes first, second, ...; `inverse` (n,): where each code comes; `questions` (n,): the lowest bits, sorted.
 inline void sort_by_place(Ints codes, int bits, std::span<std::int64_t> counts, std::span<std::int64_t> order, std::span<std::int64_t> inverse,
                           std::span<std::int64_t> questions) {

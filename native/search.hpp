@@ -170,7 +170,7 @@ inline std::optional<Solution> kicks(Solution& s, double& ms, int count, bool bo
     }
     if (best) {
         respread_and_descend(*best, SQUARINGS_KICKED, WIDEST_KICKED, stop);
-        if (ms == lowest) {  // the best is what was reached last
+        if (ms == lowest) {  // the last solution is the best
             s = *best;
             ms = value(s);
         }

@@ -125,7 +125,7 @@ inline bool lie(Solution& s, int item, const Way& way) {
     return true;
 }
 
-// Ms that the devices of an item receive, which count like ms of the objective.
+// Price of all that the devices of an item receive, in ms of the objective.
 inline double received_by(const Solution& s, int item) {
     const Problem& p = *s.problem;
     if (!p.warm()) return 0.0;

@@ -43,7 +43,7 @@ inline void cheapest_widths(Ints first, Floats price, Ints fewest, std::span<dou
     }
 }
 
-// The same so that the largest of the values of the blocks is smallest; fills `largest` (f,).
+// The same with the least maximum over the blocks' values; fills `largest` (f,).
 inline void least_bottlenecks(Ints first, Floats value, std::span<double> largest) {
     constexpr double infinite = std::numeric_limits<double>::infinity();
     std::vector<double> best;

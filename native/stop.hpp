@@ -1,4 +1,4 @@
-// What the threads of a search share: a flag and a deadline that end it, and counts of its changes.
+// State that the threads of a search share: a flag and a deadline that end it, and counts of its changes.
 #pragma once
 
 #include <array>

@@ -4,7 +4,7 @@
         outputs = bed.run([sys.executable, "rank.py"], timeout_s=120)
 
 A host is a namespace with its own loopback interface and one link, `eth0`. The link goes into a switch (a bridge) in a further namespace,
-so the machine's own network is not touched. `tc … tbf` limits each link in both directions. Needs root, `ip` and `tc`; `why_not()` names
+so the machine's own network stays as it is. `tc … tbf` limits each link in both directions. Needs root, `ip` and `tc`; `why_not()` names
 what is missing.
 
 commands.py     running ip and tc

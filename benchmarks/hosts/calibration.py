@@ -61,16 +61,17 @@ def calibrate(bed: HostBed, *, memory: str | int = "4 GB", runs: int = 7, timeou
     printed = bed.run(
         [sys.executable, "-m", "benchmarks.hosts.collectives", json.dumps(settings)], timeout_s=timeout_s
     )[0]
-    ran = [(one["pattern"], one["bytes"], one["ms"]) for one in json.loads(printed.splitlines()[-1]) if one["ms"]]
+    rows = json.loads(printed.splitlines()[-1])
+    ran = [(row["pattern"], row["bytes"], row["ms"]) for row in rows if row["ms"]]
     latency = {pattern: median(times) for pattern, size, times in ran if size == _NEXT_TO_NOTHING}
-    found = [one for one in ran if one[1] != _NEXT_TO_NOTHING]
-    sent = _sent(bed, found)
-    halves = [[median(times[part::2]) for *_, times in found] for part in (0, 1)]
+    timed = [run for run in ran if run[1] != _NEXT_TO_NOTHING]
+    sent = _sent(bed, timed)
+    halves = [[median(times[part::2]) for *_, times in timed] for part in (0, 1)]
     fit = fit_speeds(np.concatenate([sent, sent]), np.concatenate(halves))
     predicted = predicted_ms(fit, sent)
-    medians = [median(times) for *_, times in found]
+    medians = [median(times) for *_, times in timed]
     errors = tuple(float(p / m - 1) for p, m in zip(predicted, medians, strict=True))
-    shown = tuple((pattern, size, ms) for (pattern, size, _), ms in zip(found, medians, strict=True))
+    shown = tuple((pattern, size, ms) for (pattern, size, _), ms in zip(timed, medians, strict=True))
     return Calibration(_topology(bed, fit, latency, memory), errors, shown)
 
 
@@ -81,10 +82,10 @@ def _sizes(bed: HostBed) -> list[int]:
     return [round(size) for size in np.geomspace(most / _RANGE, most, _SIZES)]
 
 
-def _sent(bed: HostBed, found: Sequence[tuple[str, int, list[float]]]) -> Floats:
+def _sent(bed: HostBed, collectives: Sequence[tuple[str, int, list[float]]]) -> Floats:
     """Return `(n, 2)` bytes that a rank sends inside its host and to other hosts."""
-    sent = np.zeros((len(found), 2))
-    for row, (pattern, size, _) in enumerate(found):
+    sent = np.zeros((len(collectives), 2))
+    for row, (pattern, size, _) in enumerate(collectives):
         to = [other for other in range(bed.devices) if PATTERNS[pattern](0, other, bed.devices_per_host)]
         for other in to:
             sent[row, int(other >= bed.devices_per_host)] += size // 4 // len(to) * 4

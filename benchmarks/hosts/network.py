@@ -94,8 +94,8 @@ class Network:
         """Return the bytes on each host's link since it was created, by the kernel's counters."""
         result = []
         for namespace in self.namespaces:
-            (found,) = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", LINK))
-            counts = found["stats64"]
+            (link,) = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", LINK))
+            counts = link["stats64"]
             result.append(LinkBytes(counts["tx"]["bytes"], counts["rx"]["bytes"]))
         return result
 

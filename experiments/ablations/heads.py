@@ -1,4 +1,4 @@
-"""Trains the convex and the mlp head on samples of this machine, and measures their plans on its kernels. Needs torch and FBGEMM.
+"""The convex and the mlp head: training on samples of this machine, and their plans on its kernels. Needs torch and FBGEMM.
 
 For comparison, the same searches run under the bundled model.
 """
@@ -68,9 +68,9 @@ class HeadBench:
 
         begin, samples = time.monotonic(), self._samples()
         with one_thread():
-            found = train(samples, TrainingOptions(head=head, seed=seed), {"device": "cpu"})
-        save_model(found.model, self._model_file(head, seed, samples))
-        errors = found.accuracy
+            result = train(samples, TrainingOptions(head=head, seed=seed), {"device": "cpu"})
+        save_model(result.model, self._model_file(head, seed, samples))
+        errors = result.accuracy
         return {
             "head": head,
             "seed": seed,
@@ -140,9 +140,9 @@ class HeadBench:
         path = self._model_file(head, seed, self._samples())
         if not path.exists():
             self.train(head, seed)
-        found = load_model(path)
-        assert isinstance(found, ComputeModel)
-        return found
+        model = load_model(path)
+        assert isinstance(model, ComputeModel)
+        return model
 
 
 def _times(measured: MeasuredPlan) -> Row:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.ablations.found import (
+from experiments.ablations.comparisons import (
     Beside,
     HeadPairs,
     beside,
@@ -49,12 +49,12 @@ def verdict(rows: Sequence[Row], system: str) -> str:
     little: list[str] = []
     better: list[str] = []
     for name in list(VARIANTS[system])[1:]:
-        found = beside(rows, system, name, FULL)
-        if not found.pairs:
+        change = beside(rows, system, name, FULL)
+        if not change.pairs:
             continue
-        mean, low, high = geometric(found.ratios())
-        said = f"{name} ({mean - 1:+.2%}{_failures(found.own_failures - found.full_failures)})"
-        sure = low > 1 or high < 1 or len(found.pairs) == 1
+        mean, low, high = geometric(change.ratios())
+        said = f"{name} ({mean - 1:+.2%}{_failures(change.own_failures - change.full_failures)})"
+        sure = low > 1 or high < 1 or len(change.pairs) == 1
         (matters if mean > 1 + _NOTABLE and sure else better if mean < 1 - _NOTABLE and sure else little).append(said)
     if not (matters or little or better):
         return ""
@@ -70,15 +70,15 @@ def verdict(rows: Sequence[Row], system: str) -> str:
 
 def cache(rows: Sequence[Row]) -> str:
     """A paragraph on the cache and the time that it saves; empty without rows."""
-    found = beside(rows, NEUROSHARD, "no cache", FULL)
-    if not found.pairs:
+    both = beside(rows, NEUROSHARD, "no cache", FULL)
+    if not both.pairs:
         return ""
     return (
         "**The cache.** The paper's search keeps predictions for sets of tables, since its greedy asks a network at every step. The search "
         "here has no such cache: it encodes every width of every table once, keeps the sums of encodings of the devices, and skips "
         "bounds of the grid that cannot change a placement. *No cache* turns off the first and the last of these, which changes only "
-        f"times: the same plan for {found.same_plans} of {len(found.pairs)} tasks, in "
-        f"{np.median(found.ratios('search_s')):.0f} times the time (median). Predicting anew for every device that the greedy considers, "
+        f"times: the same plan for {both.same_plans} of {len(both.pairs)} tasks, in "
+        f"{np.median(both.ratios('search_s')):.0f} times the time (median). Predicting anew for every device that the greedy considers, "
         "as the paper's search without a cache would, takes longer still."
     )
 
@@ -96,7 +96,7 @@ def heads(rows: Sequence[Row]) -> str:
         for head in ("convex", "mlp")
     }
     if all(errors.values()):
-        convex, mlp = (float(np.mean(found)) for found in errors.values())
+        convex, mlp = (float(np.mean(of_head)) for of_head in errors.values())
         sets = max(int(row["sets"] or 0) for row in rows if row["part"] == TRAINED)
         sentences.append(
             f"Held-out error: {convex:.1%} convex, {mlp:.1%} mlp (means over seeds, {sets} held-out sets)."
@@ -140,9 +140,9 @@ def of_system(rows: Sequence[Row], system: str) -> ResultTable:
     ]  # fmt: skip
     cells: list[list[object]] = []
     for name, variant in VARIANTS[system].items():
-        found = beside(rows, system, name, FULL)
-        if found.tried:
-            cells.append([name, variant.what, *figures(found)])
+        compared = beside(rows, system, name, FULL)
+        if compared.tried:
+            cells.append([name, variant.what, *figures(compared)])
     caption = (
         f"`{system}` without one part at a time, divided by `{system}` as it is, on the same tasks: under 1 is better without the part. "
         "Geometric means over the tasks that both placed, with 95% intervals by bootstrap; search time: median of the ratios. Gap: to the "
@@ -151,16 +151,16 @@ def of_system(rows: Sequence[Row], system: str) -> ResultTable:
     return ResultTable(caption, heads, cells)
 
 
-def figures(found: Beside) -> list[object]:
+def figures(both: Beside) -> list[object]:
     """The cells of a variant's line, from the number of tasks on."""
-    failures = f"{found.own_failures}, {found.full_failures}"
-    if not found.pairs:
+    failures = f"{both.own_failures}, {both.full_failures}"
+    if not both.pairs:
         return [0, *[NOTHING] * 7, failures, NOTHING, NOTHING]
-    gaps = [step / bound - 1 for _, row in found.pairs if (step := row["step_ms"]) and (bound := row["bound_ms"])]  # type: ignore[operator]
+    gaps = [step / bound - 1 for _, row in both.pairs if (step := row["step_ms"]) and (bound := row["bound_ms"])]  # type: ignore[operator]
     return [
-        len(found.pairs), ratio_cell(found.ratios()), *(f"{share:.0%}" for share in found.shares), cell(max(found.ratios()), ".3f"),
-        cell(geometric(found.ratios("embedding_cost_ms"))[0], ".4f"), cell(float(np.median(found.ratios("search_s")))) + "×", failures,
-        cell(float(np.median(gaps)) if gaps else None, ".2%"), f"{found.same_plans} of {len(found.pairs)}",
+        len(both.pairs), ratio_cell(both.ratios()), *(f"{share:.0%}" for share in both.shares), cell(max(both.ratios()), ".3f"),
+        cell(geometric(both.ratios("embedding_cost_ms"))[0], ".4f"), cell(float(np.median(both.ratios("search_s")))) + "×", failures,
+        cell(float(np.median(gaps)) if gaps else None, ".2%"), f"{both.same_plans} of {len(both.pairs)}",
     ]  # fmt: skip
 
 
@@ -172,19 +172,23 @@ def ratio_cell(ratios: Sequence[float]) -> str:
 
 def by_setting(rows: Sequence[Row]) -> ResultTable:
     """A table of the variants' geometric means by setting."""
-    found = [row for system in VARIANTS for row in searches(rows, system)]
-    settings = sorted(grouped(found, "devices", "max_dim"), key=lambda key: (int(key[0] or 0), int(key[1] or 0)))
+    of_searches = [row for system in VARIANTS for row in searches(rows, system)]
+    settings = sorted(grouped(of_searches, "devices", "max_dim"), key=lambda key: (int(key[0] or 0), int(key[1] or 0)))
     cells = []
     for system, variants in VARIANTS.items():
         for name in list(variants)[1:]:
             each = [
-                beside([row for row in found if (row["devices"], row["max_dim"]) == setting], system, name, FULL)
+                beside([row for row in of_searches if (row["devices"], row["max_dim"]) == setting], system, name, FULL)
                 for setting in settings
             ]
-            if any(one.pairs for one in each):
-                means = [cell(geometric(one.ratios())[0] if one.pairs else None, ".4f") for one in each]
+            if any(compared.pairs for compared in each):
+                means = [cell(geometric(compared.ratios())[0] if compared.pairs else None, ".4f") for compared in each]
                 cells.append(
-                    [system, name, *(f"{mean} ({len(one.pairs)})" for mean, one in zip(means, each, strict=True))]
+                    [
+                        system,
+                        name,
+                        *(f"{mean} ({len(compared.pairs)})" for mean, compared in zip(means, each, strict=True)),
+                    ]
                 )
     heads = ["system", "without", *(f"{devices} devices, max dim {dim}" for devices, dim in settings)]
     return ResultTable(

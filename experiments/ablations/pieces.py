@@ -112,11 +112,5 @@ class Pieces:
     def _piece(
         self, part: str, version: str, system: str, variant: str, devices: int, max_dim: int, task: int
     ) -> Piece:
-        setting: dict[str, str | int | float] = {
-            "part": part,
-            "extent": self.name,
-            "devices": devices,
-            "max_dim": max_dim,
-            "task": task,
-        }
-        return Piece({**setting, "system": system, "variant": variant}, version)
+        setting = {"devices": devices, "max_dim": max_dim, "task": task}
+        return Piece({"part": part, "extent": self.name, **setting, "system": system, "variant": variant}, version)

@@ -43,12 +43,12 @@ class UncachedNeuroShard(NeuroShard):
         def inner(state: Ints) -> tuple[float, Ints]:
             return _best_of_all(_encoded_anew(pieces, state), state, limits)
 
-        found = Beam(self, cuts, inner, deadline).search()
-        if np.isinf(found.ticks):
+        best = Beam(self, cuts, inner, deadline).search()
+        if np.isinf(best.ticks):
             raise InfeasibleTask(
                 "no device is left for a table, and no split that was tried makes room; allow row_wise, or use devices with more memory"
             )
-        return Plan(task, shards_of(pieces, found, Score(embedding=True)), self.name, seed)
+        return Plan(task, shards_of(pieces, best, Score(embedding=True)), self.name, seed)
 
 
 def _encoded_anew(pieces: Pieces, state: Ints) -> Pieces:

@@ -12,14 +12,13 @@ from experiments.autoshard.kinds import Kind, Part
 from experiments.entrants import SORTED
 from experiments.experiment import ResultTable, Row
 from experiments.learned.policy_training import LEARNERS
-from experiments.summaries import NOTHING, with_interval
+from experiments.summaries import NOTHING, resampled, with_interval
 from shardwright.sharding.plan import Plan
 
 Floats = npt.NDArray[np.float64]
 Placed = dict[tuple[int, int], float]
 """Cost in ms by seed and task, for tasks that were placed."""
 _BOUNDS = {"step_ms": "bound_ms", "compute_ms": "compute_bound_ms"}
-_DRAWS = 2000
 
 
 @dataclass(frozen=True)
@@ -39,19 +38,19 @@ class Loss:
     tasks: int
 
 
-def loss(found: Placed, base: Placed) -> Loss:
+def loss(placed: Placed, base: Placed) -> Loss:
     """The loss of costs against other costs, over the tasks that both placed."""
-    both = sorted(found.keys() & base.keys())
+    both = sorted(placed.keys() & base.keys())
     if not both:
         return Loss(float("nan"), float("nan"), float("nan"), 0)
-    own, other = (np.array([costs[one] for one in both]) for costs in (found, base))
-    drawn = np.random.default_rng(0).integers(len(both), size=(_DRAWS, len(both)))
+    own, other = (np.array([costs[at] for at in both]) for costs in (placed, base))
+    drawn = resampled(len(both))
     low, high = np.percentile(own[drawn].sum(axis=1) / other[drawn].sum(axis=1) - 1, (2.5, 97.5))
     return Loss(float(own.sum() / other.sum() - 1), float(low), float(high), len(both))
 
 
-class Found:
-    """All costs of the kind that one learning strategy minimises.
+class Costs:
+    """The costs that a learning strategy minimises, of all strategies.
 
     Args:
         rows: rows of all strategies.
@@ -90,9 +89,9 @@ class Found:
 
     def best_heuristic(self, tested: Kind) -> Placed:
         """Costs of the sorted heuristic with the lowest mean over the tasks that all heuristics placed."""
-        found = [costs for name in SORTED if (costs := self.other(name, tested))]
-        tasks = set.intersection(*map(set, found)) if found else set()
-        return min(found, key=lambda costs: sum(costs[one] for one in tasks)) if tasks else {}
+        by_heuristic = [costs for name in SORTED if (costs := self.other(name, tested))]
+        tasks = set.intersection(*map(set, by_heuristic)) if by_heuristic else set()
+        return min(by_heuristic, key=lambda costs: sum(costs[task] for task in tasks)) if tasks else {}
 
     def _for_all_seeds(self, costs: Placed) -> Placed:
         return {(seed, task): ms for seed in self._seeds or [0] for (_, task), ms in costs.items()}
@@ -125,35 +124,35 @@ class Matrix:
     @property
     def shares(self) -> Floats:
         """`(rows, columns)` losses as shares."""
-        return np.array([[one.share for one in row] for row in self.losses])
+        return np.array([[entry.share for entry in row] for row in self.losses])
 
     @property
     def off_target(self) -> list[tuple[str, str, Loss, Loss]]:
         """Row, column, loss and best heuristic's loss, for each known loss of a policy not trained on the column's target kind."""
         return [
-            (label, column, one, heuristic)
+            (label, column, own, heuristic)
             for (kind, label), row in zip(self.part.trained, self.losses, strict=True)
-            for (_, column), target, one, heuristic in zip(
+            for (_, column), target, own, heuristic in zip(
                 self.part.tested, self.part.targets, row, self.heuristic, strict=True
             )
-            if kind != target and one.tasks
+            if kind != target and own.tasks
         ]
 
 
-def matrix(found: Found, part: Part) -> Matrix:
+def matrix(costs: Costs, part: Part) -> Matrix:
     """The losses of a part."""
     kinds = [kind for kind, _ in part.tested]
-    own = [found.policy(target.name, kind) for target, kind in zip(part.targets, kinds, strict=True)]
+    own = [costs.policy(target.name, kind) for target, kind in zip(part.targets, kinds, strict=True)]
     pairs = list(zip(kinds, own, strict=True))
     return Matrix(
         part,
-        [[loss(found.policy(trained.name, kind), base) for kind, base in pairs] for trained, _ in part.trained],
-        [loss(found.policy("bundled", kind), base) for kind, base in pairs],
-        [loss(found.best_heuristic(kind), base) for kind, base in pairs],
-        [loss(found.other("random", kind), base) for kind, base in pairs],
-        [loss(found.other("certified", kind), base) for kind, base in pairs],
+        [[loss(costs.policy(trained.name, kind), base) for kind, base in pairs] for trained, _ in part.trained],
+        [loss(costs.policy("bundled", kind), base) for kind, base in pairs],
+        [loss(costs.best_heuristic(kind), base) for kind, base in pairs],
+        [loss(costs.other("random", kind), base) for kind, base in pairs],
+        [loss(costs.other("certified", kind), base) for kind, base in pairs],
         [float(np.mean(list(base.values()))) if base else float("nan") for base in own],
-        [loss(base, found.bound(kind)) for kind, base in pairs],
+        [loss(base, costs.bound(kind)) for kind, base in pairs],
     )
 
 
@@ -185,12 +184,12 @@ def _lines(rows: Sequence[Row], part: Part) -> Iterator[tuple[object, ...]]:
     for (kind, label), target in zip(part.tested, part.targets, strict=True):
         other = [each.name for each, _ in part.trained if each != target]
         heuristics = [_degrees(rows, kind, name) for name in SORTED]
-        best = max(filter(None, heuristics), key=lambda found: sum(found) / len(found), default=[])
+        best = max(filter(None, heuristics), key=lambda degrees: sum(degrees) / len(degrees), default=[])
         shown = (
             _degrees(rows, kind, "autoshard", [target.name]), _degrees(rows, kind, "autoshard", other),
             _degrees(rows, kind, "autoshard", [_BUNDLED]), best, _degrees(rows, kind, "random"), _degrees(rows, kind, "certified"),
         )  # fmt: skip
-        yield (part.name, label, *(with_interval(found) if found else NOTHING for found in shown))
+        yield (part.name, label, *(with_interval(degrees) if degrees else NOTHING for degrees in shown))
 
 
 def _degrees(rows: Sequence[Row], kind: Kind, strategy: str, trained: Sequence[str] | None = None) -> list[float]:

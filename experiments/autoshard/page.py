@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.autoshard.kinds import Scale
-from experiments.autoshard.matrix import Found, Loss, Matrix, balance_table, matrix
+from experiments.autoshard.matrix import Costs, Loss, Matrix, balance_table, matrix
 from experiments.experiment import Page, ResultTable, Row
 from experiments.learned.policy_training import LEARNERS
 from experiments.learned.tasks import BATCH, DIM, POOL
@@ -33,9 +33,9 @@ def page(rows: Sequence[Row], scale: Scale, seeds: int, quick: bool) -> Page:
         seeds: number of trainings of each policy.
         quick: whether it is a quick run, whose policies are hardly trained.
     """
-    matrices = {strategy: [matrix(Found(rows, strategy), part) for part in scale.parts] for strategy in LEARNERS}
+    matrices = {strategy: [matrix(Costs(rows, strategy), part) for part in scale.parts] for strategy in LEARNERS}
     tables = [summary_table(matrices)]
-    tables += [matrix_table(strategy, one) for strategy, found in matrices.items() for one in found]
+    tables += [matrix_table(strategy, each) for strategy, of_strategy in matrices.items() for each in of_strategy]
     tables += [balance_table(rows, scale.parts), training_table(rows)]
     return Page(
         "Transfer of learned policies without fine-tuning",
@@ -54,19 +54,17 @@ def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
     )
     return [
         *([hardly] if quick else []),
-        f"A policy for each kind of tasks, trained on {scale.training_tasks} tasks whose tables are of one half of the pool {POOL} "
-        f"(dim {DIM}, batch {BATCH:,}, every table whole), and tested without fine-tuning on {scale.tasks} tasks of each other kind, of "
-        "tables of the other half. A cell is the mean cost of the row's policy over that of the policy trained on the column's kind, minus "
-        "1, over the tasks that both placed, with its 95% interval over tasks drawn anew. The cost is the objective of the strategy: "
-        "for DreamShard the step, for AutoShard the kernels of the slowest device. Below the matrix the same for the bundled policy, "
-        "the best "
-        "sorted heuristic of the column, random placement and `certified`, and how far the target's policy itself lies above the proven "
-        "bound.",
+        f"Each kind of tasks trains a policy, on {scale.training_tasks} tasks of tables from one half of the pool {POOL} (dim {DIM}, "
+        f"batch {BATCH:,}, every table whole). Tests without fine-tuning use {scale.tasks} tasks of each kind, of tables from the other "
+        "half. A cell is a loss: the mean cost of the row's policy over that of the policy trained on the column's kind, minus 1, over "
+        "the tasks that both placed, with its 95% bootstrap interval over tasks. The cost is the strategy's objective: the step for "
+        "DreamShard, the kernels of the slowest device for AutoShard. The lines below a matrix show the bundled policy, the column's best "
+        "sorted heuristic, random placement, `certified`, and the gap of the target's policy to the proven bound.",
         f"**How policies are trained here.** Costs come from the CPU cost model bundled then. AutoShard: {scale.autoshard.steps:,} steps; "
         f"DreamShard: {scale.dreamshard.iterations} iterations of {scale.dreamshard.cost_updates} cost updates and "
         f"{scale.dreamshard.policy_updates} policy updates. The bundled policies learned from 130 tasks of mixed sizes, AutoShard's with "
-        f"1,000,000 steps. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over tasks alone. Three seeds of the same "
-        "training differ by up to 2% in mean cost (page learned_curves), so a smaller loss is not significant.",
+        f"1,000,000 steps. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over tasks alone. Trainings with other "
+        "seeds differ as well (page learned_published), so a loss of a few percent is not significant.",
         "**What differs from the papers.** They measure on GPUs, with other batch sizes and kernels, so their losses and these compare "
         "only qualitatively. DreamShard claims transfer to other numbers of devices, from 2 to 8; 16 are beyond this claim. "
         + REDESIGNS,
@@ -79,46 +77,46 @@ def summary_table(matrices: Matrices) -> ResultTable:
         "strategy", "what changes", "policies off their target", "mean loss", "worst loss", "where", "better than the best heuristic",
     )  # fmt: skip
     body: list[tuple[object, ...]] = []
-    for strategy, found in matrices.items():
-        for one in found:
-            off = one.off_target
+    for strategy, of_strategy in matrices.items():
+        for shown in of_strategy:
+            off = shown.off_target
             worst = max(off, key=lambda each: each[2].share, default=None)
             mean = float(np.mean([each[2].share for each in off])) if off else None
             where = f"{worst[0]}, tested on {worst[1]}" if worst else NOTHING
             better = [own.share < heuristic.share for _, _, own, heuristic in off if heuristic.tasks]
             body.append(
                 (
-                    strategy, one.part.name, len(off), cell(mean, "+.1%"), cell(worst[2].share if worst else None, "+.1%"), where,
+                    strategy, shown.part.name, len(off), cell(mean, "+.1%"), cell(worst[2].share if worst else None, "+.1%"), where,
                     f"{sum(better)} of {len(better)}",
                 )
             )  # fmt: skip
     caption = (
-        "All cells of policies that were not trained on the column's kind. Better than the best heuristic: cells whose mean cost is below "
-        "that of the heuristic that is best in the column."
+        "Cells of policies trained on another kind than the column's. Better than the best heuristic: cells with a lower mean cost than "
+        "the column's best heuristic."
     )
     return ResultTable(caption, heads, body)
 
 
-def matrix_table(strategy: str, one: Matrix) -> ResultTable:
+def matrix_table(strategy: str, own: Matrix) -> ResultTable:
     """The table of a matrix, with lines to compare it with."""
     others: tuple[tuple[str, Sequence[Loss]], ...] = (
-        ("*bundled policy*", one.bundled), ("*best heuristic*", one.heuristic), ("*random*", one.random), ("*certified*", one.certified),
-        ("*target's policy above the bound*", one.above_bound),
+        ("*bundled policy*", own.bundled), ("*best heuristic*", own.heuristic), ("*random*", own.random), ("*certified*", own.certified),
+        ("*target's policy above the bound*", own.above_bound),
     )  # fmt: skip
     body: list[tuple[object, ...]] = [
-        (label, *map(_shown, row)) for (_, label), row in zip(one.part.trained, one.losses, strict=True)
+        (label, *map(_shown, row)) for (_, label), row in zip(own.part.trained, own.losses, strict=True)
     ]
     body += [(label, *map(_shown, row)) for label, row in others]
-    body.append(("*target's policy, mean ms*", *(cell(ms, ".3f") for ms in one.target)))
-    caption = f"{strategy}, {one.part.name} ({one.part.fixed}): loss in mean cost ({LEARNERS[strategy].cost_name})."
-    return ResultTable(caption, ("trained on", *(f"tested on {label}" for _, label in one.part.tested)), body)
+    body.append(("*target's policy, mean ms*", *(cell(ms, ".3f") for ms in own.target)))
+    caption = f"{strategy}, {own.part.name} ({own.part.fixed}): loss in mean cost ({LEARNERS[strategy].cost_name})."
+    return ResultTable(caption, ("trained on", *(f"tested on {label}" for _, label in own.part.tested)), body)
 
 
-def _shown(one: Loss) -> str:
-    if not one.tasks:
+def _shown(loss: Loss) -> str:
+    if not loss.tasks:
         return NOTHING
-    spread = "" if one.low == one.high else f" ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
-    return f"{one.share:+.1%}{spread}"
+    spread = "" if loss.low == loss.high else f" ({100 * loss.low:+.1f} to {100 * loss.high:+.1f})"
+    return f"{loss.share:+.1%}{spread}"
 
 
 def training_table(rows: Sequence[Row]) -> ResultTable:
@@ -141,21 +139,21 @@ def training_table(rows: Sequence[Row]) -> ResultTable:
 
 def picture(matrices: Matrices) -> Figure:
     """A heat map for each strategy and part."""
-    titles = [[f"{strategy}: {one.part.name}" for one in found] for strategy, found in matrices.items()]
+    titles = [[f"{strategy}: {shown.part.name}" for shown in of_strategy] for strategy, of_strategy in matrices.items()]
     figure, axes = panels(titles, width=4.4, height=3.4)
-    for row, found in zip(axes, matrices.values(), strict=True):
-        for axis, one in zip(row, found, strict=True):
-            _heat_map(axis, one)
+    for row, of_strategy in zip(axes, matrices.values(), strict=True):
+        for axis, shown in zip(row, of_strategy, strict=True):
+            _heat_map(axis, shown)
     figure.suptitle("loss against the policy trained on the target, %", fontsize=9)
     return figure
 
 
-def _heat_map(axis: Axes, one: Matrix) -> None:
-    losses = 100 * one.shares
+def _heat_map(axis: Axes, cells: Matrix) -> None:
+    losses = 100 * cells.shares
     axis.imshow(np.ma.masked_invalid(losses), cmap="RdYlGn_r", vmin=-_DARKEST, vmax=_DARKEST, aspect="auto")
     axis.grid(visible=False)
-    axis.set_xticks(range(losses.shape[1]), [label for _, label in one.part.tested], rotation=45, fontsize=7)
-    axis.set_yticks(range(losses.shape[0]), [label for _, label in one.part.trained], fontsize=7)
+    axis.set_xticks(range(losses.shape[1]), [label for _, label in cells.part.tested], rotation=45, fontsize=7)
+    axis.set_yticks(range(losses.shape[0]), [label for _, label in cells.part.trained], fontsize=7)
     axis.set_xlabel("tested on")
     axis.set_ylabel("trained on")
     for (i, j), value in np.ndenumerate(losses):

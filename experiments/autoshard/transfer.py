@@ -100,17 +100,12 @@ def _training(kind: Kind, count: int) -> tuple[Task, ...]:
     return tuple(kind.tasks(count, TRAIN_SEED))
 
 
-def _tested(one: Entrant, scale: Scale) -> Iterator[Row]:
+def _tested(strategy: Entrant, scale: Scale) -> Iterator[Row]:
     """Plan all test tasks by a strategy, and yield the rows."""
     for kind in scale.tested:
         for number, task in enumerate(kind.tasks(scale.tasks, TEST_SEED)):
-            row, plan = planned(task, one, seed=number)
-            proves = plan is not None and one.name == "certified"
+            row, plan = planned(task, strategy, seed=number)
+            proves = plan is not None and strategy.name == "certified"
             bound = compute_bound(task, cost_model_for("cpu")) if proves else None
-            yield {
-                "tested": kind.name,
-                "task": number,
-                **row,
-                "compute_bound_ms": bound,
-                BALANCE: degree_of_balance(plan),
-            }
+            about: Row = {"tested": kind.name, "task": number}
+            yield about | row | {"compute_bound_ms": bound, BALANCE: degree_of_balance(plan)}

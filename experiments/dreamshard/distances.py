@@ -12,7 +12,7 @@ from experiments.entrants import SORTED
 from experiments.experiment import Row, Value
 from experiments.learned.tasks import NAMES, Setting
 from experiments.pages import COLOURS, panels
-from experiments.summaries import common_tasks, values_by_task
+from experiments.summaries import common_tasks, resampled, values_by_task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,6 @@ Floats = npt.NDArray[np.float64]
 BOUNDS = {"step_ms": "bound_ms", "compute_ms": "compute_bound_ms"}
 """Column of the proven bound for each cost that has one."""
 _PROVER = "certified"
-_DRAWS = 2000
 
 
 class Costs:
@@ -92,8 +91,7 @@ def closed_interval(gained: Floats, possible: Floats) -> tuple[float, float]:
     """The 95% bootstrap interval of `closed` over tasks; NaN if no gain was possible."""
     if not gained.size or possible.max() <= 0:
         return float("nan"), float("nan")
-    drawn = np.random.default_rng(0).integers(gained.size, size=(_DRAWS, gained.size))
-    shares = [closed(gained[row], possible[row]) for row in drawn]
+    shares = [closed(gained[row], possible[row]) for row in resampled(gained.size)]
     low, high = np.nanpercentile(shares, (2.5, 97.5))
     return float(low), float(high)
 
@@ -111,7 +109,7 @@ def above_bound_picture(groups: Mapping[tuple[Setting, str], Sequence[Row]], kin
     for axis, rows in zip(flat, chosen.values(), strict=False):
         costs = Costs(rows, kind)
         best = costs.best_heuristic
-        for name in (one for one in NAMES if one in costs.of and (one == best or one not in SORTED)):
+        for name in (shown for shown in NAMES if shown in costs.of and (shown == best or shown not in SORTED)):
             label, colour = ("best heuristic", COLOURS["best sorted"]) if name == best else (name, COLOURS[name])
             axis.plot(sorted(100 * costs.above_bound(name)), label=label, color=colour)
         axis.set_yscale("symlog", linthresh=1.0)
@@ -135,14 +133,8 @@ def halves_picture(groups: Mapping[tuple[Setting, str], Sequence[Row]]) -> Figur
                     if setting.devices == count and of == half
                 ]
                 known = np.array([point for point in points if not np.isnan(point[1])]).reshape(-1, 2)
-                axis.plot(
-                    known[:, 0],
-                    known[:, 1],
-                    style,
-                    marker=".",
-                    color=COLOURS[name],
-                    label=name if half == "unseen" else None,
-                )
+                label = name if half == "unseen" else None
+                axis.plot(known[:, 0], known[:, 1], style, marker=".", color=COLOURS[name], label=label)
         axis.set_xlabel("tables")
     axes[0][0].set_ylabel("distance to the bound closed, step, %")
     figure.suptitle("solid: unseen tables, dashed: seen tables", fontsize=8)

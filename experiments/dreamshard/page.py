@@ -209,11 +209,13 @@ def page(rows: Sequence[Row], tasks: int) -> Page:
 
 def by_setting(rows: Sequence[Row]) -> Groups:
     """Group rows by setting and half; few devices and tables come first, and unseen before seen tables."""
-    found = {
+    groups = {
         (Setting(int(tables or 0), int(devices or 0)), str(half)): own
         for (tables, devices, half), own in grouped(rows, "tables", "devices", "half").items()
     }
-    return dict(sorted(found.items(), key=lambda one: (one[0][0].devices, one[0][0].tables, one[0][1] != "unseen")))
+    return dict(
+        sorted(groups.items(), key=lambda group: (group[0][0].devices, group[0][0].tables, group[0][1] != "unseen"))
+    )
 
 
 def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:
@@ -222,14 +224,13 @@ def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:
     versions = "; ".join(f"{name}: {made}" for name, made in made_with.items())
     return [
         f"Tasks of so many tables of dim {DIM} in fp32, each drawn at most once from the pool {POOL}, on 4 or 8 devices of {MEMORY}, batch "
-        f"{BATCH:,}, every table whole; seed {TEST_SEED}. The bundled policies were trained on half of the pool's tables (seen); no "
-        "policy has met the other half (unseen), and no task was part of a training. Planned are "
+        f"{BATCH:,}, every table whole; seed {TEST_SEED}. The bundled policies were trained on half of the pool's tables (seen), never "
+        "on the other half (unseen), and no task was part of a training. A full run plans "
         f"{tasks} tasks of each half and setting; {RNN} trains anew on every task and gets only the first ones. "
         f"{versions}.",
-        "**What differs from the paper.** Costs are those of the CPU cost model bundled then, trained on kernels measured on a CPU, where "
-        "the "
-        "paper measures on GPUs: milliseconds here compare only with each other. The paper trains a policy for each "
-        "setting; here one bundled policy of each strategy, which reads the prices of the cost model, places all. "
+        "**What differs from the paper.** The paper measures on GPUs. Costs here are those of the CPU cost model bundled then, so "
+        "milliseconds compare only with each other. The paper trains a policy for each setting; here one bundled policy of each "
+        "strategy, which reads the prices of the cost model, places all. "
         f"{REDESIGNS} "
         "The papers compare embedding costs, the slowest device's sum over the phases; `step` adds up the slowest device of each phase, "
         "the time of a synchronous step and the objective of `dreamshard` and `certified`. "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from experiments.entrants import Entrant, Limits, model_version
 from experiments.experiment import Page, Piece, Row
@@ -56,16 +56,7 @@ class DreamShardTables:
         versions = {name: version(self.entrant(name)) for name in self.strategies}
         count, of_rnn = (self.quick_tasks, 1) if quick else (self.tasks, self.rnn_tasks)
         return [
-            Piece(
-                {
-                    "tables": setting.tables,
-                    "devices": setting.devices,
-                    "half": half,
-                    "task": number,
-                    "strategy": name,
-                },
-                made_with,
-            )
+            Piece({**asdict(setting), "half": half, "task": number, "strategy": name}, made_with)
             for number in range(count)
             for setting in (self.quick_settings if quick else self.settings)
             for half in HALVES

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.experiment import Page, ResultTable, Row
-from experiments.flexshard.found import Compared, Found, draw, draw_sweep, gained, gap, some
+from experiments.flexshard.comparisons import Compared, Plans, draw, draw_sweep, gained, gap, some
 from experiments.flexshard.sequence_models import (
     CLUSTERS,
     EVERY,
@@ -41,19 +41,19 @@ _DIFFERENCES = (
 )
 
 
-def paragraphs(found: Found) -> Sequence[str]:
+def paragraphs(plans: Plans) -> Sequence[str]:
     """The text of the page."""
-    parts = (claim(found), _INTRODUCTION, verdict(found), main_finding(found), where_tiers_pay(found), _DIFFERENCES)
+    parts = (claim(plans), _INTRODUCTION, verdict(plans), main_finding(plans), where_tiers_pay(plans), _DIFFERENCES)
     return [part for part in parts if part]
 
 
-def claim(found: Found) -> str:
+def claim(plans: Plans) -> str:
     """The first sentence: how far the paper's claim holds at equal memory, and what reaches it; empty without rows."""
     by_tiers, by_hosts = [], []
     for accesses in SHAPES:
         tiers, hosts = (
-            _medians(found, accesses, EVERY, other="recshard"),
-            _medians(found, accesses, PER_HOST, strategy="row_wise", memory=1.0),
+            _medians(plans, accesses, EVERY, other="recshard"),
+            _medians(plans, accesses, PER_HOST, strategy="row_wise", memory=1.0),
         )
         if tiers is not None and hosts is not None:
             by_tiers.append(f"{tiers[0]:.0%}")
@@ -68,15 +68,15 @@ def claim(found: Found) -> str:
     )
 
 
-def where_tiers_pay(found: Found) -> str:
+def where_tiers_pay(plans: Plans) -> str:
     """A paragraph on where tiers pay, by the sweep; empty without its rows."""
-    own = found.of(part=SWEEP, strategy="flexshard")
+    own = plans.of(part=SWEEP, strategy="flexshard")
     said = []
     for exchange, rival in ((PER_HOST, "row_wise"), (EVERY, "recshard")):
         gains = {
             (int(row["gbits"] or 0), str(row["accesses"]), int(row["batch"] or 0)): gain
             for row in own
-            if row["exchange"] == exchange and (gain := gained(found, row, rival)) is not None
+            if row["exchange"] == exchange and (gain := gained(plans, row, rival)) is not None
         }
         if gains:
             most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
@@ -97,12 +97,12 @@ def _case(key: tuple[int, str, int]) -> str:
     return f"{gbits} Gbit/s, {accesses}, {batch:,} samples"
 
 
-def verdict(found: Found) -> str:
+def verdict(plans: Plans) -> str:
     """A paragraph on whether the paper's figures are reached, by range of Zipf exponents; empty without rows."""
     sentences = []
     for accesses in SHAPES:
-        row_wise = _medians(found, accesses, EVERY)
-        recshard = _medians(found, accesses, EVERY, other="recshard")
+        row_wise = _medians(plans, accesses, EVERY)
+        recshard = _medians(plans, accesses, EVERY, other="recshard")
         if row_wise is None:
             continue
         sentences.append(
@@ -111,7 +111,7 @@ def verdict(found: Found) -> str:
             f"{row_wise[1]:.1f} times as fast ({_reached(row_wise[1], CLAIMED_FASTER)} {CLAIMED_FASTER:g})"
             + (f"; against `recshard` it is {recshard[0]:.1%} and {recshard[1]:.2f} times." if recshard else ".")
         )
-    counts = [row["tables"] for row in found.of(part=MODELS, strategy="flexshard", exchange=EVERY, memory=_MEMORY)]
+    counts = [row["tables"] for row in plans.of(part=MODELS, strategy="flexshard", exchange=EVERY, memory=_MEMORY)]
     sizes = f" Medians over {len(counts)} models of {min(counts)} to {max(counts)} tables." if sentences else ""  # type: ignore[type-var]
     compares = (
         f" The paper claims {CLAIMED_SAVED:.0%} and almost {CLAIMED_FASTER:g} times, within the memory of the state of the art."
@@ -121,13 +121,13 @@ def verdict(found: Found) -> str:
     return " ".join(sentences) + compares + sizes
 
 
-def main_finding(found: Found) -> str:
+def main_finding(plans: Plans) -> str:
     """A paragraph on the gain of replicas that remains after de-duplication by host; empty without rows."""
     sentences = []
     for accesses in SHAPES:
-        plain = _medians(found, accesses, PER_HOST, strategy="row_wise", memory=1.0)
-        tiers = _medians(found, accesses, PER_HOST)
-        added = _medians(found, accesses, PER_HOST, other="row_wise")
+        plain = _medians(plans, accesses, PER_HOST, strategy="row_wise", memory=1.0)
+        tiers = _medians(plans, accesses, PER_HOST)
+        added = _medians(plans, accesses, PER_HOST, other="row_wise")
         if plain is None or tiers is None or added is None:
             continue
         sentences.append(
@@ -154,7 +154,7 @@ def _reached(value: float, claimed: float) -> str:
 
 
 def _medians(
-    found: Found,
+    plans: Plans,
     accesses: str,
     exchange: str,
     *,
@@ -163,12 +163,12 @@ def _medians(
     other: str | None = None,
 ) -> tuple[float, float] | None:
     """Medians over the models of bytes saved and speed, against `row_wise` with every lookup sent, or `other` with the same exchange."""
-    rows = found.of(part=MODELS, accesses=accesses, exchange=exchange, memory=memory, strategy=strategy)
+    rows = plans.of(part=MODELS, accesses=accesses, exchange=exchange, memory=memory, strategy=strategy)
     others = (exchange, 1.0 if other == "row_wise" else memory, other) if other else (EVERY, 1.0, "row_wise")
-    compared = some(found.against(row, *others) for row in rows)
+    compared = some(plans.against(row, *others) for row in rows)
     if not compared:
         return None
-    return float(np.median([one.saved for one in compared])), float(np.median([one.faster for one in compared]))
+    return float(np.median([each.saved for each in compared])), float(np.median([each.faster for each in compared]))
 
 
 BY_HAND = {"0.8": (-0.46, 1.8), "1": (-0.75, 3.8), "1.1": (-0.86, 6.7), "1.15": (-0.90, 9.3), "1.2": (-0.93, 13.0)}
@@ -179,31 +179,31 @@ _WHAT = "Bytes between hosts and speed of communication against `row_wise` with 
 
 def page_of(rows: Sequence[Row]) -> Page:
     """Make the page of all rows or of some."""
-    found = Found(rows)
+    plans = Plans(rows)
     tables = [
-        claims(found), by_hand(found), one_table(found), models(found), clusters(found), sweep(found), placed(found),
+        claims(plans), by_hand(plans), one_table(plans), models(plans), clusters(plans), sweep(plans), placed(plans),
     ]  # fmt: skip
     return Page(
         "Tiers of sequence tables (FlexShard), predicted",
-        paragraphs(found),
+        paragraphs(plans),
         [table for table in tables if table.rows],
-        {"": draw(found), "sweep": draw_sweep(found)} if rows else {},
+        {"": draw(plans), "sweep": draw_sweep(plans)} if rows else {},
         "4,096 samples a device except in the sweep, row-wise Adagrad except for the one table; weights, optimizer state and buffers "
         "fit every "
         "device; the score is communication time. The paper's settings are not published.",
     )
 
 
-def claims(found: Found) -> ResultTable:
+def claims(plans: Plans) -> ResultTable:
     """A table of the paper's claims beside `flexshard` on the models."""
     heads = [
         "accesses", "exchange", "memory", "models", "less than `row_wise`", "times as fast", "less than `recshard`", "times as fast",
     ]  # fmt: skip
     cells = []
-    own = found.of(part=MODELS, strategy="flexshard")
+    own = plans.of(part=MODELS, strategy="flexshard")
     for (accesses, exchange, memory), group in grouped(own, "accesses", "exchange", "memory").items():
-        row_wise = some(found.against(row) for row in group)
-        recshard = some(found.against(row, str(exchange), float(memory or 0.0), "recshard") for row in group)
+        row_wise = some(plans.against(row) for row in group)
+        recshard = some(plans.against(row, str(exchange), float(memory or 0.0), "recshard") for row in group)
         if row_wise:
             cells.append([accesses, exchange, f"{memory}×", len(row_wise), *spans(row_wise), *spans(recshard)])
     caption = (
@@ -215,15 +215,15 @@ def claims(found: Found) -> ResultTable:
     return ResultTable(caption, heads, cells)
 
 
-def by_hand(found: Found) -> ResultTable:
+def by_hand(plans: Plans) -> ResultTable:
     """A table for the part with one table, beside the estimates made by hand before the code was written."""
     cells = []
-    for row in found.of(part=ONE_TABLE, exchange=EVERY, memory=1.25, strategy="flexshard"):
+    for row in plans.of(part=ONE_TABLE, exchange=EVERY, memory=1.25, strategy="flexshard"):
         skew = str(row["accesses"]).removeprefix("Zipf ")
         estimate = BY_HAND.get(skew)
         shown = f"{estimate[0]:+.0%} · {estimate[1]:g}×" if estimate else NOTHING
         cells.append([
-            skew, shown, cell_of(row, found.against(row)), f"{row['hot_rows']:,}", f"{row['warm_rows']:,}", cell(gap(row), ".2%"),
+            skew, shown, cell_of(row, plans.against(row)), f"{row['hot_rows']:,}", f"{row['warm_rows']:,}", cell(gap(row), ".2%"),
             cell(gap(row, "plans_bound_ms"), ".2%"),
         ])  # fmt: skip
     caption = (
@@ -236,25 +236,25 @@ def by_hand(found: Found) -> ResultTable:
     )
 
 
-def one_table(found: Found) -> ResultTable:
+def one_table(plans: Plans) -> ResultTable:
     """A table for the part with one table, by exchange, memory and strategy."""
-    rows = found.of(part=ONE_TABLE)
+    rows = plans.of(part=ONE_TABLE)
     skews = sorted({str(row["accesses"]).removeprefix("Zipf ") for row in rows}, key=float)
     caption = f"The same table with other memory and exchanges. {_WHAT}."
     columns: list[tuple[str, Row]] = [(f"Zipf {skew}", {"accesses": f"Zipf {skew}"}) for skew in skews]
-    cells = [line for line in lines(found, rows, columns) if set(line[3:]) - {_NO_FIT, NOTHING}]
+    cells = [line for line in lines(plans, rows, columns) if set(line[3:]) - {_NO_FIT, NOTHING}]
     return ResultTable(caption, ["exchange", "memory", "strategy", *(head for head, _ in columns)], cells)
 
 
-def models(found: Found) -> ResultTable:
+def models(plans: Plans) -> ResultTable:
     """A table for the models by Zipf exponents, exchange, memory, strategy and number of tables."""
-    rows = found.of(part=MODELS)
+    rows = plans.of(part=MODELS)
     counts = sorted({int(row["tables"] or 0) for row in rows})
     columns: list[tuple[str, Row]] = [(f"{count} tables", {"tables": count}) for count in counts]
     cells = [
         [accesses, *line]
         for (accesses,), group in grouped(rows, "accesses").items()
-        for line in lines(found, group, columns)
+        for line in lines(plans, group, columns)
     ]
     seeds = len({row["seed"] for row in rows})
     caption = (
@@ -264,7 +264,7 @@ def models(found: Found) -> ResultTable:
     return ResultTable(caption, ["accesses", "exchange", "memory", "strategy", *(head for head, _ in columns)], cells)
 
 
-def lines(found: Found, rows: Sequence[Row], columns: Sequence[tuple[str, Row]]) -> list[list[object]]:
+def lines(plans: Plans, rows: Sequence[Row], columns: Sequence[tuple[str, Row]]) -> list[list[object]]:
     """One line for each case: exchange, memory, strategy, and the median over the rows of each column."""
     cases = [(exchange, 1.0, "row_wise") for exchange in EXCHANGES]
     cases += [(exchange, factor, name) for exchange in EXCHANGES for factor in FACTORS for name in STRATEGIES[1:]]
@@ -274,7 +274,7 @@ def lines(found: Found, rows: Sequence[Row], columns: Sequence[tuple[str, Row]])
         [
             *case,
             *(
-                median_cell(found, [row for row in by_case[case] if wanted.items() <= row.items()])
+                median_cell(plans, [row for row in by_case[case] if wanted.items() <= row.items()])
                 for _, wanted in columns
             ),
         ]
@@ -282,9 +282,9 @@ def lines(found: Found, rows: Sequence[Row], columns: Sequence[tuple[str, Row]])
     ]
 
 
-def clusters(found: Found) -> ResultTable:
+def clusters(plans: Plans) -> ResultTable:
     """A table of communication time by number of hosts and speed of the links."""
-    rows = found.of(part=CLUSTERS)
+    rows = plans.of(part=CLUSTERS)
     hosts = sorted({int(row["hosts"] or 0) for row in rows})
     cells: list[list[object]] = []
     for (accesses, gbits), group in sorted(
@@ -295,7 +295,7 @@ def clusters(found: Found) -> ResultTable:
                 row["hosts"]: row for row in group if (row["strategy"], row["exchange"]) == (strategy, exchange)
             }
             cells.append(
-                [accesses, f"{gbits} Gbit/s", name, *(time_cell(found, by_hosts.get(count)) for count in hosts)]
+                [accesses, f"{gbits} Gbit/s", name, *(time_cell(plans, by_hosts.get(count)) for count in hosts)]
             )
     tables = ", ".join(str(count) for count in sorted({int(row["tables"] or 0) for row in rows}))
     caption = (
@@ -307,14 +307,14 @@ def clusters(found: Found) -> ResultTable:
     )
 
 
-def sweep(found: Found) -> ResultTable:
+def sweep(plans: Plans) -> ResultTable:
     """A table of the gain of tiers by link, Zipf exponent and batch."""
-    rows = found.of(part=SWEEP, strategy="flexshard")
+    rows = plans.of(part=SWEEP, strategy="flexshard")
     batches = sorted({int(row["batch"] or 0) for row in rows})
     cells: list[list[object]] = []
     for (gbits, accesses), group in grouped(rows, "gbits", "accesses").items():
         for exchange, rival in ((PER_HOST, "row_wise"), (EVERY, "row_wise"), (EVERY, "recshard")):
-            gains = {row["batch"]: gained(found, row, rival) for row in group if row["exchange"] == exchange}
+            gains = {row["batch"]: gained(plans, row, rival) for row in group if row["exchange"] == exchange}
             cells.append([f"{gbits} Gbit/s", accesses, exchange, rival, *(cell(gains.get(batch)) for batch in batches)])
     cells.sort(key=lambda line: (int(str(line[0]).split()[0]), str(line[1])))
     caption = (
@@ -324,11 +324,11 @@ def sweep(found: Found) -> ResultTable:
     return ResultTable(caption, ["NIC of a device", "accesses", "exchange", "against", *map(str, batches)], cells)
 
 
-def placed(found: Found) -> ResultTable:
+def placed(plans: Plans) -> ResultTable:
     """A table of plans that fit, search times, and gaps to the bounds."""
     cells = []
     for (part, strategy), group in sorted(
-        grouped(found.rows, "part", "strategy").items(), key=lambda each: str(each[0][0])
+        grouped(plans.rows, "part", "strategy").items(), key=lambda each: str(each[0][0])
     ):
         fits = [row for row in group if row["communication_ms"] is not None]
         seconds = [float(row["search_s"] or 0.0) for row in fits]
@@ -347,29 +347,29 @@ def placed(found: Found) -> ResultTable:
 
 def gaps(rows: Sequence[Row], bound: str) -> tuple[str, str]:
     """Median and widest gap to a bound."""
-    found = [value for row in rows if (value := gap(row, bound)) is not None]
-    return (cell(float(np.median(found)), ".2%"), cell(max(found), ".2%")) if found else (NOTHING, NOTHING)
+    known = [value for row in rows if (value := gap(row, bound)) is not None]
+    return (cell(float(np.median(known)), ".2%"), cell(max(known), ".2%")) if known else (NOTHING, NOTHING)
 
 
-def spans(found: Sequence[Compared]) -> tuple[str, str]:
+def spans(compared: Sequence[Compared]) -> tuple[str, str]:
     """Medians with least and most, of bytes saved and of speed."""
-    if not found:
+    if not compared:
         return NOTHING, NOTHING
-    saved, faster = [one.saved for one in found], [one.faster for one in found]
+    saved, faster = [each.saved for each in compared], [each.faster for each in compared]
     return (
         f"{np.median(saved):.1%} ({min(saved):.1%} to {max(saved):.1%})",
         f"{np.median(faster):.2f}× ({min(faster):.2f} to {max(faster):.2f})",
     )
 
 
-def median_cell(found: Found, rows: Sequence[Row]) -> str:
+def median_cell(plans: Plans, rows: Sequence[Row]) -> str:
     """Medians over these models; if one model's plan does not fit the memory, the cell shows it."""
     if any(row["communication_ms"] is None for row in rows):
         return _NO_FIT
-    compared = some(found.against(row) for row in rows)
+    compared = some(plans.against(row) for row in rows)
     if not compared:
         return NOTHING
-    return f"{_change(float(np.median([one.saved for one in compared])))} · {np.median([one.faster for one in compared]):.2f}×"
+    return f"{_change(float(np.median([each.saved for each in compared])))} · {np.median([each.faster for each in compared]):.2f}×"
 
 
 def cell_of(row: Row, compared: Compared | None) -> str:
@@ -379,11 +379,11 @@ def cell_of(row: Row, compared: Compared | None) -> str:
     return NOTHING if compared is None else f"{_change(compared.saved)} · {compared.faster:.2f}×"
 
 
-def time_cell(found: Found, row: Row | None) -> str:
+def time_cell(plans: Plans, row: Row | None) -> str:
     """The cell of one plan: communication ms and speed."""
     if row is None or row["communication_ms"] is None:
         return NOTHING if row is None else _NO_FIT
-    compared = found.against(row)
+    compared = plans.against(row)
     return f"{row['communication_ms']:.1f}" + (f" ({compared.faster:.1f}×)" if compared else "")
 
 

@@ -57,13 +57,13 @@ class Sent:
 def model(seed: int, tables: int, skews: tuple[float, float], *, rows: tuple[float, float] = (1e6, 3e7)) -> list[Table]:
     """Random sequence tables: rows and mean lengths (50 to 1,000) log-uniform, dims 32, 64 or 128, Zipf exponents uniform in `skews`."""
     rng = np.random.default_rng(seed)
-    found = []
+    drawn = []
     for index in range(tables):
         count = int(np.exp(rng.uniform(*np.log(rows))))
         length = round(float(np.exp(rng.uniform(np.log(50), np.log(1000)))))
         profile = AccessProfile.zipf(count, float(rng.uniform(*skews)))
-        found.append(Table(f"sequence_{index}", count, int(rng.choice([32, 64, 128])), length, False, profile))
-    return found
+        drawn.append(Table(f"sequence_{index}", count, int(rng.choice([32, 64, 128])), length, False, profile))
+    return drawn
 
 
 def cluster(
@@ -112,8 +112,8 @@ def _planned(task: Task, name: str) -> tuple[Sequence[Shard], float | None, floa
     """Shards and both bounds of a strategy's plan. FlexShard strategies go through `tier_plan`, as a plan holds the second bound only."""
     strategy = strategy_named(name)
     if isinstance(strategy, FlexShard):
-        found = tier_plan(task, tiers=strategy.tiers)
-        return found.shards, found.bound_ms, found.plans_bound_ms
+        tiered = tier_plan(task, tiers=strategy.tiers)
+        return tiered.shards, tiered.bound_ms, tiered.plans_bound_ms
     return strategy.search(task, _MODEL, seed=0, deadline=None).shards, None, None
 
 

@@ -38,10 +38,8 @@ from experiments.flexshard.sequence_models import (
 )
 from shardwright.task import AccessProfile, Table, Task
 
-_ROW_WISE, _OWN = (
-    1.0,
-    (1.0, "row_wise"),
-)  # a row-wise plan gains nothing from more memory, so it gets just the memory that it takes
+_ROW_WISE = 1.0  # memory factor of a row-wise plan, which gains nothing from more
+_OWN = (_ROW_WISE, "row_wise")
 _VERSION = "1"  # version of the models and of the counted figures; change it with them
 
 
@@ -129,8 +127,8 @@ class FlexShardTraffic:
         key = dict(piece.key)
         exchange, memory, strategy = (key.pop(name) for name in ("exchange", "memory", "strategy"))
         task = replace(_with_memory(Setting(**key), float(memory)), exchange=EXCHANGES[str(exchange)])  # type: ignore[arg-type]
-        found = sent(task, str(strategy))
-        return [asdict(found) if found else dict.fromkeys(field.name for field in fields(Sent))]
+        traffic = sent(task, str(strategy))
+        return [asdict(traffic) if traffic else dict.fromkeys(field.name for field in fields(Sent))]
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
         """The paper's claims beside the results, then every part."""

@@ -1,4 +1,4 @@
-"""Trains policies for experiments, and keeps them on disk so that a stopped run can resume."""
+"""Training of policies for experiments; finished policies stay on disk, so that a stopped run resumes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def options_digest(options: LearningOptions) -> str:
 
 
 def learned(strategy: str, what: str, tasks: Sequence[Task], options: LearningOptions, folder: Path) -> Path:
-    """The file of a policy learned on the bundled CPU model. If the file is missing, train the policy, from a checkpoint if one exists.
+    """Return the file of a policy learned on the bundled CPU model; train it if missing, from a checkpoint if one exists.
 
     Args:
         strategy: name in `LEARNERS`.

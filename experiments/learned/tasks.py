@@ -63,17 +63,9 @@ def draw_task(setting: Setting, number: int, *, seed: int = TEST_SEED, unseen: f
     """
     rng = np.random.default_rng([seed, setting.tables, setting.devices, number])
     task = random_task(
-        rng,
-        pool=pool(unseen, rng, setting.tables),
-        tables=setting.tables,
-        devices=setting.devices,
-        dims=(DIM,),
-        memory=MEMORY,
-        batch_size=BATCH,
-        device="cpu",
-        replacement=False,
-        fill=None,
-    )
+        rng, pool=pool(unseen, rng, setting.tables), tables=setting.tables, devices=setting.devices, dims=(DIM,), memory=MEMORY,
+        batch_size=BATCH, device="cpu", replacement=False, fill=None,
+    )  # fmt: skip
     return whole(task)
 
 
@@ -135,7 +127,6 @@ def learned_entrant(
 def load_rnn() -> None:
     """Load the libraries of `rnn` once per process, so that no search time includes the loading."""
     import shardwright as sw
-    from experiments.learned.tasks import Setting, draw_task
 
     sw.plan(draw_task(Setting(8, 2), 0), strategy=Rnn(RnnOptions(updates=1)))
 

@@ -52,11 +52,11 @@ def best_of(values: Mapping[str, Mapping[Value, float]], names: Sequence[str] = 
 
 def bounds_of(rows: Sequence[Row]) -> dict[Value, float]:
     """The largest proven bound on the step of each case, ms."""
-    found: dict[Value, float] = {}
+    bounds: dict[Value, float] = {}
     for row in rows:
         if row["bound_ms"] is not None:
-            found[row[CASE]] = max(found.get(row[CASE], 0.0), float(row["bound_ms"]))
-    return found
+            bounds[row[CASE]] = max(bounds.get(row[CASE], 0.0), float(row["bound_ms"]))
+    return bounds
 
 
 def gaps(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""NeuroShard's three networks: trains them on measured kernels and collectives, and makes rows of their errors and of their plans."""
+"""NeuroShard's three networks: training on measured kernels and collectives, rows of their errors and of their plans."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def network_rows(tasks: Sequence[Task], search: NeuroShard) -> list[Row]:
         search: the strategy, with NeuroShard's score.
     """
     model, errors = trained(tasks[0].topology.devices, tasks[0].batch_size)
-    found = list(errors)
+    rows = list(errors)
     for number, task in enumerate(tasks):
         for name, priced_by in ((OURS, cost_model_for("cpu")), (THEIRS, model)):
             row, plan = planned(task, Entrant(search), seed=number, model=priced_by)
             if plan is not None:
                 row |= judged(plan, model)
-            found.append(_nothing() | {"strategy": name, "plan_of": number} | row)
-    return found
+            rows.append(_nothing() | {"strategy": name, "plan_of": number} | row)
+    return rows
 
 
 def judged(plan: Plan, networks: NeuroShardModel) -> Row:
@@ -87,18 +87,12 @@ def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
     communication = train_communication(parts, options)
     (passes,) = communication.errors.values()
     errors: list[tuple[str, int, Accuracy | PassErrors]] = [("compute", compute.sets, compute)]
-    errors += [(name, found.devices, found) for name, found in passes.items()]
+    errors += [(name, off.devices, off) for name, off in passes.items()]
     rows: list[Row] = [
         _nothing()
-        | {
-            "strategy": "",
-            "network": name,
-            "samples": count,
-            "mean_error": found.mean_error,
-            "median_error": found.median_error,
-            "repeat_error": found.repeat_error,
-        }
-        for name, count, found in errors
+        | {"strategy": "", "network": name, "samples": count, "mean_error": off.mean_error}
+        | {"median_error": off.median_error, "repeat_error": off.repeat_error}
+        for name, count, off in errors
     ]
     return replace(model, communication=communication.networks), rows
 

@@ -1,4 +1,4 @@
-"""Measures plans of several strategies for one task on this machine's kernels, and shows how well predictions fit."""
+"""Plans of several strategies for one task on this machine's kernels, and the fit of predictions."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def measured_rows(
         model: cost model; by default the bundled one.
 
     Returns:
-        For each plan the row of `row_of`, with `strategy`, `CONTROLS` and `measured_ms`: kernels of the device whose kernels take longest,
-        comparable with `compute_ms`. If there is no plan or this machine cannot run the plans, one row with the failure `NOT_MEASURED`.
+        For each plan the row of `row_of`, with `strategy`, `CONTROLS` and `measured_ms`: the longest kernels of a device, comparable with
+        `compute_ms`. Without a plan, or if this machine cannot run the plans, one row with the failure `NOT_MEASURED`.
     """
     from shardwright.measure.measuring import measure_plans
 
-    plans = [found for entrant in entrants if (found := planned(task, entrant, seed=seed, model=model)[1]) is not None]
+    plans = [plan for entrant in entrants if (plan := planned(task, entrant, seed=seed, model=model)[1]) is not None]
     nothing: Row = {"strategy": "", "measured_ms": None, CONTROLS: None}
     if not plans:
         return [nothing | _empty(task, "no strategy placed the task")]
@@ -55,12 +55,12 @@ def measured_rows(
         measured = measure_plans(plans, rounds=rounds, seed=seed)
     except MeasurementFailed as error:
         return [nothing | _empty(task, str(error))]
-    return [_row(one, model) for one in measured]
+    return [_row(result, model) for result in measured]
 
 
-def _row(one: MeasuredPlan, model: CostModel | None) -> Row:
-    own: Row = {"strategy": one.plan.strategy, "measured_ms": float(one.device_ms.max())}
-    return own | {CONTROLS: one.controls.slower_than(getattr(model, "metadata", {}))} | row_of(one.plan)
+def _row(measured: MeasuredPlan, model: CostModel | None) -> Row:
+    own: Row = {"strategy": measured.plan.strategy, "measured_ms": float(measured.device_ms.max())}
+    return own | {CONTROLS: measured.controls.slower_than(getattr(model, "metadata", {}))} | row_of(measured.plan)
 
 
 def _empty(task: Task, why: str) -> Row:

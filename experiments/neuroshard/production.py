@@ -93,7 +93,7 @@ class NeuroShardProduction:
     def pieces(self, quick: bool) -> Sequence[Piece]:
         """Seed by seed through both worlds, each by all strategies; TorchRec's planner takes long and comes last."""
         seconds = QUICK_SECONDS if quick else SECONDS
-        found = [
+        work = [
             _piece(world.name, seed, name, seconds)
             for seed in range(QUICK_SEEDS if quick else SEEDS)
             for world in WORLDS
@@ -102,15 +102,15 @@ class NeuroShardProduction:
         ]
         if TORCHREC in self.strategies and torchrec_installed() and not quick:
             seeds = range(TORCHREC_SEEDS)
-            found += [_piece(world.name, seed, TORCHREC, TORCHREC_SECONDS) for seed in seeds for world in WORLDS]
-        return found
+            work += [_piece(world.name, seed, TORCHREC, TORCHREC_SECONDS) for seed in seeds for world in WORLDS]
+        return work
 
     def run(self, piece: Piece) -> Sequence[Row]:
         """Plan a task by one strategy."""
         world, seed, name = (piece.key[column] for column in ("world", "seed", "by"))
         task = _task(str(world), int(seed))
-        one = _entrant(str(name), str(world), float(piece.key["limit_s"]))
-        row, _ = planned(task, one, seed=int(seed))
+        strategy = _entrant(str(name), str(world), float(piece.key["limit_s"]))
+        row, _ = planned(task, strategy, seed=int(seed))
         own: Row = {"strategy": str(name), "heaviest_ms": heaviest_ms(task)}
         return [own | row]
 
@@ -130,4 +130,4 @@ def _entrant(name: str, world: str, seconds: float) -> Entrant:
 
 @cache
 def _task(world: str, seed: int) -> Task:
-    return production_task(next(one for one in WORLDS if one.name == world), seed)
+    return production_task(next(each for each in WORLDS if each.name == world), seed)

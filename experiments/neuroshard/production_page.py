@@ -56,9 +56,11 @@ def ratios_to_random(rows: Sequence[Row], names: Sequence[str]) -> dict[str, lis
     """
     others = [name for name in names if name != TORCHREC]
     values = compared(rows, _COST, others)
-    found = {name: _divided(values[name], values["random"]) for name in others if name in values and "random" in values}
+    ratios = {
+        name: _divided(values[name], values["random"]) for name in others if name in values and "random" in values
+    }
     both = compared(rows, _COST, ("random", TORCHREC))
-    return found | ({TORCHREC: _divided(both[TORCHREC], both["random"])} if len(both) == 2 else {})
+    return ratios | ({TORCHREC: _divided(both[TORCHREC], both["random"])} if len(both) == 2 else {})
 
 
 def _divided(own: Mapping[Value, float], other: Mapping[Value, float]) -> list[float]:
@@ -113,7 +115,7 @@ def _of_world(world: str, rows: Sequence[Row], names: Sequence[str]) -> ResultTa
             cell(float(np.median([float(row["search_s"] or 0.0) for row in tried])), ".2g"),
         ]  # fmt: skip
         cells.append((name, len(tried), success(tried, name), *own))
-    about = next(one.about for one in WORLDS if one.name == world)
+    about = next(each.about for each in WORLDS if each.name == world)
     caption = (
         f"`{world}`: {about}; cost model {_priced_by(rows)}. Embedding cost and step in ms over the tasks that all placed, with `torchrec` "
         "apart; gap: (step − bound) / "
@@ -137,13 +139,13 @@ def _priced_by(rows: Sequence[Row]) -> str:
 def _whole_tables(world: str, rows: Sequence[Row]) -> str | None:
     """A sentence on the least time of plans that keep whole tables, beside the cost that `certified` found; None without rows."""
     alone = {row[CASE]: float(row["heaviest_ms"] or 0.0) for row in rows}
-    found = compared(rows, _COST, ("certified",)).get("certified")
-    if not alone or not found:
+    costs = compared(rows, _COST, ("certified",)).get("certified")
+    if not alone or not costs:
         return None
     return (
         f"In `{world}`, of the tables that fit a device, the one whose kernels take longest needs {_mean(alone.values()):.1f} ms by itself "
         "(mean): plans that keep it whole cannot take less. The whole embedding cost of `certified`'s plans is "
-        f"{_mean(found.values()):.1f} ms."
+        f"{_mean(costs.values()):.1f} ms."
     )
 
 

@@ -57,19 +57,19 @@ class NeuroShardPublished:
     def pieces(self, quick: bool) -> Sequence[Piece]:
         """The production tasks one by one, then the benchmark's tasks, then the networks."""
         seeds, tasks = (QUICK_SEEDS, QUICK_TASKS) if quick else (SEEDS, TASKS)
-        found = [
+        work = [
             Piece(_key(PRODUCTION, 128, 128, seed, name), _version(name))
             for seed in range(seeds)
             for name in (RIVALS[:-1] if quick else RIVALS)
         ]
-        found += [
+        work += [
             Piece(_key(SCORES, devices, max_dim, number, name), _version(name))
             for number, devices, max_dim in product(range(tasks), DEVICES, MAX_DIMS)
             for name in _SEARCHES
         ]
         if self.networks and not quick:
-            found.append(Piece(_key(NETWORKS, 4, 128, 0, "all"), f"one batch size, {model_version('cpu')}", alone=True))
-        return found
+            work.append(Piece(_key(NETWORKS, 4, 128, 0, "all"), f"one batch size, {model_version('cpu')}", alone=True))
+        return work
 
     def run(self, piece: Piece) -> Sequence[Row]:
         """Plan a task by one strategy, or train the networks and plan by them."""
@@ -96,8 +96,8 @@ def _key(part: str, devices: int, max_dim: int, task: int, by: str) -> dict[str,
 def entrant_of(name: str) -> Entrant:
     """A strategy of this experiment."""
     if name in _SEARCHES:
-        found = _SEARCHES[name]
-        return Entrant(found, f"{found.most_splits} halvings, score {found.score}, free cuts {found.free_cuts}")
+        search = _SEARCHES[name]
+        return Entrant(search, f"{search.most_splits} halvings, score {search.score}, free cuts {search.free_cuts}")
     return entrant(name, LIMITS)
 
 

@@ -49,15 +49,12 @@ def _text() -> list[str]:
         "One aid of the strategy `neuroshard` is off here: cuts of tables that fit no device, which come before its beam and do "
         "not count among its ten splits (`free_cuts=False`). All tables of the tasks fit a device, so ten halvings can suffice. "
         "docs/concepts/search.md lists the other differences from the paper. Its score is the paper's, the embedding cost: the largest, "
-        "over "
-        "devices, of kernels and both "
-        f"exchanges together. `{BY_STEP}` is the same search by the step: the sum over the phases of the slowest device of each.",
+        "over devices, of kernels and both exchanges together. "
+        f"`{BY_STEP}` is the same search by the step: the sum over the phases of the slowest device of each.",
         "The paper's three networks predict the kernels of a device, the forward and the backward all-to-all. They were trained on this "
         f"machine with {EPOCHS} epochs. The kernels are those of `data/costs`; the collectives were measured for this page among "
         "processes of one machine while other programs ran. So repeats of a collective differ much: compare each network's error with "
-        "that of its "
-        "repeats. "
-        "Everything else is predicted by the bundled CPU model and stated bandwidths.",
+        "that of its repeats. Everything else is predicted by the bundled CPU model and stated bandwidths.",
     ]
 
 
@@ -126,22 +123,16 @@ def _scores(rows: Sequence[Row]) -> ResultTable:
 
 def _judged(rows: Sequence[Row]) -> tuple[object, ...]:
     names = (PUBLISHED, BY_STEP)
-    found = []
+    by_cost = []
     for column in (_COST, _STEP):
         values = compared(rows, column, names)
-        found.append([values[PUBLISHED][case] / values[BY_STEP][case] for case in values[PUBLISHED]])
-    return (len(found[0]), *(with_interval(ratios, ".4f") for ratios in found))
+        by_cost.append([values[PUBLISHED][case] / values[BY_STEP][case] for case in values[PUBLISHED]])
+    return (len(by_cost[0]), *(with_interval(ratios, ".4f") for ratios in by_cost))
 
 
 def _errors(rows: Sequence[Row]) -> ResultTable:
-    cells = [
-        (
-            row["network"],
-            row["samples"],
-            *(_share(row[name]) for name in ("mean_error", "median_error", "repeat_error")),
-        )
-        for row in rows
-    ]
+    names = ("mean_error", "median_error", "repeat_error")
+    cells = [(row["network"], row["samples"], *(_share(row[name]) for name in names)) for row in rows]
     return ResultTable(
         "Errors of the three networks on held-out data: sets of tables for the compute network, times of single devices for the others "
         "(4 processes). Repeats: mean difference between two measurements of the same thing, a lower limit for every model.",
@@ -160,7 +151,7 @@ def _plans(rows: Sequence[Row]) -> ResultTable:
         own = [row for row in rows if row["strategy"] == name and row["failure"] is None]
         if own:
             values = [[float(row[column] or 0.0) for row in own] for column in (_COST, "judged_networks_ms", _STEP)]
-            cells.append((name, len(own), *(with_interval(found) for found in values)))
+            cells.append((name, len(own), *(with_interval(costs_ms) for costs_ms in values)))
     return ResultTable(
         "Plans of `neuroshard` on tasks of 10 to 59 tables on 4 devices (max dim 128), priced by the bundled model and by the three "
         "networks, both judged by both, ms. The networks know the exchanges of processes on one machine, the bundled model stated links: "

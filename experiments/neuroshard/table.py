@@ -45,17 +45,15 @@ class NeuroShardTable:
 
         One task of each setting is measured. Its number differs by setting, because tasks of one number have similar counts of tables.
         """
-        found = []
+        work = []
         for number in range(QUICK_TASKS if quick else TASKS):
             for place, (devices, max_dim) in enumerate(product(DEVICES, QUICK_MAX_DIMS if quick else MAX_DIMS)):
                 setting = {"devices": devices, "max_dim": max_dim, "task": number}
                 names = self._strategies(QUICK_TORCHREC_TASKS[devices] if quick else TORCHREC_TASKS, number)
-                found += [Piece({"part": PLANNED, **setting, "by": name}, _version(name)) for name in names]
+                work += [Piece({"part": PLANNED, **setting, "by": name}, _version(name)) for name in names]
                 if self._measures and (setting == QUICK_MEASURED if quick else number == place):
-                    found.append(
-                        Piece({"part": MEASURED, **setting, "by": "all"}, self._measured_version(), alone=True)
-                    )
-        return found
+                    work.append(Piece({"part": MEASURED, **setting, "by": "all"}, self._measured_version(), alone=True))
+        return work
 
     def run(self, piece: Piece) -> Sequence[Row]:
         """Plan a task by one strategy; or plan it by all strategies and measure the plans."""

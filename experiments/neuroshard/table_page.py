@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments.entrants import SORTED, TORCHREC, Limits
 from experiments.experiment import Page, ResultTable, Row, Value
@@ -190,15 +190,8 @@ def _figure(rows: Sequence[Row], names: Sequence[str]) -> Figure:
             known = [(float(x), y) for x, y in points if y is not None and x is not None]
             if known:
                 style = dashes.get(name, "--" if name == TORCHREC else "-")
-                axis.plot(
-                    *zip(*known, strict=True),
-                    marker="o",
-                    markersize=2.5,
-                    linewidth=1.2,
-                    linestyle=style,
-                    color=COLOURS[name],
-                    label=name,
-                )
+                look: dict[str, Any] = {"marker": "o", "markersize": 2.5, "linewidth": 1.2, "linestyle": style}
+                axis.plot(*zip(*known, strict=True), **look, color=COLOURS[name], label=name)
         axis.set_xscale("log", base=2)
         ticks = sorted({float(dims[0]) for dims in widths if dims[0] is not None})
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -206,13 +199,8 @@ def _figure(rows: Sequence[Row], names: Sequence[str]) -> Figure:
         axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel("embedding cost / random")
     if grouped(rows, "strategy"):
-        figure.legend(
-            *axes[0][0].get_legend_handles_labels(),
-            frameon=False,
-            fontsize=7,
-            ncols=4 * len(axes[0]),
-            loc="outside lower center",
-        )
+        lines, labels, columns = *axes[0][0].get_legend_handles_labels(), 4 * len(axes[0])
+        figure.legend(lines, labels, frameon=False, fontsize=7, ncols=columns, loc="outside lower center")
     return figure
 
 

@@ -44,7 +44,7 @@ def test_plans_train_alike_on_hosts_with_slow_links(program, tmp_path, monkeypat
     assert page.count("| 2x1 | 300mbit |") == 2 * len(rows)
     program.main(arguments)  # all of it is known
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == len(rows)
-    assert "plans in" in capsys.readouterr().err
+    assert "measured in" in capsys.readouterr().err
 
 
 def test_plans_whose_losses_differ_are_refused(program):

@@ -45,7 +45,7 @@ def test_entries_take_turns_on_hosts_with_slow_links(program, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", [*FEW, "dlrm_throughput", "steps_measured", "flexshard_measured"])
-def test_without_root_or_tools_a_benchmark_says_so_and_ends(name, tmp_path, monkeypatch, capsys):
+def test_a_benchmark_without_root_or_tools_prints_the_reason_and_ends(name, tmp_path, monkeypatch, capsys):
     program = importlib.import_module(f"benchmarks.{name}")
     rows = tmp_path / "rows.jsonl"
     monkeypatch.setattr("benchmarks.steps_measured.why_not", lambda: "hosts need root")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from experiments.autoshard.kinds import Scale
-from experiments.autoshard.matrix import Found, loss, matrix
+from experiments.autoshard.matrix import Costs, loss, matrix
 from experiments.learned.tasks import Setting
 
 SCALE = Scale(tables=(5, 7), devices=(4,), unseen=(0.0, 1.0), base=Setting(5, 4), training_tasks=1, tasks=2)
@@ -42,7 +42,7 @@ def test_losses_are_of_the_tasks_that_both_placed():
 
 
 def test_a_matrix():
-    found = matrix(Found(ROWS, "dreamshard"), TABLES)
+    found = matrix(Costs(ROWS, "dreamshard"), TABLES)
     assert found.shares[0, 1] == pytest.approx(21 / 18 - 1)
     assert found.shares[1, 1] == 0.0
     assert np.isnan(found.shares[:, 0]).all(), "nothing was tested on five tables"
@@ -60,7 +60,7 @@ def test_a_matrix():
 
 def test_autoshards_cost_is_that_of_kernels():
     rows = [row | {"strategy": "autoshard"} if row["strategy"] == "dreamshard" else row for row in ROWS]
-    found = matrix(Found(rows, "autoshard"), TABLES)
+    found = matrix(Costs(rows, "autoshard"), TABLES)
     assert found.target[1] == 4.5
     assert found.above_bound[1].share == pytest.approx(0.5)
-    assert np.isnan(matrix(Found(rows, "dreamshard"), TABLES).target[1])
+    assert np.isnan(matrix(Costs(rows, "dreamshard"), TABLES).target[1])

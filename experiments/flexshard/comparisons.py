@@ -1,10 +1,10 @@
-"""Compares plans of `flexshard-traffic`: bytes saved and speed gained; and draws the pictures."""
+"""Comparisons of plans of `flexshard-traffic`, in bytes and in speed, and the pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,8 +31,8 @@ class Compared:
     faster: float
 
 
-class Found:
-    """Rows of the experiment, with lookups by setting and case.
+class Plans:
+    """The experiment's rows, by setting and case.
 
     Args:
         rows: rows of all pieces or of some.
@@ -62,16 +62,16 @@ def _setting(row: Row) -> tuple[object, ...]:
     return tuple(row[name] for name in ("part", "accesses", "tables", "hosts", "gbits", "seed", "batch"))
 
 
-def gained(found: Found, row: Row, rival: str) -> float | None:
+def gained(plans: Plans, row: Row, rival: str) -> float | None:
     """Speed of a row's plan relative to a rival's with the same exchange; `recshard` has the same memory, `row_wise` 1×."""
     memory = 1.0 if rival == "row_wise" else float(row["memory"] or 0.0)
-    compared = found.against(row, str(row["exchange"]), memory, rival)
+    compared = plans.against(row, str(row["exchange"]), memory, rival)
     return compared.faster if compared else None
 
 
-def some(found: Iterable[Compared | None]) -> list[Compared]:
+def some(compared: Iterable[Compared | None]) -> list[Compared]:
     """The comparisons that are not None."""
-    return [one for one in found if one is not None]
+    return [each for each in compared if each is not None]
 
 
 def gap(row: Row, column: str = "bound_ms") -> float | None:
@@ -87,14 +87,14 @@ _COLOURS = ("#777777", "#4062bb", "#0b6e4f", "#d9a441", "#c1440e")
 _CLAIM = 15.0  # % of the traffic that is left by the paper's claim
 
 
-def draw(found: Found) -> Figure:
+def draw(plans: Plans) -> Figure:
     """Draw a column of panels for each range of Zipf exponents: models above, clusters below."""
-    gbits = min((int(row["gbits"] or 0) for row in found.of(part=CLUSTERS)), default=100)
+    gbits = min((int(row["gbits"] or 0) for row in plans.of(part=CLUSTERS)), default=100)
     titles = [[f"models, {shape}" for shape in SHAPES], [f"clusters, {shape}, {gbits} Gbit/s" for shape in SHAPES]]
     figure, axes = panels(titles, width=4.6)
     for column, shape in enumerate(SHAPES):
-        draw_traffic(axes[0][column], found, shape)
-        draw_clusters(axes[1][column], found, shape, gbits)
+        draw_traffic(axes[0][column], plans, shape)
+        draw_clusters(axes[1][column], plans, shape, gbits)
     axes[0][0].set_ylabel("traffic between hosts,\n% of row_wise")
     axes[1][0].set_ylabel("communication, ms a step")
     for axis in (axes[0][0], axes[1][0]):
@@ -103,9 +103,9 @@ def draw(found: Found) -> Figure:
     return figure
 
 
-def draw_sweep(found: Found) -> Figure:
+def draw_sweep(plans: Plans) -> Figure:
     """Draw the gain of tiers over the batch, a column for each link: above with rows de-duplicated by host, below with all lookups sent."""
-    rows = found.of(part=SWEEP, strategy="flexshard")
+    rows = plans.of(part=SWEEP, strategy="flexshard")
     gbits = sorted({int(row["gbits"] or 0) for row in rows}) or [100]
     above = [f"distinct per host, against row_wise, {count} Gbit/s" for count in gbits]
     below = [f"every lookup, against recshard, {count} Gbit/s" for count in gbits]
@@ -116,7 +116,7 @@ def draw_sweep(found: Found) -> Figure:
             for colour, ((accesses,), group) in zip(
                 _COLOURS, sorted(grouped(of_link, "accesses").items()), strict=False
             ):
-                points = sorted((int(row["batch"] or 0), gained(found, row, rival) or np.nan) for row in group)
+                points = sorted((int(row["batch"] or 0), gained(plans, row, rival) or np.nan) for row in group)
                 axis.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=accesses)
             axis.axhline(1.0, color="#c1440e", linestyle="--", linewidth=1)
             axis.set_xscale("log", base=2)
@@ -127,33 +127,25 @@ def draw_sweep(found: Found) -> Figure:
     return figure
 
 
-def draw_traffic(axis: Axes, found: Found, shape: str) -> None:
+def draw_traffic(axis: Axes, plans: Plans, shape: str) -> None:
     """Draw bars by exchange and strategy: the median over the models, with a line from least to most."""
     for index, (strategy, (memory, colour)) in enumerate(_BARS.items()):
         for place, exchange in enumerate(_EXCHANGES):
-            rows = found.of(part=MODELS, accesses=shape, exchange=exchange, memory=memory, strategy=strategy)
-            left = [100 * (1 - one.saved) for one in some(found.against(row) for row in rows)]
+            rows = plans.of(part=MODELS, accesses=shape, exchange=exchange, memory=memory, strategy=strategy)
+            left = [100 * (1 - compared.saved) for compared in some(plans.against(row) for row in rows)]
             if left:
                 middle = float(np.median(left))
                 spread = [[middle - min(left)], [max(left) - middle]]
                 label = f"{strategy}, {memory}× memory" if place == 0 else None
-                axis.bar(
-                    place + 0.27 * (index - 1),
-                    middle,
-                    0.25,
-                    yerr=spread,
-                    color=colour,
-                    label=label,
-                    error_kw={"lw": 0.8},
-                    zorder=3,
-                )
+                look: dict[str, Any] = {"color": colour, "label": label, "error_kw": {"lw": 0.8}, "zorder": 3}
+                axis.bar(place + 0.27 * (index - 1), middle, 0.25, yerr=spread, **look)
     axis.axhline(_CLAIM, color="#c1440e", linestyle="--", linewidth=1, zorder=4, label="what the paper's claim leaves")
     axis.set_xticks(range(len(_EXCHANGES)), list(_EXCHANGES.values()), fontsize=7)
 
 
-def draw_clusters(axis: Axes, found: Found, shape: str, gbits: int) -> None:
+def draw_clusters(axis: Axes, plans: Plans, shape: str, gbits: int) -> None:
     """Draw communication time over the number of GPUs, a line for each strategy and exchange."""
-    rows = found.of(part=CLUSTERS, accesses=shape, gbits=gbits)
+    rows = plans.of(part=CLUSTERS, accesses=shape, gbits=gbits)
     if not any(row["communication_ms"] is not None for row in rows):
         return  # a logarithmic axis needs a point
     for (name, (strategy, exchange)), colour in zip(LINES.items(), _COLOURS, strict=True):

@@ -1,4 +1,4 @@
-"""Compares the searches and the heads in the rows of `ablations`, and draws the picture."""
+"""Comparisons of the searches and of the heads in the rows of `ablations`, and the picture."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SAME = 1e-6
 _TASK = ("devices", "max_dim", "task")
+_CASE = (*_TASK, "seed")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,11 @@ def beside(rows: Sequence[Row], system: str, variant: str, full: str) -> Beside:
     }
     own, all_parts = by_variant.get(variant, {}), by_variant.get(full, {})
     both = [(all_parts[task], own[task]) for task in all_parts if task in own]
-    placed = [(one, other) for one, other in both if one["step_ms"] is not None and other["step_ms"] is not None]
+    placed = [
+        (full_row, other)
+        for full_row, other in both
+        if full_row["step_ms"] is not None and other["step_ms"] is not None
+    ]
     failures = [sum(pair[index]["step_ms"] is None for pair in both) for index in range(2)]
     return Beside(len(both), failures[1], failures[0], placed)
 
@@ -89,10 +94,6 @@ def geometric(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 def _task(row: Row) -> tuple[Value, ...]:
     return tuple(row[name] for name in _TASK)
-
-
-_TASK = ("devices", "max_dim", "task")
-_CASE = (*_TASK, "seed")
 
 
 @dataclass(frozen=True)
@@ -125,38 +126,38 @@ class HeadPairs:
 def head_pairs(rows: Sequence[Row]) -> dict[str, HeadPairs]:
     """The pairs of each strategy that has any."""
     there = [row for row in rows if row["part"] == MEASURED and row["measured_ms"] is not None]
-    found = {}
+    by_strategy = {}
     for (strategy,), group in grouped(there, "strategy").items():
         by_case = [{row["head"]: row for row in of_case} for of_case in grouped(group, *_CASE).values()]
         pairs = [(heads["convex"], heads["mlp"]) for heads in by_case if {"convex", "mlp"} <= heads.keys()]
         if pairs:
-            found[str(strategy)] = HeadPairs(pairs)
-    return found
+            by_strategy[str(strategy)] = HeadPairs(pairs)
+    return by_strategy
 
 
 def beside_greedy(rows: Sequence[Row], strategy: str, head: str, column: str) -> list[float]:
     """A strategy's figure over that of `greedy` for the same task, head and seed; for each task, the geometric mean over its seeds."""
     there = [row for row in rows if row["part"] == MEASURED and row["head"] == head and row["measured_ms"] is not None]
-    found = []
+    ratios = []
     for of_task in grouped(there, *_TASK).values():
         by_plan = {(row["strategy"], row["seed"]): float(row[column] or 0.0) for row in of_task}
         pairs = [(own, by_plan.get(("greedy", seed))) for (name, seed), own in by_plan.items() if name == strategy]
         logs = [np.log(own / other) for own, other in pairs if own and other]
-        found += [float(np.exp(np.mean(logs)))] if logs else []
-    return found
+        ratios += [float(np.exp(np.mean(logs)))] if logs else []
+    return ratios
 
 
 def beside_bundled(rows: Sequence[Row], strategy: str, head: str) -> list[float]:
     """Measured time of a strategy's plans under a head over that under the bundled model; for each task, a geometric mean."""
     there = [row for row in rows if row["part"] == MEASURED and row["strategy"] == strategy and row["measured_ms"]]
-    found = []
+    ratios = []
     for of_task in grouped(there, *_TASK).values():
         own, other = (
             [np.log(float(row["measured_ms"] or 1.0)) for row in of_task if row["head"] == name]
             for name in (head, BUNDLED)
         )
-        found += [float(np.exp(np.mean(own) - np.mean(other)))] if own and other else []
-    return found
+        ratios += [float(np.exp(np.mean(own) - np.mean(other)))] if own and other else []
+    return ratios
 
 
 _HEADS = {"convex": "#0b6e4f", "mlp": "#c1440e"}
@@ -195,8 +196,8 @@ def draw_errors(axis: Axes, rows: Sequence[Row]) -> None:
     """Draw the mean error of each training, and the noise of measuring."""
     trained = [row for row in rows if row["part"] == TRAINED]
     for place, (head, colour) in enumerate(_HEADS.items()):
-        found = [100 * float(row["mean_error"] or 0.0) for row in trained if row["head"] == head]
-        axis.plot([place] * len(found), found, "o", color=colour, markersize=5)
+        errors = [100 * float(row["mean_error"] or 0.0) for row in trained if row["head"] == head]
+        axis.plot([place] * len(errors), errors, "o", color=colour, markersize=5)
     noise = [100 * float(row["repeat_error"]) for row in trained if row["repeat_error"] is not None]
     if noise:
         axis.axhline(noise[0], color="#444444", linestyle="--", linewidth=0.8, label="repeat noise")
@@ -208,8 +209,8 @@ def draw_errors(axis: Axes, rows: Sequence[Row]) -> None:
 
 def draw_measured(axis: Axes, rows: Sequence[Row]) -> None:
     """Draw the measured time of plans under the mlp head relative to the convex head, by strategy."""
-    found = head_pairs(rows)
-    for place, pairs in enumerate(found.values()):
+    by_strategy = head_pairs(rows)
+    for place, pairs in enumerate(by_strategy.values()):
         over = [100 * (ratio - 1) for ratio in pairs.ratios("measured_ms")]
         mean, low, high = (100 * (value - 1) for value in geometric(pairs.ratios("measured_ms")))
         jitter = np.linspace(-0.15, 0.15, len(over))
@@ -218,5 +219,5 @@ def draw_measured(axis: Axes, rows: Sequence[Row]) -> None:
             place, mean, yerr=[[mean - low], [high - mean]], fmt="o", color="#4062bb", markersize=5, capsize=3
         )
     axis.axhline(0, color="#444444", linewidth=0.8)
-    axis.set_xticks(range(len(found)), list(found))
+    axis.set_xticks(range(len(by_strategy)), list(by_strategy))
     axis.set_ylabel("mlp against convex,\nmeasured, %", fontsize=8)
