@@ -115,8 +115,6 @@ def run(
         shardwright review train.log --topology h100-8
         shardwright review train.log --most-moved "20 GB"
     """
-    from shardwright.cost.for_task import for_task
-    from shardwright.cost.score import scored
     from shardwright.questions.review import review
     from shardwright.report.changes import busiest_tables, marginals
     from shardwright.search.solve import check_time_limit
@@ -142,9 +140,6 @@ def run(
         log.plan.task.save(save_task)
     cost_model = cost_model_for(model, given.task, task or plan)
     print_model_notes(cost_model, given.task, task or plan)
-    given.check()
-    priced = scored(given, for_task(cost_model, given.task))
-    savings = marginals(priced, cost_model, busiest_tables(priced))
     with progress("searching"):
         reviewed = review(
             given,
@@ -155,6 +150,7 @@ def run(
             move_cost=move_cost,
             most_moved=most_bytes,
         )
+    savings = marginals(reviewed.plan, cost_model, busiest_tables(reviewed.plan))
     if output is not None:
         save_better(reviewed.better, output, sharding_plan, plan)
     measured = _measured(reviewed, rounds, device) if measure else []
@@ -168,7 +164,7 @@ def run(
         f"{plan}: {reviewed.sentence()}",
         *_verdict(reviewed, few_moves=most_bytes is not None),
         *_assumed(assumed, settable=task is None),
-        *_tables(document, sum(savings.phase_ms.sum(axis=1) > 0)),
+        *_tables(document, int((savings.phase_ms.sum(axis=1) > 0).sum())),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
         as_json=as_json,
