@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 rows,
             )
         ],
-        "python -m benchmarks.rival_sources --hugectr planner.py --tzrec plan_util.py",
+        f"python -m benchmarks.rival_sources --cases {options.cases} --hugectr planner.py --tzrec plan_util.py",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -204,10 +205,7 @@ def _phases(reviewed: Review) -> list[documents.PhaseOfReview]:
     assert reviewed.plan.cost is not None and reviewed.better.cost is not None  # noqa: PT018
     rows: list[documents.PhaseOfReview] = []
     for phase in PHASES:
-        now, better = (
-            max(cost.devices, key=lambda device, phase=phase: getattr(device, phase))
-            for cost in (reviewed.plan.cost, reviewed.better.cost)
-        )
+        now, better = (max(cost.devices, key=attrgetter(phase)) for cost in (reviewed.plan.cost, reviewed.better.cost))
         rows.append(
             {
                 "phase": phase,
