@@ -151,7 +151,8 @@ def read_stats(text: str, where: str) -> list[StatsTable]:
             statistics.append(printed)
     if not statistics and headless:
         raise InvalidInput(
-            f"{where}: line {headless}: the planner's table that ends here lacks its head, with the line 'FQN'; name a log that holds it all"
+            f"{where}: line {headless}: the planner's table that ends here lacks its head, with the line 'FQN'; name a log "
+            "that holds all of it"
         )
     if not statistics:
         raise InvalidInput(f"{where}: holds no planner statistics of TorchRec; log at level INFO, with {_DEBUG}")
