@@ -1,8 +1,10 @@
 """Public models: predictions for their embedding part, published times of whole steps, and reviews of published plans.
 
     python -m benchmarks.public_models                     # results/public_models.md
-    python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml, and plans of TorchRec's
-                                                           # planner for them, NAME.torchrec_plan.json
+    python -m benchmarks.public_models --models FOLDER     # with task files of further models, NAME.task.yaml, plans of TorchRec's
+                                                           # planner for them, NAME.torchrec_plan.json, and logs of it, NAME.log
+
+TorchRec's repository has a log of a production model: `docs/wiki/sharding_stats_example.txt`.
 
 Published steps include dense layers, and are of other plans. So a predicted embedding part must be shorter, and its share should grow with
 the tables.
@@ -21,11 +23,13 @@ import shardwright as sw
 from benchmarks import results_table
 from benchmarks.program import Journal, options_of
 from shardwright.errors import InfeasibleTask
+from shardwright.sharding.stats_table import decoded, read_stats
 from shardwright.sharding.torchrec_files import plan_from_sharding_plan
+from shardwright.sharding.torchrec_logs import plan_of_stats
 from shardwright.task.quantities import format_bytes
 from shardwright.workload import public_task
 
-SECONDS = 20.0
+SECONDS = 60.0
 REVIEW_SECONDS = 120.0
 MOVES = (20 * 10**9, 100 * 10**9, None)
 """Bytes that a better plan than a published one may move; None for any."""
@@ -35,7 +39,7 @@ MODELS = {
     "only": ("", "cases with this in the model's name", {"metavar": "TEXT"}),
 }
 """Options that choose cases."""
-TASK, PLAN = ".task.yaml", ".torchrec_plan.json"
+TASK, PLAN, LOG = ".task.yaml", ".torchrec_plan.json", ".log"
 OF_NVIDIA = "whole step, distributed-embeddings on DGX A100, Adagrad"
 OF_MLCOMMONS = "whole step, torchrec_dlrm on AWS p4d, from records a second"
 
@@ -104,8 +108,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     journal = Journal(options.journal, "case")
     chosen = [case for case in cases(options.models) if options.only in case[0]]
     rows = [journal.kept(name, partial(_outcome, *case)) for name, *case in chosen]
-    files = sorted(options.models.glob("*" + PLAN)) if options.models else []
-    plans = [path for path in files if options.only in path.name]
+    plans = [
+        path
+        for path in (sorted(options.models.iterdir()) if options.models else ())
+        if path.name.endswith((PLAN, LOG)) and options.only in path.name
+    ]
     reviews = [journal.kept(_review_name(path, most), partial(_review, path, most)) for path in plans for most in MOVES]
     write(rows, reviews, "python -m benchmarks.public_models" + (" --models FOLDER" if options.models else ""))
 
@@ -141,12 +148,19 @@ def _review_name(path: Path, most: int | None) -> str:
     return path.name.removesuffix(PLAN) + (f", {format_bytes(most)}" if most else ", any bytes")
 
 
-def _review(path: Path, most: int | None) -> dict[str, Any]:
-    """Review a plan of TorchRec's planner, as `shardwright review PLAN --task TASK [--most-moved SIZE]` does."""
+def _given(path: Path) -> sw.Plan:
+    """A plan of TorchRec's planner, from its file and a task, or from a log."""
+    if path.suffix == LOG:
+        (stats,) = read_stats(decoded(path.read_bytes()), path.name)
+        return plan_of_stats(stats, path.name).plan
     task = sw.Task.load(path.with_name(path.name.removesuffix(PLAN) + TASK))
-    given = plan_from_sharding_plan(json.loads(path.read_text(encoding="utf-8")), task, path.name)
+    return plan_from_sharding_plan(json.loads(path.read_text(encoding="utf-8")), task, path.name)
+
+
+def _review(path: Path, most: int | None) -> dict[str, Any]:
+    """Review a plan of TorchRec's planner, as `shardwright review PLAN --task TASK [--most-moved SIZE]` does, or `review LOG`."""
     limit = None if most else REVIEW_SECONDS  # searches at prices of moves end by themselves
-    reviewed = sw.review(given, most_moved=most, time_limit=limit, runs_on="torchrec")
+    reviewed = sw.review(_given(path), most_moved=most, time_limit=limit, runs_on="torchrec")
     moved = reviewed.diff.moved_bytes
     steps = {"theirs": reviewed.step_ms, "ours": reviewed.better_ms, "bound": reviewed.bound_ms}
     return {**steps, "moved": moved, "held": moved + reviewed.diff.kept_bytes}
@@ -181,7 +195,7 @@ def _reviews(reviews: list[dict[str, Any]]) -> tuple[str, Sequence[str], list[li
     caption = (
         "Reviews of published plans of TorchRec's planner, predicted: our best step within a limit of moved bytes (`review --most-moved`), "
         f"or with any bytes (`review --time-limit {REVIEW_SECONDS:g}`). The bound covers all plans, however much they move, so it proves "
-        "nothing about few moves."
+        "nothing about few moves. In a log, features that share a table count each by itself; a task file may add up their lookups."
     )
     heads = ("plan, most bytes moved", "theirs, ms", "ours", "shorter by", "bound", "moved, GB", "of GB")
     return caption, heads, [

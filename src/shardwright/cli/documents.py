@@ -179,6 +179,16 @@ class TableOfReview(TypedDict):
     moved_bytes: int
 
 
+class PhaseOfReview(TypedDict):
+    """A phase of a step on its slowest device, in both plans."""
+
+    phase: str
+    now_ms: float
+    now_rank: int
+    better_ms: float
+    better_rank: int
+
+
 class Review(Proof, Document):
     """`review`."""
 
@@ -187,6 +197,9 @@ class Review(Proof, Document):
     gain: float
     strategy: str
     elsewhere: Elsewhere | None
+    fullest_bytes: int
+    better_fullest_bytes: int
+    phases: list[PhaseOfReview]
     moved_bytes: int
     kept_bytes: int
     tables: list[TableOfReview]

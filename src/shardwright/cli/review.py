@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
 
 from shardwright.cli.checks import check_target, other_device
-from shardwright.cli.clusters import Cluster
 from shardwright.cli.compare import elsewhere_document, truth_line
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import (
@@ -27,7 +26,9 @@ from shardwright.cli.options import (
     most_moved_bytes,
     option,
 )
-from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
+from shardwright.cli.output import MISSING, emit, ms, progress, saved, table
+from shardwright.cli.review_files import read_log, read_plan, save_better
+from shardwright.cli.show import beside_lines
 from shardwright.errors import InvalidInput, require
 from shardwright.task.quantities import format_bytes
 
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.questions.review import Review
     from shardwright.report.changes import Marginals
-    from shardwright.sharding import Plan
-    from shardwright.sharding.torchrec_logs import LoggedPlan
-    from shardwright.task import Exchange
 
 _MOST_TABLES = 10
-_LOGS = (".log", ".txt", ".out", ".err")
-_SETTABLE = "--topology sets the devices and links, --pipeline and --dense-ms the hidden traffic; --save-task and --task set all of it"
-_COLUMNS = ("table", "step saved without it", "now", "better", "moves")
+_SETTABLE = (
+    "--topology sets devices and links, --pipeline and --dense-ms the pipeline; to set the rest, edit the file of --save-task and pass it "
+    "as --task"
+)
+_COLUMNS = ("table", "adds to the step, ms", "now", "better", "moves")
+_PHASES = ("slowest device", "now, ms", "rank", "better, ms", "rank")
 
 
 def run(
@@ -106,7 +107,8 @@ def run(
 ) -> None:
     """Rate a plan: its step time, that of the best plan found, and a bound below which no plan can go.
 
-    The table lists the tables that keep the slowest devices busy, their sharding in both plans, and the bytes that the better plan moves.
+    A step takes the sum of its phases, each on the slowest device. "Adds to the step" is the time that a step would save without a table,
+    for the tables of the slowest devices.
 
     Example:
         shardwright review plan.json
@@ -114,8 +116,6 @@ def run(
         shardwright review train.log --topology h100-8
         shardwright review train.log --most-moved "20 GB"
     """
-    from shardwright.cost.for_task import for_task
-    from shardwright.cost.score import scored
     from shardwright.questions.review import review
     from shardwright.report.changes import busiest_tables, marginals
     from shardwright.search.solve import check_time_limit
@@ -130,20 +130,17 @@ def run(
     if measure:
         require("measure", "measuring")
     settings = {"--topology": topology, "--pipeline": pipeline, "--dense-ms": dense_ms}
-    log = _read_log(plan, task, settings, which)
+    log = read_log(plan, task, settings, which)
     only_of_logs = [
         name for name, value in (settings | {"--which": which, "--save-task": save_task}).items() if value is not None
     ]
     if log is None and only_of_logs:
         raise InvalidInput(f"{plan}: is no log; leave {', '.join(only_of_logs)} out")
-    given, sharding_plan = (log.plan, log.document) if log else _read(plan, task)
+    given, sharding_plan = (log.plan, log.document) if log else read_plan(plan, task)
     if log and save_task:
         log.plan.task.save(save_task)
     cost_model = cost_model_for(model, given.task, task or plan)
     print_model_notes(cost_model, given.task, task or plan)
-    given.check()
-    priced = scored(given, for_task(cost_model, given.task))
-    savings = marginals(priced, cost_model, busiest_tables(priced))
     with progress("searching"):
         reviewed = review(
             given,
@@ -154,8 +151,9 @@ def run(
             move_cost=move_cost,
             most_moved=most_bytes,
         )
+    savings = marginals(reviewed.plan, cost_model, busiest_tables(reviewed.plan))
     if output is not None:
-        _save(reviewed.better, output, sharding_plan, plan)
+        save_better(reviewed.better, output, sharding_plan, plan)
     measured = _measured(reviewed, rounds, device) if measure else []
     if measure:
         print_hardware_note(cost_model, device)
@@ -165,84 +163,13 @@ def run(
     emit(
         document,
         f"{plan}: {reviewed.sentence()}",
-        *([f"assumed, since the log lacks it: {'; '.join(assumed)}{'' if task else f' ({_SETTABLE})'}"] if log else []),
-        *_views(reviewed, document["tables"], few_moves=most_bytes is not None),
+        *_verdict(reviewed, few_moves=most_bytes is not None),
+        *_assumed(assumed, settable=task is None),
+        *_tables(document, int((savings.phase_ms.sum(axis=1) > 0).sum())),
         *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
         saved(output),
         as_json=as_json,
     )
-
-
-def _read_log(path: Path, task: Path | None, settings: dict[str, Any], which: int | None) -> LoggedPlan | None:
-    """Read a plan out of a log of TorchRec's planner; None if the file is none. The settings replace a task file."""
-    from shardwright.files import is_document, read_bytes
-    from shardwright.sharding.stats_table import decoded, holds_stats, read_stats
-    from shardwright.sharding.torchrec_logs import plan_of_stats
-
-    text = decoded(read_bytes(path, "plan file or log"))
-    if is_document(path) or not (holds_stats(text) or path.suffix.lower() in _LOGS):
-        return None
-    stated = [name for name, value in settings.items() if value is not None]
-    if task is not None and stated:
-        raise InvalidInput(f"{task}: a task file has its own topology and exchange; leave {', '.join(stated)} out")
-    logged = read_stats(text, str(path))
-    if (which is None and len(logged) > 1) or (which is not None and which > len(logged)):
-        lines = ", ".join(str(stats.line) for stats in logged)
-        raise InvalidInput(
-            f"{path}: holds {len(logged)} plans, which begin in lines {lines}; choose one of them with --which, from 1 to {len(logged)}"
-        )
-    loaded = Cluster().load(task) if task is not None else None
-    topology, exchange = settings["--topology"], _exchange(settings["--pipeline"], settings["--dense-ms"])
-    return plan_of_stats(logged[(which or 1) - 1], str(path), task=loaded, topology=topology, exchange=exchange)
-
-
-def _exchange(pipeline: Any, dense_ms: float | None) -> Exchange:
-    """The exchange of a log's job.
-
-    Raises:
-        InvalidInput: the pipeline is unknown, or the dense layers hide nothing, since there is none.
-    """
-    from shardwright.task import Exchange
-
-    exchange = Exchange(pipeline=pipeline or "none", dense_ms=dense_ms or 0.0)
-    if dense_ms and exchange.batches == 1:
-        raise InvalidInput(
-            "--dense-ms: ids travel behind dense layers only in a pipeline; add --pipeline sparse_dist, or state under dense_ms in the "
-            "file of --save-task which layers hide values or gradients"
-        )
-    return exchange
-
-
-def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
-    """Read a plan; also return the file's content if it is a plan of TorchRec, else None."""
-    from shardwright.files import parse_document
-    from shardwright.sharding import Plan
-    from shardwright.sharding.torchrec_files import is_sharding_plan, plan_from_sharding_plan
-
-    document = parse_document(path, "plan file")
-    if not isinstance(document, dict):
-        raise InvalidInput(
-            f"{path}: is neither a plan nor a log with planner statistics of TorchRec; name a file of one of them"
-        )
-    if not is_sharding_plan(document):
-        if task is not None:
-            raise InvalidInput(f"{path}: a plan file holds its own task; leave --task out")
-        return Plan.load(path), None
-    if task is None:
-        raise InvalidInput(
-            f"{path}: a sharding plan of TorchRec holds neither lookups nor memory; name its task with --task"
-        )
-    return plan_from_sharding_plan(document, Cluster().load(task), str(path)), document
-
-
-def _save(better: Plan, output: Path, document: dict[str, Any] | None, source: Path) -> None:
-    from shardwright.files import write_atomically
-    from shardwright.sharding.torchrec_files import sharding_plan_from_plan
-
-    if document is None:
-        better.save(output)
-    else:
-        write_atomically(output, json.dumps(sharding_plan_from_plan(better, document, str(source)), indent=1) + "\n")
 
 
 def _measured(reviewed: Review, rounds: int, device: str) -> list[MeasuredPlan]:
@@ -253,7 +180,7 @@ def _measured(reviewed: Review, rounds: int, device: str) -> list[MeasuredPlan]:
         return measure_plans(plans, rounds=rounds, device=device, progress=report)
 
 
-def _tables(reviewed: Review, savings: Marginals) -> list[documents.TableOfReview]:
+def _costliest(reviewed: Review, savings: Marginals) -> list[documents.TableOfReview]:
     """The tables that keep the slowest devices busy, the costliest first."""
     names = [table.name for table in reviewed.plan.task.tables]
     saves = dict(zip(names, savings.phase_ms.sum(axis=1).tolist(), strict=True))
@@ -271,39 +198,84 @@ def _tables(reviewed: Review, savings: Marginals) -> list[documents.TableOfRevie
     ]
 
 
-def _views(reviewed: Review, rows: list[documents.TableOfReview], *, few_moves: bool) -> list[RenderableType]:
+def _phases(reviewed: Review) -> list[documents.PhaseOfReview]:
+    """The slowest device of each phase in both plans."""
+    from shardwright.sharding import PHASES
+
+    assert reviewed.plan.cost is not None and reviewed.better.cost is not None  # noqa: PT018
+    rows: list[documents.PhaseOfReview] = []
+    for phase in PHASES:
+        now, better = (max(cost.devices, key=attrgetter(phase)) for cost in (reviewed.plan.cost, reviewed.better.cost))
+        rows.append(
+            {
+                "phase": phase,
+                "now_ms": getattr(now, phase),
+                "now_rank": now.rank,
+                "better_ms": getattr(better, phase),
+                "better_rank": better.rank,
+            }
+        )
+    return rows
+
+
+def _verdict(reviewed: Review, *, few_moves: bool) -> list[str]:
+    """Lines below the first one: the bound's plans, moves, memory, and the other runtime."""
     from shardwright.questions.review import elsewhere_line
     from shardwright.sharding import BOUND_SCOPES
     from shardwright.sharding.runtimes import other_runtime
 
-    cells = [
-        [
-            row["table"],
-            ms(row["saves_ms"]),
-            row["now"],
-            row["better"],
-            format_bytes(row["moved_bytes"]) if row["moved_bytes"] else MISSING,
-        ]
-        for row in rows
-    ]
-    views: list[RenderableType] = []
-    if cells:
-        views.append(table("devices that the step waits for, ms", _COLUMNS, cells, texts={0, 2, 3}))
+    lines = []
+    if reviewed.bound_ms is not None:
+        lines.append(f"the bound holds {BOUND_SCOPES[reviewed.better.bound_scope]}")
+    now, better = (format_bytes(int(plan.memory.total.max())) for plan in (reviewed.plan, reviewed.better))
     if reviewed.better is not reviewed.plan:
         moved, kept = reviewed.diff.moved_bytes, reviewed.diff.kept_bytes
-        views.append(
-            f"the better plan saves {percent(reviewed.gain)} of a step; it moves {format_bytes(moved)} of "
-            f"{format_bytes(moved + kept)}"
-        )
+        lines.append(f"the better plan moves {format_bytes(moved)} of {format_bytes(moved + kept)}")
+        lines.append(f"the fullest device holds {now}, in the better plan {better}")
     if reviewed.looked_elsewhere:
-        views.append(elsewhere_line(reviewed.better, reviewed.elsewhere))
+        lines.append(elsewhere_line(reviewed.better, reviewed.elsewhere))
     elif not few_moves:
-        views.append(
-            f"--runs-on {other_runtime(reviewed.better)}: not searched, since the time was up; raise --time-limit"
-        )
-    if reviewed.bound_ms is not None:
-        views.append(f"the bound holds {BOUND_SCOPES[reviewed.better.bound_scope]}")
-    return views
+        runtime = other_runtime(reviewed.better)
+        lines.append(f"plans with --runs-on {runtime}: not searched, since the time was up; raise --time-limit")
+    return [*lines, *beside_lines(reviewed.plan)]
+
+
+def _assumed(assumed: Sequence[str], *, settable: bool) -> list[str]:
+    """Lines with the assumptions about a log; none for other plans."""
+    if not assumed:
+        return []
+    return [
+        "",
+        "assumed, since the log lacks it:",
+        *(f"- {each}" for each in assumed),
+        *([_SETTABLE] if settable else []),
+    ]
+
+
+def _tables(document: documents.Review, count: int) -> list[RenderableType]:
+    """The slowest device of each phase, and the costliest of so many tables on these devices; without a better plan, of yours alone."""
+    from shardwright.report.verdict import PHASE_NAMES
+
+    kept = document["better_ms"] == document["step_ms"]
+    phases = [
+        [name, ms(row["now_ms"]), str(row["now_rank"]), ms(row["better_ms"]), str(row["better_rank"])]
+        for name, row in zip(PHASE_NAMES, document["phases"], strict=True)
+    ]
+    costliest = [
+        [row["table"], ms(row["saves_ms"]), row["now"], row["better"], format_bytes(row["moved_bytes"]) if row["moved_bytes"] else MISSING]
+        for row in document["tables"]
+    ]  # fmt: skip
+    caption = f"the costliest {len(costliest)} of {count} tables" if count > len(costliest) else None
+    views = [
+        ("what a step waits for", _PHASES, phases, None, {0}),
+        ("tables of the slowest devices", _COLUMNS, costliest, caption, {0, 2, 3}),
+    ]
+    most = 3 if kept else None
+    return [
+        table(title, heads[:most], [row[:most] for row in rows], below, texts=texts)
+        for title, heads, rows, below, texts in views
+        if rows
+    ]
 
 
 def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: dict[str, str]) -> list[str]:
@@ -328,9 +300,12 @@ def _document(
         "bound_scope": reviewed.better.bound_scope if reviewed.bound_ms is not None else None,
         "strategy": reviewed.better.strategy,
         "elsewhere": elsewhere_document(reviewed.elsewhere, reviewed.better),
+        "fullest_bytes": int(reviewed.plan.memory.total.max()),
+        "better_fullest_bytes": int(reviewed.better.memory.total.max()),
+        "phases": _phases(reviewed),
         "moved_bytes": diff.moved_bytes,
         "kept_bytes": diff.kept_bytes,
-        "tables": _tables(reviewed, savings),
+        "tables": _costliest(reviewed, savings),
         "measured_compute_ms": [of_plan.compute_ms for of_plan in measured] or None,
         "assumed": list(assumed),
     }

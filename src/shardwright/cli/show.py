@@ -91,13 +91,14 @@ def headline(plan: Plan) -> str:
     bound = f"bound {ms(plan.bound_ms)} ms{gap}" if plan.bound_ms is not None else "no bound"
     ended = f", {SEARCH_ENDS[plan.search_end]}" if plan.search_end else ""
     holds = f"\nthe bound holds {BOUND_SCOPES[plan.bound_scope]}" if plan.bound_ms is not None else ""
-    return (
+    lines = (
         f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound}\n"
         f"search {seconds(plan.search_s)} s{ended}\n"
         f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {tables}: {sharded}"
         f"\n{memory_line(plan)}"
-        f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}{_of_group(plan)}{_beside(plan)}"
+        f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}{_of_group(plan)}"
     )
+    return "\n".join([lines, *beside_lines(plan)])
 
 
 def memory_line(plan: Plan) -> str:
@@ -111,10 +112,10 @@ def memory_line(plan: Plan) -> str:
     )
 
 
-def _beside(plan: Plan) -> str:
-    """A line about the dense layers that hide traffic; empty without."""
+def beside_lines(plan: Plan) -> list[str]:
+    """A line about the dense layers that hide traffic; none without."""
     hidden = [f"{kind} for {ms(time)} ms" for kind, time in asdict(plan.task.exchange.hidden).items() if time]
-    return f"\nthe step leaves out dense layers, which hide {', '.join(hidden)}" if hidden else ""
+    return [f"the step leaves out dense layers, which hide {', '.join(hidden)}"] if hidden else []
 
 
 def _of_group(plan: Plan) -> str:

@@ -71,10 +71,13 @@ class Review:
 
     def sentence(self) -> str:
         """The review in one line; `better.bound_scope` names the plans that the bound holds for."""
-        bound = "" if self.bound_ms is None else f"; the proven bound is {self.bound_ms:.3f}"
-        if self.better is self.plan:
-            return f"your plan takes {self.step_ms:.3f} ms; no better one was found{bound}"
-        return f"your plan takes {self.step_ms:.3f} ms; ours {self.better_ms:.3f}{bound}"
+
+        def less(ms: float) -> str:
+            return f"{ms:.3f} ms ({1 - ms / self.step_ms if self.step_ms else 0.0:.1%} less)"
+
+        better = "no better one was found" if self.better is self.plan else f"the best one found {less(self.better_ms)}"
+        bound = "" if self.bound_ms is None else f"; the proven bound is {less(self.bound_ms)}"
+        return f"your plan takes {self.step_ms:.3f} ms a step; {better}{bound}"
 
 
 def review(
@@ -178,11 +181,11 @@ def elsewhere_line(plan: Plan, elsewhere: Plan | None) -> str:
     """
     runtime = other_runtime(plan)
     if elsewhere is None:
-        return f"--runs-on {runtime}: no plan"
+        return f"no plan with --runs-on {runtime}"
     assert plan.cost is not None and elsewhere.cost is not None  # noqa: PT018
     ratio = elsewhere.cost.step_ms / plan.cost.step_ms if plan.cost.step_ms else 1.0
-    beside = f"{abs(1 - ratio):.0%} {'shorter' if ratio < 1 else 'longer'}" if abs(1 - ratio) >= 0.005 else "equal"
-    return f"--runs-on {runtime}: {elsewhere.cost.step_ms:.3f} ms, {beside}"
+    beside = f"{abs(1 - ratio):.0%} {'less' if ratio < 1 else 'more'}" if abs(1 - ratio) >= 0.005 else "as long"
+    return f"the best plan found with --runs-on {runtime} takes {elsewhere.cost.step_ms:.3f} ms, {beside}"
 
 
 def compared(given: Plan, other: Plan, model: CostModel) -> Review:

@@ -8,7 +8,7 @@ Written anew after `benchmarks/embedding_collection/hugectr/sharding/planner.py`
    the cheaper plan. If a piece fits nowhere, its table is cut.
 3. After 20 rounds the candidate with the cheapest costliest bucket counts; the first is every table in rows over all buckets.
 
-On 150 synthetic tasks, a fifth of them with hosts as buckets, the costs of both planners' best candidates were equal.
+`python -m benchmarks.rival_sources` compares both planners' best candidates on random tasks.
 
 A piece costs `work_ratio` × its lookups × columns, and `bandwidth_ratio` × its columns for what travels; both are the planner's own. Memory
 is by our account. If only one of two cuts fits, the original takes the other one, and so does this module. It leaves out the tables that
@@ -18,7 +18,7 @@ users of HugeCTR replicate or exchange without duplicates by hand (`dp_threshold
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -83,7 +83,7 @@ class HugeCTR:
         Raises:
             InfeasibleTask: no candidate fits, or the best one breaks a constraint.
         """
-        planner = _Planner(task, self)
+        planner = Planner(task, self)
         plan = Plan(task, planner.shards(planner.best()), self.name, seed)
         try:
             plan.check()
@@ -116,9 +116,17 @@ class _Placement:
     stuck: int | None = None
 
 
-class _Planner:
-    def __init__(self, task: Task, options: HugeCTR) -> None:
-        self._task, self._options = task, options
+class Planner:
+    """Cuts and places the tables of a task.
+
+    Args:
+        task: the task.
+        options: the strategy.
+        bytes_of: the memory account: bytes that a shard of the task takes on each of its devices.
+    """
+
+    def __init__(self, task: Task, options: HugeCTR, bytes_of: Callable[[Task, Shard], int] = shard_bytes) -> None:
+        self._task, self._options, self._bytes_of = task, options, bytes_of
         topology = task.topology
         self._each = topology.devices_per_host if options.hierarchical else 1
         self._buckets = topology.devices // self._each
@@ -253,12 +261,12 @@ class _Planner:
         )
 
     def _bytes(self, table: int, cuts: _Cuts) -> int:
-        """Bytes of a piece on each of its devices, by our account."""
+        """Bytes of a piece on each of its devices."""
         key = (table, cuts.rows[table], cuts.columns[table])
         if key not in self._known:
             embedding = self._task.tables[table]
             rows = math.ceil(embedding.rows / (cuts.rows[table] * self._each))
-            self._known[key] = shard_bytes(
+            self._known[key] = self._bytes_of(
                 self._task, Shard(embedding.name, (0, rows), (0, embedding.dim // cuts.columns[table]), (0,))
             )
         return self._known[key]

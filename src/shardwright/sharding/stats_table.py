@@ -23,6 +23,7 @@ _EACH = re.compile(r"(\d+)(?:\s*\*\s*(\d+))?")
 _WIDTHS = re.compile(r"([1-9]\d{0,8})(?:\s*\(([1-9]\d{0,8})\))?")
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d+)?(?:e[+-]?\d{1,2})?")
 _SIZE = re.compile(r"([\d.]+) GB")
+_BATCH = re.compile(r"Batch Size: \d+")
 _COLUMNS = {
     "name": ("FQN",),
     "kind": ("Sharding",),
@@ -135,9 +136,11 @@ def read_stats(text: str, where: str) -> list[StatsTable]:
         InvalidInput: there is no table, or one is cut off, garbled, or lacks a column that a plan needs.
     """
     statistics: list[StatsTable] = []
+    headless = None
     for lines in _between_frames(text):
         heads = [index for index, line in enumerate(lines) if "FQN" in line.cells]
         if not heads and not any("Planner Statistics" in line.text for line in lines):
+            headless = headless or next((line.number for line in lines if _BATCH.fullmatch(line.text.strip())), None)
             continue
         if not heads:
             spaces = any("FQN" in line.text for line in lines)
@@ -146,6 +149,11 @@ def read_stats(text: str, where: str) -> list[StatsTable]:
         printed = _stats(lines, heads[0], where)
         if all(printed.tables != other.tables for other in statistics):
             statistics.append(printed)
+    if not statistics and headless:
+        raise InvalidInput(
+            f"{where}: line {headless}: the planner's table that ends here lacks its head, with the line 'FQN'; name a log "
+            "that holds all of it"
+        )
     if not statistics:
         raise InvalidInput(f"{where}: holds no planner statistics of TorchRec; log at level INFO, with {_DEBUG}")
     return statistics
@@ -217,7 +225,7 @@ def _stats(lines: list[_Line], head: int, where: str) -> StatsTable:
             )
         rows.append(_row(line.number, {field: cells[index] for field, index in columns.items()}, where))
     rest = [line.text.strip() for line in lines]
-    batch = next((text for text in rest if re.fullmatch(r"Batch Size: \d+", text)), None)
+    batch = next((text for text in rest if _BATCH.fullmatch(text)), None)
     if batch is None or not rows:
         raise InvalidInput(
             f"{where}: line {lines[-1].number}: the planner's table is cut off after {len(rows)} tables; name a log that holds it all, "

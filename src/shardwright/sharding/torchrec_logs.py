@@ -71,8 +71,8 @@ def plan_of_stats(
         exchange: pipeline, dense layers and types on the wire, if the task is made from the log; by default nothing is hidden.
 
     Raises:
-        InvalidInput: a row's ranks do not fit its sharding type, or the preset is unknown.
-        InvalidPlan: the task has other tables than the log.
+        InvalidInput: a row's ranks do not fit its sharding type, the preset is unknown, or the task lacks a table of the log.
+        InvalidPlan: the task has tables that the log lacks.
     """
     document = _document(stats, where)
     if task is not None:
@@ -104,7 +104,12 @@ def _check_size(stats: StatsTable, task: Task, where: str) -> None:
     names = _short(stats)
     for row in stats.tables:
         table = task.table_by_name.get(row.name) or task.table_by_name.get(names[row.name])
-        if table is not None and (table.rows, table.dim) != (row.rows, row.dim):
+        if table is None:
+            raise InvalidInput(
+                f"{where}: line {row.line}: the task has no table '{names[row.name]}'; it has {counted(len(task.tables), 'table')}, the "
+                f"logged plan {len(stats.tables)}: name the task that this plan was made for"
+            )
+        if (table.rows, table.dim) != (row.rows, row.dim):
             raise InvalidInput(
                 f"{where}: line {row.line}: table '{row.name}' has {row.rows} rows of {row.dim} columns, the task's table '{table.name}' "
                 f"{table.rows} of {table.dim}; name the task that this plan was made for"

@@ -223,12 +223,25 @@ def test_little_moves_within_a_tolerance(cli, task_file, model_file, tmp_path, m
     options = ("plan", task_file, "--model", model_file, "--from", "old.json", "--json")
     free, least = (cli(*options, *more).document["change"] for more in ((), ("--least-moves", "30%")))
     assert least["moved_bytes"] <= free["moved_bytes"]
+    most = free["moved_bytes"] // 4
+    few = cli(*options, "--most-moved", f"{most} B", "-o", "few.json").document
+    assert few["change"]["moved_bytes"] <= most
+    old, new = sw.Plan.load("old.json"), sw.Plan.load("few.json")
+    assert old.diff(new).moved_bytes == few["change"]["moved_bytes"]
+    assert few["step_ms"] <= old.cost.step_ms
+    none = cli(*options, "--most-moved", "0").document
+    assert (none["change"]["moved_bytes"], none["step_ms"]) == (0, pytest.approx(old.cost.step_ms))
     for more, says in (
         (("--balance-memory", "1%", "--least-moves", "1%", "--from", "old.json"), "leave one of them out"),
         (("--least-moves", "1%"), "needs a plan to start from (--from)"),
         (("--least-moves", "much", "--from", "old.json"), "least_moves is"),
         (("--least-moves", "1%", "--from", "old.json", "--move-cost", "1"), "goes with no move_cost"),
         (("--most-moved", "1 GB", "--from", "old.json", "--move-cost", "inf"), "goes with no move_cost"),
+        (("--most-moved", "1 GB"), "needs a plan to start from (--from)"),
+        (("--most-moved", "much", "--from", "old.json"), "most_moved: "),
+        (("--most-moved", "-1 GB", "--from", "old.json"), "most_moved: "),
+        (("--most-moved", "1 GB", "--least-moves", "1%", "--from", "old.json"), "goes with no move_cost"),
+        (("--most-moved", "1 GB", "--sharding-group-size", "auto"), "leave out --most-moved"),
         (("--least-moves", "1%", "--sharding-group-size", "auto"), "leave out --least-moves"),
     ):
         outcome = cli("plan", task_file, "--model", model_file, *more)

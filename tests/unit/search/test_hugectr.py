@@ -3,7 +3,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.hugectr import HugeCTR
+from shardwright.search.hugectr import HugeCTR, Planner
 from shardwright.testing import check_strategy
 from shardwright.testing.model import SimpleCostModel
 
@@ -51,6 +51,14 @@ def test_hosts_share_their_pieces_by_rows():
 def test_load_is_even_where_tables_are_alike():
     plan = planned([sw.Table(f"t{index}", 1000, 32, 5.0) for index in range(8)])
     assert np.bincount([shard.devices[0] for shard in plan.shards]).tolist() == [2, 2, 2, 2]
+
+
+def test_another_memory_account_counts():
+    tables = [sw.Table("a", 1000, 32), sw.Table("b", 1000, 32)]
+    task = sw.Task(tables, sw.Topology(1, 2, "h100", 4 * 1000 * 32), 64)
+    with pytest.raises(InfeasibleTask):
+        Planner(task, HugeCTR()).best()
+    assert Planner(task, HugeCTR(), bytes_of=lambda _, shard: 4 * shard.area).best().stuck is None
 
 
 def test_what_cannot_be_planned_says_why():

@@ -156,6 +156,7 @@ def cut(lines):
         (log(cut(table())), "cut off after 2 tables"),
         (log([line for line in table() if "bags." not in line and "ids." not in line]), "cut off after 0 tables"),
         (log([line for line in table() if "FQN" not in line]), "list no tables"),
+        (log(table()).partition("FQN")[2].partition("\n")[2], "lacks its head"),
         (log([re.sub(" +", " ", line) for line in table()]), "keeps the spaces"),
         (log(table(ranks=3)), "lies on rank 3, but the plan has ranks 0 to 2"),
         (log(table(rows=[*ROWS, ROWS[0]])), "table 'bags.user' stands in line"),

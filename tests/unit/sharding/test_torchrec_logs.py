@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from shardwright.errors import InvalidInput, InvalidPlan
+from shardwright.errors import InvalidInput
 from shardwright.sharding.stats_table import LoggedTable, StatsTable, read_stats
 from shardwright.sharding.torchrec_files import sharding_plan_from_plan
 from shardwright.sharding.torchrec_logs import plan_of_stats
@@ -94,7 +94,7 @@ def test_a_plan_that_needs_more_memory_than_the_log_says_gets_it():
         ([row(kind="GS", ranks=(0, 1, 2), block_dim=32)], None, InvalidInput, "lies on 3 ranks"),
         ([row()], Task([Table("a", 1000, 64)], Topology(1, 4, "h100"), 64), InvalidInput, "the logged plan has 8 ranks"),
         ([row()], Task([Table("a", 1001, 64)], Topology(1, 8, "h100"), 64), InvalidInput, "line 7: table 'm.a' has 1000 rows"),
-        ([row(), row("m.b")], Task([Table("a", 1000, 64)], Topology(1, 8, "h100"), 64), InvalidPlan, "has no table 'm.b'"),
+        ([row(), row("m.b")], Task([Table("a", 1000, 64)], Topology(1, 8, "h100"), 64), InvalidInput, "line 7: the task has no table 'b'"),
     ],
 )  # fmt: skip
 def test_bad_rows_are_one_line(rows, task, error, says):
