@@ -5,8 +5,6 @@ Outputs of two steps are compared, with an update by SGD between them. The proce
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
 from torchrec.distributed import embedding_tower_sharding
@@ -30,6 +27,7 @@ from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerColle
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from tests.drop_in.situation import PLANNERS, tables_by_name
+from tests.gloo import answers_of
 from tests.unit.integrations.torchrec.made import AllSequenceTypesSharder, AllTypesSharder
 
 WORLD, BATCH, RATE, ROWS = 4, 6, 0.1, 64
@@ -139,8 +137,7 @@ def differences(rows: Sequence[Trained]) -> dict[str, dict[str, dict[str, Any]]]
     for per_host in sorted({row.per_host for row in rows}):
         with tempfile.TemporaryDirectory() as folder:
             names = [row.name for row in rows if row.per_host == per_host]
-            mp.start_processes(_rank, (per_host, names, folder), nprocs=WORLD, start_method="spawn")
-            answers = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(WORLD)]
+            answers = answers_of(_trained_on_both, names, folder=Path(folder), ranks=WORLD, per_host=per_host)
         for name in names:
             found[name] = {
                 whose: {
@@ -152,16 +149,10 @@ def differences(rows: Sequence[Trained]) -> dict[str, dict[str, dict[str, Any]]]
     return found
 
 
-def _rank(rank: int, per_host: int, names: Sequence[str], folder: str) -> None:
-    os.environ |= {"LOCAL_WORLD_SIZE": str(per_host), "LOCAL_RANK": str(rank % per_host)}
-    torch.set_num_threads(1)
+def _trained_on_both(rank: int, names: Sequence[str]) -> dict[str, Any]:
     _run_interactions_on_cpus()
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
     rows = [row for row in TRAINED if row.name in names]
-    answers = {row.name: {whose: _trained(row, whose, rank) for whose in PLANNERS} for row in rows}
-    dist.barrier()
-    Path(folder, f"{rank}.json").write_text(json.dumps(answers))
-    os._exit(0)  # threads of the libraries that still run when an interpreter ends abort it now and then
+    return {row.name: {whose: _trained(row, whose, rank) for whose in PLANNERS} for row in rows}
 
 
 def _run_interactions_on_cpus() -> None:

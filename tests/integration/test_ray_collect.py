@@ -17,16 +17,8 @@ from typing import Any
 
 import pytest
 from tests.integration.test_collect import ONCE, REPOSITORY, SMALL, keys_in, most_visits, visits
-from tests.ray_cluster import (
-    PretendingCluster,
-    alive,
-    claimed,
-    descendants,
-    local_cluster,
-    named,
-    needs_ray,
-    wait_until,
-)
+from tests.processes import alive, descendants, named, wait_until
+from tests.ray_cluster import PretendingCluster, claimed, local_cluster, needs_ray
 
 from shardwright.cli.train import read_stores
 from shardwright.cluster import Cluster

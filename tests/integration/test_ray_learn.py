@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.ray_cluster import alive, local_cluster, named, needs_ray, wait_until
+from tests.processes import alive, named, wait_until
+from tests.ray_cluster import local_cluster, needs_ray
 
 from shardwright.cluster import Cluster
 from shardwright.learned.arrays import PlacementArrays

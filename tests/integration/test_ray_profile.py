@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.ray_cluster import local_cluster, named, needs_ray
+from tests.processes import named
+from tests.ray_cluster import local_cluster, needs_ray
 
 from shardwright.cluster import Cluster
 from shardwright.errors import InvalidInput

@@ -6,8 +6,6 @@ Fully sharded groups need CUDA streams.
 """
 
 import ast
-import json
-import os
 import sys
 import types
 from pathlib import Path
@@ -18,7 +16,7 @@ pytest.importorskip("torchrec", reason="needs TorchRec")
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.gloo import answers_of, each
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
@@ -27,27 +25,12 @@ KINDS = {"t0": "row_wise", "t1": "column_wise", "t2": "data_parallel", "t3": "ta
 ROWS = {"t0": 53, "t1": 50, "t2": 17, "t3": 51}
 
 
-def in_group(rank, tasks, folder):
-    """Run functions of this module on a rank, in order, and write their results to a file."""
-    os.environ |= {"LOCAL_WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(rank % SIZE)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
-    try:
-        answers = {task: getattr(sys.modules[__name__], task)(rank) for task in tasks}
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-    Path(folder, f"{rank}.json").write_text(json.dumps(answers))
-    os._exit(0)  # threads of the libraries that still run when an interpreter ends abort it now and then
-
-
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """Results of the tasks of this module, by rank; all run in one group, since processes take long to start."""
     folder = tmp_path_factory.mktemp("groups")
-    tasks = ("train_by_ours", "train_by_torchrec", "choose", "fail")
-    mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+    functions = (train_by_ours, train_by_torchrec, choose, fail)
+    return answers_of(each, functions, folder=folder, ranks=WORLD, per_host=SIZE)
 
 
 def dmp_collection():

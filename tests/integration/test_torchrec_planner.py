@@ -1,10 +1,6 @@
 """The planner in a real process group: one plan for all ranks, real sharded modules on it, and failures on every rank."""
 
 import importlib
-import json
-import os
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,34 +8,18 @@ pytest.importorskip("torchrec")
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.gloo import answers_of, each
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
 WORLD = 2
 
 
-def in_group(rank, tasks, folder):
-    """Run functions of this module on a rank, in order, and write their results to a file."""
-    os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank), "PYTHONHASHSEED": str(rank)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
-    try:
-        answers = {task: getattr(sys.modules[__name__], task)(rank) for task in tasks}
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-    Path(folder, f"{rank}.json").write_text(json.dumps(answers))
-    os._exit(0)  # threads of the libraries that still run when an interpreter ends abort it now and then
-
-
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """Results of the tasks of this module, by rank; all run in one group, since processes take long to start."""
-    folder = tmp_path_factory.mktemp("group")
-    tasks = ("plan_once", "fail", "run_columns", "run_variable_batches", "review_live")
-    mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+    functions = (plan_once, fail, run_columns, run_variable_batches, review_live)
+    return answers_of(each, functions, folder=tmp_path_factory.mktemp("group"), ranks=WORLD)
 
 
 def made(world=WORLD, **fields):

@@ -1,16 +1,12 @@
 """A better plan is applied to a running module by TorchRec's `reshard`: rows and optimizer state move, and training goes on as before."""
 
-import json
-import os
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("torchrec")
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.gloo import answers_of
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
@@ -18,18 +14,8 @@ WORLD, SAMPLES, TABLES = 2, 6, 4
 KEYS = [f"f{i}" for i in range(TABLES)]
 
 
-def in_group(rank, folder):
-    """Run the test on a rank, and write its results to a file."""
-    os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
-    try:
-        answer = {"table_wise": moved(rank, "table_wise"), "column_wise": moved(rank, "column_wise")}
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-    Path(folder, f"{rank}.json").write_text(json.dumps(answer))
-    os._exit(0)  # threads of the libraries that still run when an interpreter ends abort it now and then
+def moved_on_both(rank):
+    return {"table_wise": moved(rank, "table_wise"), "column_wise": moved(rank, "column_wise")}
 
 
 def sharded_on(plan, sharders):
@@ -122,10 +108,8 @@ def moved(rank, kind):
 def test_a_better_plan_is_applied_to_a_running_module(tmp_path, monkeypatch):
     """TorchRec tags messages by a hash of the table's name, which is equal on all ranks only with one hash seed."""
     monkeypatch.setenv("PYTHONHASHSEED", "0")
-    mp.start_processes(in_group, (str(tmp_path),), nprocs=WORLD, start_method="spawn")
-    for rank in range(WORLD):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert max(found["table_wise"]["differences"] + found["column_wise"]["differences"]) == 0
-        assert len(found["table_wise"]["moved"]) == TABLES // 2  # all of them were on one rank
-        assert sorted(found["table_wise"]["ranks"].values()) == [[0], [0], [1], [1]]
-        assert found["column_wise"]["moved"] == [f"t{i}" for i in range(TABLES)]
+    for answer in answers_of(moved_on_both, folder=tmp_path, ranks=WORLD):
+        assert max(answer["table_wise"]["differences"] + answer["column_wise"]["differences"]) == 0
+        assert len(answer["table_wise"]["moved"]) == TABLES // 2  # all of them were on one rank
+        assert sorted(answer["table_wise"]["ranks"].values()) == [[0], [0], [1], [1]]
+        assert answer["column_wise"]["moved"] == [f"t{i}" for i in range(TABLES)]
