@@ -101,7 +101,8 @@ from shardwright.cost.prices import (
 )
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.holders import Holders
-from shardwright.search.relaxation import Choice, MasterProgram, Relaxation, least_calls
+from shardwright.search.master_program import MasterProgram
+from shardwright.search.relaxation import Choice, Relaxation, least_calls
 from shardwright.search.width_classes import WidthClasses
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
