@@ -169,7 +169,7 @@ def tune(
             finally:
                 if isinstance(measurer, Measurer):
                     measurer.close()
-            slower = measured.of_controls().slower_than(getattr(base, "metadata", {}))
+            slower = measured.of_controls().slower_than(base.metadata)
     model, path = _kept_model(run, task, machine)
     first = _for_task(run.first.plan, task, base, None)
     best = first if run.best is run.first else _for_task(run.best.plan, task, base, first)
@@ -214,10 +214,6 @@ def _kept_model(run: Tuner, task: Task, machine: Fingerprint) -> tuple[Corrected
 
 def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:
     """The device on which a task is measured, "cpu" or "cuda", and this machine's facts.
-
-    Args:
-        task: the task.
-        device: "cpu" or "cuda"; None for the task's device.
 
     Raises:
         InvalidInput: there is no such device, or the task is for devices of another type.

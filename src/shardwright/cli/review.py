@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,7 +167,7 @@ def run(
         f"{plan}: {reviewed.sentence()}",
         *([f"assumed, since the log lacks it: {'; '.join(assumed)}{'' if task else f' ({_SETTABLE})'}"] if log else []),
         *_views(reviewed, document["tables"], few_moves=most_bytes is not None),
-        *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
+        *_measured_lines(measured, unlike, cost_model.metadata),
         saved(output),
         as_json=as_json,
     )
@@ -306,7 +306,7 @@ def _views(reviewed: Review, rows: list[documents.TableOfReview], *, few_moves: 
     return views
 
 
-def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: dict[str, str]) -> list[str]:
+def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: Mapping[str, str]) -> list[str]:
     if not measured:
         return []
     names = ("your plan", "ours")

@@ -35,15 +35,6 @@ def run_steps(
 ) -> None:
     """Measure whole steps of a few plans, save the fastest one, and print all.
 
-    Args:
-        task: task file.
-        output: where to save the plan.
-        minutes: time limit.
-        device: "cpu" or "cuda"; None for the task's device.
-        model: file of the cost model.
-        seed: seed of the searches.
-        as_json: whether to print one JSON document.
-
     Raises:
         ShardwrightError: see `tune_steps`.
     """

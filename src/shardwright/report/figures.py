@@ -287,12 +287,6 @@ def comparison(
 ) -> Figure:
     """One bar per plan: the four phases' maxima over devices, which add up to the step; a mark shows a proven bound.
 
-    Args:
-        plans: plans with predicted costs.
-        names: a name for each plan.
-        title: title of the figure.
-        palette: colours.
-
     Raises:
         InvalidInput: there is no plan, not one name for each, or a plan has no predicted cost.
     """

@@ -245,11 +245,7 @@ class BoundProof:
         return self._raised(bound, step_ms, classes=WidthClasses(holders).bound(step_ms, bound.ms, late))
 
     def prices_alone(self, deadline: float | None) -> Prices | None:
-        """The prices of the same ways in a step without dense layers; None if these hide nothing.
-
-        Args:
-            deadline: as for `solve`.
-        """
+        """The prices of the same ways in a step without dense layers; None if these hide nothing."""
         relaxation, hidden = self._relaxation, self._relaxation.hidden
         if not hidden.any():
             return None

@@ -129,10 +129,6 @@ class ShardedModel:
 def planned(plan: Plan, kind: str) -> ShardingPlan:
     """Return TorchRec's sharding plan for the modules of a task.
 
-    Args:
-        plan: the plan.
-        kind: "cpu" or "cuda".
-
     Raises:
         InvalidPlan: TorchRec cannot run the plan.
     """
