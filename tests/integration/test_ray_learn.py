@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.processes import alive, named, wait_until
-from tests.ray_cluster import local_cluster, needs_ray
+from tests.ray_cluster import needs_ray
 
 from shardwright.cluster import Cluster
 from shardwright.learned.arrays import PlacementArrays
@@ -25,11 +25,6 @@ pytestmark = [needs_ray, pytest.mark.slow]
 
 TASKS = [task_of(8 + number, 3) for number in range(4)]
 MEASURING = "shardwright.measure.worker"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    yield from local_cluster()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
 from torchrec import (
     EmbeddingBagCollection,
@@ -37,19 +36,12 @@ from shardwright.integrations.torchrec.rival import (
     expressible_types,
     why_not_expressible,
 )
+from shardwright.measure.fbgemm import OPTIMIZERS
 from shardwright.sharding.work import ShardWork
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 from shardwright.workload.batches import Batch, Scatter, draw_batch
-
-OPTIMIZERS = {
-    "sgd": EmbOptimType.EXACT_SGD,
-    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-    "adagrad": EmbOptimType.EXACT_ADAGRAD,
-    "adam": EmbOptimType.ADAM,
-}
-"""TorchRec's name of each optimizer of a task."""
 
 LEARNING_RATE = 0.01
 EPSILON = 1e-8
