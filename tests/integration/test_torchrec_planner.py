@@ -100,6 +100,7 @@ def run_columns(rank):
 
     import shardwright as sw
     from shardwright.integrations.torchrec import problem_of, sharding_plan_of
+    from shardwright.integrations.torchrec.steps.sharded import load_weights
 
     model, sharders = model_and_sharders()
     planner = made()
@@ -128,10 +129,7 @@ def run_columns(rank):
         init_parameters=False,
     )
     with torch.no_grad():
-        for name, weights in sharded.state_dict().items():
-            for shard in weights.local_shards():
-                (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
-                shard.tensor.copy_(whole[name][row : row + rows, column : column + columns])
+        load_weights(whole, sharded)
     reference, _ = model_and_sharders()
     torch.manual_seed(rank)
     keys = ["f0", "f1", "f2", "g0", "g1"]

@@ -23,18 +23,16 @@ def sharded_on(plan, sharders):
     from torchrec.distributed.model_parallel import DistributedModelParallel
     from torchrec.distributed.types import ShardingEnv
 
-    found = DistributedModelParallel(
+    from shardwright.integrations.torchrec.steps.sharded import load_weights
+
+    sharded = DistributedModelParallel(
         model(), ShardingEnv.from_process_group(dist.group.WORLD), torch.device("cpu"), plan, sharders
     )
-    whole = model().state_dict()
     with torch.no_grad():
-        for name, weights in found.state_dict().items():
-            for shard in weights.local_shards() if hasattr(weights, "local_shards") else ():
-                (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
-                shard.tensor.copy_(whole[name][row : row + rows, column : column + columns])
+        load_weights(model().state_dict(), sharded)
     for step in range(2):
-        trained(found, step)
-    return found
+        trained(sharded, step)
+    return sharded
 
 
 def model():
