@@ -134,20 +134,20 @@ def differences(rows: Sequence[Trained]) -> dict[str, dict[str, dict[str, Any]]]
     Returns:
         By name of the row and planner: the largest difference of the outputs on any rank, and the hosts of each table.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    largest: dict[str, dict[str, dict[str, Any]]] = {}
     for per_host in sorted({row.per_host for row in rows}):
         with tempfile.TemporaryDirectory() as folder:
             names = [row.name for row in rows if row.per_host == per_host]
             answers = answers_of(_trained_on_both, names, folder=Path(folder), ranks=WORLD, per_host=per_host)
         for name in names:
-            found[name] = {
+            largest[name] = {
                 whose: {
                     "difference": max(answer[name][whose]["difference"] for answer in answers),
                     "hosts": answers[0][name][whose]["hosts"],
                 }
                 for whose in PLANNERS
             }
-    return found
+    return largest
 
 
 def _trained_on_both(rank: int, names: Sequence[str]) -> dict[str, Any]:
@@ -179,13 +179,13 @@ def _trained(row: Trained, whose: str, rank: int) -> dict[str, Any]:
     )
     with torch.no_grad():
         load_weights(whole.state_dict(), sharded)
-    batches = [_batch(whole, row, one) for one in range(WORLD)]
+    batches = [_batch(whole, row, place) for place in range(WORLD)]
     largest = 0.0
     for _ in range(2):
         expected = [_outputs(whole(batch)) for batch in batches]
-        found = _outputs(sharded(batches[rank]))
-        largest = max(largest, float((found - expected[rank]).detach().abs().max()))
-        found.sum().backward()
+        outputs = _outputs(sharded(batches[rank]))
+        largest = max(largest, float((outputs - expected[rank]).detach().abs().max()))
+        outputs.sum().backward()
         torch.stack([each.sum() for each in expected]).sum().div(WORLD).backward()
         _step_replicas(sharded, plan)
     return {"difference": largest, "hosts": hosts}
@@ -227,14 +227,14 @@ def _batch(model: nn.Module, row: Trained, rank: int) -> KeyedJaggedTensor:
     return KeyedJaggedTensor(keys=keys, values=values, lengths=lengths, weights=weights)
 
 
-def _outputs(found: Any) -> torch.Tensor:
-    if hasattr(found, "wait"):
-        found = found.wait()
-    if isinstance(found, dict):  # of sequences
-        return torch.cat([found[key].values() for key in sorted(found)])
-    if isinstance(found, torch.Tensor):
-        return found
-    by_feature = found.to_dict()
+def _outputs(outputs: Any) -> torch.Tensor:
+    if hasattr(outputs, "wait"):
+        outputs = outputs.wait()
+    if isinstance(outputs, dict):  # of sequences
+        return torch.cat([outputs[key].values() for key in sorted(outputs)])
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    by_feature = outputs.to_dict()
     return torch.cat([by_feature[key] for key in sorted(by_feature)], dim=1)
 
 

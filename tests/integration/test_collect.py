@@ -97,12 +97,12 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_pat
         process.wait()
         process.stdin.close()
         process.stdout.close()
-        found = visits(tmp_path)
-        assert known <= found  # nothing is lost
-        assert len(known) + len(printed) <= len(found) <= len(known) + len(printed) + 1
+        stored = visits(tmp_path)
+        assert known <= stored  # nothing is lost
+        assert len(known) + len(printed) <= len(stored) <= len(known) + len(printed) + 1
         assert done <= int(printed[0]) <= done + untold + 1  # it goes on where the killed one stopped
-        done, untold = int(printed[-1]), len(found) - len(known) - len(printed)
-        known = found
+        done, untold = int(printed[-1]), len(stored) - len(known) - len(printed)
+        known = stored
     assert known.total() == len(known)  # no visit is in two places
     rest = collect(tmp_path, samples=wanted, backend="embedding_bag", **SMALL)
     assert len(visits(tmp_path)) == len(known) + rest.measured

@@ -38,8 +38,8 @@ def dmp_collection():
     import torchrec.distributed.model_parallel as original
 
     tree = ast.parse(Path(original.__file__).read_text())
-    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DMPCollection")
-    (init,) = (node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    (collection,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DMPCollection")
+    (init,) = (node for node in collection.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
     init.body = [node for node in init.body if not isinstance(node, ast.Assert)]
     module = sys.modules["dmp_on_cpus"] = types.ModuleType("dmp_on_cpus")
     exec(compile(tree, original.__file__, "exec"), module.__dict__)
@@ -164,7 +164,7 @@ def trained(plan, told, interval):
 
 def differences(make_planner):
     """Largest difference to the unsharded models, by how ranks lie in groups and how often groups are synchronised."""
-    found = {}
+    by_schedule = {}
     for inter, members in ((False, [(0, 2), (1, 3)]), (True, [(0, 1), (2, 3)])):
         for interval in (1, 2):
             plan = make_planner().collective_plan(model(), sharders(), dist.group.WORLD)
@@ -174,8 +174,8 @@ def differences(make_planner):
             after = trained(plan, told, interval)
             expected = unsharded(members, interval)
             moved = float((expected - 0.25).abs().max())
-            found[f"inter {inter}, every {interval}"] = [float((after - expected).abs().max()), moved]
-    return found
+            by_schedule[f"inter {inter}, every {interval}"] = [float((after - expected).abs().max()), moved]
+    return by_schedule
 
 
 def train_by_ours(rank):
@@ -203,7 +203,7 @@ def choose(rank):
     """The planner gets all ranks and chooses groups; every rank trains with the groups that it receives."""
     from shardwright.integrations.torchrec import ShardwrightPlanner, dmp_arguments
 
-    found = []
+    choices = []
     for size in (2, "auto"):
         fields = arguments(WORLD, SIZE)
         planner = ShardwrightPlanner(**fields, stats=[], sharding_group_size=size, sync_interval=2)
@@ -211,10 +211,10 @@ def choose(rank):
         told = dmp_arguments(planner.last_groups)
         groups = planner.last_groups
         members = [tuple(groups.ranks(group)) for group in range(groups.count)]
-        sizes = [one.groups.size for one in planner.last_group_sizes or ()]
+        sizes = [sized.groups.size for sized in planner.last_group_sizes or ()]
         difference = float((trained(plan, told, 2) - unsharded(members, 2)).abs().max()) if size == 2 else None
-        found.append([groups.size, sizes, difference])
-    return found
+        choices.append([groups.size, sizes, difference])
+    return choices
 
 
 def test_all_ranks_know_the_groups_that_the_first_has_chosen(answers):
@@ -231,14 +231,14 @@ def fail(rank):
 
     from shardwright.integrations.torchrec import ShardwrightPlanner
 
-    found = []
+    outcomes = []
     for fields in (arguments(3, 3), {**arguments(2, 2), "sharding_group_size": 1}):
         try:
             ShardwrightPlanner(**fields, stats=[]).collective_plan(model(), sharders(), dist.group.WORLD)
-            found.append("planned")
+            outcomes.append("planned")
         except PlannerError as error:
-            found.append(str(error))
-    return found
+            outcomes.append(str(error))
+    return outcomes
 
 
 def test_ranks_that_groups_do_not_divide_are_refused(answers):

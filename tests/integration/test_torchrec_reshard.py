@@ -40,15 +40,15 @@ def model():
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
     torch.manual_seed(0)
-    found = torch.nn.Module()
-    found.tables = EmbeddingBagCollection(
+    made = torch.nn.Module()
+    made.tables = EmbeddingBagCollection(
         tables=[
             EmbeddingBagConfig(name=f"t{i}", num_embeddings=50, embedding_dim=16, feature_names=[key])
             for i, key in enumerate(KEYS)
         ]
     )
-    found.over = torch.nn.Linear(4, 4)
-    return found
+    made.over = torch.nn.Linear(4, 4)
+    return made
 
 
 def trained(sharded, step):
@@ -58,8 +58,8 @@ def trained(sharded, step):
     drawn = torch.Generator().manual_seed(10 * step + dist.get_rank())
     lengths = torch.full((len(KEYS) * SAMPLES,), 2)
     ids = torch.randint(0, 50, (int(lengths.sum()),), generator=drawn)
-    found = sharded.module.tables(KeyedJaggedTensor.from_lengths_sync(KEYS, ids, lengths)).to_dict()
-    outputs = torch.cat([found[key] for key in KEYS], dim=1)
+    pooled = sharded.module.tables(KeyedJaggedTensor.from_lengths_sync(KEYS, ids, lengths)).to_dict()
+    outputs = torch.cat([pooled[key] for key in KEYS], dim=1)
     (outputs * torch.arange(outputs.shape[1])).sum().backward()
     return outputs.detach()
 
@@ -84,8 +84,8 @@ def moved(rank, kind):
     problem = problem_of(model(), sharders, topology, SAMPLES, given)
     halves = [(0, 8), (8, 16)] if kind == "column_wise" else [(0, 16)]
     poor = [
-        sw.Shard(one.name, (0, one.rows), half, (place,))
-        for one in problem.task.tables
+        sw.Shard(placed.name, (0, placed.rows), half, (place,))
+        for placed in problem.task.tables
         for place, half in enumerate(halves)
     ]
     plan = sharding_plan_of(sw.Plan(problem.task, poor), problem)
@@ -94,7 +94,7 @@ def moved(rank, kind):
         planner = ShardwrightPlanner(topology, SAMPLES, stats=[], constraints=given)
         _, better = planner.review(moves, sharders)
     else:
-        other = [sw.Shard(one.table, one.rows, one.columns, (1 - one.devices[0],)) for one in poor]
+        other = [sw.Shard(placed.table, placed.rows, placed.columns, (1 - placed.devices[0],)) for placed in poor]
         better = sharding_plan_of(sw.Plan(problem.task, other), problem)
     change = output_sharding_plans_delta(dict(moves.plan.plan), dict(better.plan))
     moves.reshard(change, "tables")
