@@ -121,12 +121,6 @@ def shown_name(text: str) -> str:
 def access_curve(plan: Plan, table: str, *, title: str | None = None, palette: Palette = LIGHT) -> Figure:
     """Curve of the share of lookups that the hottest rows take; a table placed by hotness also shows its tiers.
 
-    Args:
-        plan: the plan.
-        table: name of one of the plan's tables.
-        title: title of the figure; by default one that names the table.
-        palette: colours.
-
     Raises:
         InvalidInput: the plan's task has no such table.
     """

@@ -267,9 +267,6 @@ class Relaxation:
 class Sets:
     """The sets of collectives that plans of a task may need, and their latencies; see `cost.collectives`.
 
-    Args:
-        catalog: the ways of all tables.
-
     Attributes:
         cases: every selection of sets that a plan may need which does not replicate everything.
         waits: `(cases, 3)` ms of their latencies, for values, gradients and ids; those of ids are among those of values if dense layers
