@@ -15,7 +15,7 @@ KEYS = [f"f{i}" for i in range(TABLES)]
 
 
 def moved_on_both(rank):
-    return {"table_wise": moved(rank, "table_wise"), "column_wise": moved(rank, "column_wise")}
+    return {"table_wise": moved("table_wise"), "column_wise": moved("column_wise")}
 
 
 def sharded_on(plan, sharders):
@@ -64,7 +64,7 @@ def trained(sharded, step):
     return outputs.detach()
 
 
-def moved(rank, kind):
+def moved(kind):
     """The tables that a review's better plan moves, and the difference of later steps from those of an unmoved module."""
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder

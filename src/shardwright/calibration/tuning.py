@@ -219,7 +219,7 @@ def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:
         InvalidInput: there is no such device, or the task is for devices of another type.
         MeasurementFailed: this machine has no such device.
     """
-    kind = device or ("cpu" if task.topology.device == "cpu" else "cuda")
+    kind = device or task.topology.compute_device
     check_device(kind)
     machine = fingerprint(kind, default_backend())
     here = device_type(machine)

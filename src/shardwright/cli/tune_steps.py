@@ -73,7 +73,7 @@ def run_steps(
         note(f"note: {text}")
     if output is not None:
         tuned.plan.save(output)
-    where = where_ranks_run(topology.devices, place, device or ("cpu" if topology.device == "cpu" else "cuda"))
+    where = where_ranks_run(topology.devices, place, device or topology.compute_device)
     views = (headline(tuned.plan), _why(tuned, where), saved(output))
     emit(_document(tuned, where, output), _view(tuned), *views, as_json=as_json)
     if tuned.stopped == "interrupted":

@@ -32,7 +32,6 @@ from shardwright.cost.published import GPUS
 from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.rival import (
     SHARDING_TYPES,
-    compute_device,
     expressible_types,
     why_not_expressible,
 )
@@ -166,7 +165,7 @@ def torchrec_topology(topology: Topology, kind: str | None = None) -> TorchRecTo
         topology: the cluster.
         kind: "cpu" or "cuda"; by default the type of its devices.
     """
-    kind = kind or compute_device(topology)
+    kind = kind or topology.compute_device
     memory = topology.memory_bytes
     place = "ddr_cap" if kind == "cpu" else "hbm_cap"
     equal = len(set(memory)) == 1
