@@ -36,9 +36,7 @@ def each(rank: int, functions: Sequence[Callable[[int], Any]]) -> dict[str, Any]
 
 
 def _rank(rank: int, program: Callable[..., Any], args: Sequence[Any], folder: str, ranks: int, per_host: int) -> None:
-    os.environ |= {
-        "LOCAL_WORLD_SIZE": str(per_host), "LOCAL_RANK": str(rank % per_host), "PYTHONHASHSEED": str(rank),
-    }  # fmt: skip
+    os.environ |= {"LOCAL_WORLD_SIZE": str(per_host), "LOCAL_RANK": str(rank % per_host)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     try:

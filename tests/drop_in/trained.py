@@ -26,7 +26,6 @@ from torchrec.modules.embedding_configs import DataType, PoolingType
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-from shardwright.integrations.torchrec.steps.sharded import load_weights
 from tests.drop_in.situation import PLANNERS, tables_by_name
 from tests.gloo import answers_of
 from tests.unit.integrations.torchrec.made import AllSequenceTypesSharder, AllTypesSharder
@@ -177,8 +176,7 @@ def _trained(row: Trained, whose: str, rank: int) -> dict[str, Any]:
     sharded = DistributedModelParallel(
         model, device=torch.device("cpu"), plan=plan, sharders=sharders, init_parameters=False
     )
-    with torch.no_grad():
-        load_weights(whole.state_dict(), sharded)
+    _take_weights(sharded, whole)
     batches = [_batch(whole, row, place) for place in range(WORLD)]
     largest = 0.0
     for _ in range(2):
@@ -198,6 +196,19 @@ def _made(row: Trained) -> tuple[nn.Module, dict[str, nn.Parameter]]:
     tables = {name.split(".")[-2]: weights for name, weights in model.named_parameters() if ".embedding" in name}
     apply_optimizer_in_backward(torch.optim.SGD, tables.values(), {"lr": RATE})
     return model, tables
+
+
+@torch.no_grad()
+def _take_weights(sharded: nn.Module, whole: nn.Module) -> None:
+    """Copy the weights of a whole model, since TorchRec draws new ones for sharded modules."""
+    given = whole.state_dict()
+    for name, weights in sharded.state_dict().items():
+        if not hasattr(weights, "local_shards"):
+            weights.copy_(given[name])
+            continue
+        for shard in weights.local_shards():
+            (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
+            shard.tensor.copy_(given[name][row : row + rows, column : column + columns])
 
 
 @torch.no_grad()
