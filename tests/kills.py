@@ -20,5 +20,7 @@ class DiesAfter:
             raise Killed
 
 
-def same_weights(one, other):
-    return all(np.array_equal(array, other.weights[name]) for name, array in one.weights.items())
+def same_weights(policy, other):
+    return policy.weights.keys() == other.weights.keys() and all(
+        np.array_equal(array, other.weights[name]) for name, array in policy.weights.items()
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pytest
 from shardwright.cluster import Cluster, Pool, open_cluster
 from shardwright.hardware import Fingerprint, fingerprint
 from shardwright.measure.remote import MeasuringNode
+from tests.processes import descendants, wait_until
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'shardwright[ray]'")
 
@@ -28,49 +28,6 @@ def local_cluster() -> Iterator[Cluster]:
     with open_cluster("local:2") as cluster:
         yield cluster
     wait_until(lambda: not [pid for pid in descendants(os.getpid()) if pid not in before], "a process of Ray is left")
-
-
-def descendants(root: int) -> list[int]:
-    """The processes below a process, zombies left out."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                children.setdefault(int(parent), []).append(int(path.parent.name))
-    found, left = [], [root]
-    while left:
-        below = children.get(left.pop(), [])
-        found += below
-        left += below
-    return found
-
-
-def named(root: int, text: str) -> list[int]:
-    """The processes below a process whose command line holds a text."""
-    found = []
-    for pid in descendants(root):
-        with suppress(OSError):
-            if text.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(condition: object, message: str, seconds: float = 300.0) -> None:
-    """Wait for a condition, which must come true."""
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, message
-        time.sleep(0.05)
 
 
 def die_once(marker: str) -> None:

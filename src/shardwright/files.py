@@ -8,6 +8,7 @@ import re
 import secrets
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -213,6 +214,20 @@ def parse_document(path: str | Path, what: str = "file") -> object:
     from shardwright.documents.yaml_text import parse_yaml
 
     return parse_yaml(text, str(path), MAX_VALUES)
+
+
+def check_distinct(paths: Sequence[str | Path], counted: str) -> None:
+    """Check that no file or folder is named twice, also by another path.
+
+    Raises:
+        InvalidInput: one is; the message says that what was `counted` would count twice.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        place = os.path.realpath(path)
+        if place in seen:
+            raise InvalidInput(f"{path}: is named twice, so that its {counted} would count twice; name it once")
+        seen.add(place)
 
 
 def dump_document(document: object, path: str | Path, otherwise: Literal[".json", ".yaml"] = ".yaml") -> str:

@@ -152,9 +152,6 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def cache_bytes(device_kind: str = "cpu") -> tuple[int, int]:
     """Bytes of the L2 and of the last-level cache of this machine's processor; for a GPU, whose last level is the L2, the L2 twice.
 
-    Args:
-        device_kind: "cpu" or "cuda".
-
     Returns common sizes if the system reports none: a cost model of one machine works equally well with any sizes.
     """
     if device_kind == "cuda":

@@ -86,9 +86,6 @@ class Program:
     def relaxed(self, seconds: float | None = None) -> Solution:
         """Solve without the integer constraints: the objective is a lower bound; if time runs out, there is no solution.
 
-        Args:
-            seconds: time limit.
-
         Raises:
             ShardwrightError: the solver failed.
         """

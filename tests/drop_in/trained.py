@@ -5,8 +5,6 @@ Outputs of two steps are compared, with an update by SGD between them. The proce
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
 from torchrec.distributed import embedding_tower_sharding
@@ -30,6 +27,7 @@ from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerColle
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from tests.drop_in.situation import PLANNERS, tables_by_name
+from tests.gloo import answers_of
 from tests.unit.integrations.torchrec.made import AllSequenceTypesSharder, AllTypesSharder
 
 WORLD, BATCH, RATE, ROWS = 4, 6, 0.1, 64
@@ -135,33 +133,26 @@ def differences(rows: Sequence[Trained]) -> dict[str, dict[str, dict[str, Any]]]
     Returns:
         By name of the row and planner: the largest difference of the outputs on any rank, and the hosts of each table.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    largest: dict[str, dict[str, dict[str, Any]]] = {}
     for per_host in sorted({row.per_host for row in rows}):
         with tempfile.TemporaryDirectory() as folder:
             names = [row.name for row in rows if row.per_host == per_host]
-            mp.start_processes(_rank, (per_host, names, folder), nprocs=WORLD, start_method="spawn")
-            answers = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(WORLD)]
+            answers = answers_of(_trained_on_both, names, folder=Path(folder), ranks=WORLD, per_host=per_host)
         for name in names:
-            found[name] = {
+            largest[name] = {
                 whose: {
                     "difference": max(answer[name][whose]["difference"] for answer in answers),
                     "hosts": answers[0][name][whose]["hosts"],
                 }
                 for whose in PLANNERS
             }
-    return found
+    return largest
 
 
-def _rank(rank: int, per_host: int, names: Sequence[str], folder: str) -> None:
-    os.environ |= {"LOCAL_WORLD_SIZE": str(per_host), "LOCAL_RANK": str(rank % per_host)}
-    torch.set_num_threads(1)
+def _trained_on_both(rank: int, names: Sequence[str]) -> dict[str, Any]:
     _run_interactions_on_cpus()
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
     rows = [row for row in TRAINED if row.name in names]
-    answers = {row.name: {whose: _trained(row, whose, rank) for whose in PLANNERS} for row in rows}
-    dist.barrier()
-    Path(folder, f"{rank}.json").write_text(json.dumps(answers))
-    os._exit(0)  # threads of the libraries that still run when an interpreter ends abort it now and then
+    return {row.name: {whose: _trained(row, whose, rank) for whose in PLANNERS} for row in rows}
 
 
 def _run_interactions_on_cpus() -> None:
@@ -186,13 +177,13 @@ def _trained(row: Trained, whose: str, rank: int) -> dict[str, Any]:
         model, device=torch.device("cpu"), plan=plan, sharders=sharders, init_parameters=False
     )
     _take_weights(sharded, whole)
-    batches = [_batch(whole, row, one) for one in range(WORLD)]
+    batches = [_batch(whole, row, place) for place in range(WORLD)]
     largest = 0.0
     for _ in range(2):
         expected = [_outputs(whole(batch)) for batch in batches]
-        found = _outputs(sharded(batches[rank]))
-        largest = max(largest, float((found - expected[rank]).detach().abs().max()))
-        found.sum().backward()
+        outputs = _outputs(sharded(batches[rank]))
+        largest = max(largest, float((outputs - expected[rank]).detach().abs().max()))
+        outputs.sum().backward()
         torch.stack([each.sum() for each in expected]).sum().div(WORLD).backward()
         _step_replicas(sharded, plan)
     return {"difference": largest, "hosts": hosts}
@@ -247,14 +238,14 @@ def _batch(model: nn.Module, row: Trained, rank: int) -> KeyedJaggedTensor:
     return KeyedJaggedTensor(keys=keys, values=values, lengths=lengths, weights=weights)
 
 
-def _outputs(found: Any) -> torch.Tensor:
-    if hasattr(found, "wait"):
-        found = found.wait()
-    if isinstance(found, dict):  # of sequences
-        return torch.cat([found[key].values() for key in sorted(found)])
-    if isinstance(found, torch.Tensor):
-        return found
-    by_feature = found.to_dict()
+def _outputs(outputs: Any) -> torch.Tensor:
+    if hasattr(outputs, "wait"):
+        outputs = outputs.wait()
+    if isinstance(outputs, dict):  # of sequences
+        return torch.cat([outputs[key].values() for key in sorted(outputs)])
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    by_feature = outputs.to_dict()
     return torch.cat([by_feature[key] for key in sorted(by_feature)], dim=1)
 
 

@@ -1,6 +1,6 @@
-"""Programs of benchmarks/; a headless Chromium for tests, and pages opened in it that must neither fail nor ask a network for anything.
+"""Programs of benchmarks/, gloo processes, a Ray cluster, and a headless Chromium; its pages must neither fail nor ask a network.
 
-Needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM); tests skip without.
+The browser needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM); tests skip without.
 """
 
 from __future__ import annotations
@@ -58,3 +58,20 @@ def program(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="the figures need matplotlib")
     monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
     return lambda name: importlib.import_module(f"benchmarks.{name}")
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Four running gloo processes."""
+    from tests.runtime_ranks import started
+
+    with started(4) as group:
+        yield group
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster of two workers."""
+    from tests.ray_cluster import local_cluster
+
+    yield from local_cluster()

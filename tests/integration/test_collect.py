@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.processes import mentioning, wait_until
 
 from shardwright.cli.main import main as command_line
 from shardwright.errors import MeasurementFailed
@@ -76,17 +77,6 @@ def most_visits(number: int) -> int:
     return MOST_VISITS * (1 + (number % 20 == 0))
 
 
-def processes_mentioning(text: str) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if text.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_path: Path) -> None:
@@ -107,22 +97,20 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_pat
         process.wait()
         process.stdin.close()
         process.stdout.close()
-        found = visits(tmp_path)
-        assert known <= found  # nothing is lost
-        assert len(known) + len(printed) <= len(found) <= len(known) + len(printed) + 1
+        stored = visits(tmp_path)
+        assert known <= stored  # nothing is lost
+        assert len(known) + len(printed) <= len(stored) <= len(known) + len(printed) + 1
         assert done <= int(printed[0]) <= done + untold + 1  # it goes on where the killed one stopped
-        done, untold = int(printed[-1]), len(found) - len(known) - len(printed)
-        known = found
+        done, untold = int(printed[-1]), len(stored) - len(known) - len(printed)
+        known = stored
     assert known.total() == len(known)  # no visit is in two places
     rest = collect(tmp_path, samples=wanted, backend="embedding_bag", **SMALL)
     assert len(visits(tmp_path)) == len(known) + rest.measured
     assert {number for number, repeat in keys_in(tmp_path) if not repeat} == set(range(wanted))
     for number, again in Counter(number for number, _ in visits(tmp_path)).items():
         assert again <= most_visits(number), number
-    deadline = time.monotonic() + 20
-    while processes_mentioning(f'"arena_bytes": {SMALL["arena_bytes"]}') and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not processes_mentioning(f'"arena_bytes": {SMALL["arena_bytes"]}')  # no worker outlives its collector
+    worker = f'"arena_bytes": {SMALL["arena_bytes"]}'
+    wait_until(lambda: not mentioning(worker), "a worker outlives its collector", seconds=20)
 
 
 @pytest.mark.slow

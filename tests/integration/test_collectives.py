@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import mentioning, wait_until
 
 from shardwright.calibration import calibrate_links
 from shardwright.errors import MeasurementFailed
@@ -68,17 +69,6 @@ def collection(folder: Path, samples: int, **changes: Any) -> CollectiveCollecti
 def environment() -> dict[str, str]:
     paths = [str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
-def ranks_mentioning(text: str) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if text.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.slow
@@ -162,15 +152,12 @@ def test_when_the_parent_is_killed_nothing_is_lost_and_no_rank_stays(tmp_path: P
         process.stdin.flush()
         for _ in range(4):
             process.stdout.readline()
-        assert ranks_mentioning('"timeout_s": 61.25')
+        assert mentioning('"timeout_s": 61.25')
         process.send_signal(signal.SIGKILL)
         process.wait()
     before = read_collectives(tmp_path)
     assert keys_of(before) == [(0, 0), (1, 0), (2, 0), (3, 0)]
-    deadline = time.monotonic() + 20
-    while ranks_mentioning('"timeout_s": 61.25') and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not ranks_mentioning('"timeout_s": 61.25')
+    wait_until(lambda: not mentioning('"timeout_s": 61.25'), "a rank outlives its collector", seconds=20)
     assert collect_collectives(collection(tmp_path, 8)).measured == 5
     assert read_collectives(tmp_path)["measured_at"].to_pylist()[0] == before["measured_at"].to_pylist()[0]
 

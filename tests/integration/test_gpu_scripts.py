@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -54,14 +53,6 @@ def few_packages(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "few" / "sitecustomize.py").write_text(BLOCK)
     path = os.pathsep.join([str(tmp_path / "few"), str(REPOSITORY / "src")])
     return {**os.environ, "PYTHONPATH": path, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports a module of benchmarks/ whose results go to a folder of the test."""
-    pytest.importorskip("matplotlib", reason="the figures need matplotlib")
-    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 @pytest.mark.slow

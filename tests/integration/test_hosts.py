@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 from benchmarks import hosts
 from benchmarks.hosts.commands import run
 from benchmarks.hosts.network import Network, bits_per_second
+from tests.processes import alive, wait_until
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.sharding import Plan, Shard, dealt_ranges
@@ -245,26 +245,12 @@ def test_a_killed_beds_processes_are_ended_by_the_next():
     process = subprocess.Popen(python(program), stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
     try:
         (namespace,) = process.stdout.readline().split()
-        pids = wait_for(lambda: run("ip", "netns", "pids", namespace).split())
+        wait_until(lambda: run("ip", "netns", "pids", namespace), "nothing runs in the namespace", seconds=20)
+        pids = run("ip", "netns", "pids", namespace).split()
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
     with hosts.HostBed(hosts=1, devices_per_host=1):
         pass
-    assert wait_for(lambda: not any(alive(int(pid)) for pid in pids))
-
-
-def alive(pid: int) -> bool:
-    """Whether it runs: a process that ended but was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(what):
-    stop = monotonic() + 20
-    while not (found := what()) and monotonic() < stop:
-        sleep(0.05)
-    return found
+    wait_until(lambda: not any(alive(int(pid)) for pid in pids), "a process of the killed bed is left", seconds=20)

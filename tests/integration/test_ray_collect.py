@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,16 +16,8 @@ from typing import Any
 
 import pytest
 from tests.integration.test_collect import ONCE, REPOSITORY, SMALL, keys_in, most_visits, visits
-from tests.ray_cluster import (
-    PretendingCluster,
-    alive,
-    claimed,
-    descendants,
-    local_cluster,
-    named,
-    needs_ray,
-    wait_until,
-)
+from tests.processes import alive, descendants, named, wait_until
+from tests.ray_cluster import PretendingCluster, claimed, needs_ray
 
 from shardwright.cli.train import read_stores
 from shardwright.cluster import Cluster
@@ -43,11 +34,6 @@ pytestmark = [needs_ray, pytest.mark.slow]
 COMMAND = [sys.executable, "-m", "shardwright"]
 # Else Ray takes 127.0.0.1 in an address for the machine's outer one, where the cluster of a test does not listen.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    yield from local_cluster()
 
 
 def measured_in(store: Path) -> bool:

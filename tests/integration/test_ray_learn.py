@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.ray_cluster import alive, local_cluster, named, needs_ray, wait_until
+from tests.processes import alive, named, wait_until
+from tests.ray_cluster import needs_ray
 
 from shardwright.cluster import Cluster
 from shardwright.learned.arrays import PlacementArrays
@@ -24,11 +25,6 @@ pytestmark = [needs_ray, pytest.mark.slow]
 
 TASKS = [task_of(8 + number, 3) for number in range(4)]
 MEASURING = "shardwright.measure.worker"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    yield from local_cluster()
 
 
 @pytest.fixture(scope="module")

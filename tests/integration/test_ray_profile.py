@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.ray_cluster import local_cluster, named, needs_ray
+from tests.processes import named
+from tests.ray_cluster import needs_ray
 
 from shardwright.cluster import Cluster
 from shardwright.errors import InvalidInput
@@ -24,11 +24,6 @@ pytestmark = [needs_ray, pytest.mark.slow]
 
 ROWS = 1_200_000
 SKETCH_BYTES = 28 * 3 * 20_000
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    yield from local_cluster()
 
 
 @pytest.fixture(scope="module")

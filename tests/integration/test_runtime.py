@@ -11,7 +11,6 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 import torch
 from tests.runtime_cases import (
     KINDS,
-    RANKS,
     Reference,
     batch,
     close,
@@ -22,18 +21,11 @@ from tests.runtime_cases import (
     rank_maps,
     whole_tables,
 )
-from tests.runtime_ranks import started
 
 import shardwright as sw
 from shardwright.task.topology import Exchange
 
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    with started(RANKS) as group:
-        yield group
 
 
 def train_like_reference(rank, plan, maps):

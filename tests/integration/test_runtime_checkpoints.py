@@ -12,7 +12,6 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 
 import torch
 from tests.runtime_cases import held_rows, make_module, make_plan, one_step, rank_maps, tables
-from tests.runtime_ranks import started
 
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.sharding.plan import Plan
@@ -21,12 +20,6 @@ from shardwright.task import Table, Task, Topology
 from shardwright.task.topology import Exchange
 
 SAVED = Exchange("device", "touched")
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    with started(4) as group:
-        yield group
 
 
 @pytest.fixture(scope="module")

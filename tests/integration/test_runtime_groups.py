@@ -23,12 +23,6 @@ from shardwright.task.topology import Exchange
 EXCHANGE = Exchange("host", "touched")
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with started(RANKS) as group:
-        yield group
-
-
 def groups_of(module):
     return [members.group for members in (module.ranks.world, module.ranks.host, module.ranks.rail)]
 

@@ -24,12 +24,6 @@ from shardwright.task.topology import Exchange
 STRAIGHT, PROXIES = Exchange("none", "whole"), Exchange("host", "touched")
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with started(4) as group:
-        yield group
-
-
 def message(action):
     try:
         action()

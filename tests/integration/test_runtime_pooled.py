@@ -15,12 +15,6 @@ from shardwright.task.topology import Exchange
 STEPS = 4
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with started(cases.RANKS) as group:
-        yield group
-
-
 def trained(rank, plan, options):
     """The outputs of some steps, and the rank's rows after them."""
     module = cases.make_module(plan, debug=True, **options)

@@ -12,18 +12,11 @@ import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from tests import runtime_pooled_cases as cases
-from tests.runtime_ranks import started
 
 from shardwright.errors import InvalidInput
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task import Table, Task, Topology
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    with started(cases.RANKS) as group:
-        yield group
 
 
 class Model(torch.nn.Module):

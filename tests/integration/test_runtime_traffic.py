@@ -10,18 +10,11 @@ import pytest
 pytest.importorskip("torch", reason="the runtime needs torch")
 
 from tests.runtime_cases import HOSTS, NEAR, RANKS, batch, make_module, make_plan, one_step, rank_maps
-from tests.runtime_ranks import started
 
 from shardwright.sharding.shard import RowLayout
 from shardwright.task.topology import Exchange
 
 EXCHANGES = [Exchange(way, how) for way in ("none", "device", "host") for how in ("whole", "touched")]
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    with started(RANKS) as group:
-        yield group
 
 
 def metered(rank, plan, maps):

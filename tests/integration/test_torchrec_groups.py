@@ -6,8 +6,6 @@ Fully sharded groups need CUDA streams.
 """
 
 import ast
-import json
-import os
 import sys
 import types
 from pathlib import Path
@@ -18,7 +16,7 @@ pytest.importorskip("torchrec", reason="needs TorchRec")
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.gloo import answers_of, each
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
@@ -27,27 +25,12 @@ KINDS = {"t0": "row_wise", "t1": "column_wise", "t2": "data_parallel", "t3": "ta
 ROWS = {"t0": 53, "t1": 50, "t2": 17, "t3": 51}
 
 
-def in_group(rank, tasks, folder):
-    """Run functions of this module on a rank, in order, and write their results to a file."""
-    os.environ |= {"LOCAL_WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(rank % SIZE)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
-    try:
-        answers = {task: getattr(sys.modules[__name__], task)(rank) for task in tasks}
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-    Path(folder, f"{rank}.json").write_text(json.dumps(answers))
-    os._exit(0)  # threads of the libraries that still run when an interpreter ends abort it now and then
-
-
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """Results of the tasks of this module, by rank; all run in one group, since processes take long to start."""
     folder = tmp_path_factory.mktemp("groups")
-    tasks = ("train_by_ours", "train_by_torchrec", "choose", "fail")
-    mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+    functions = (train_by_ours, train_by_torchrec, choose, fail)
+    return answers_of(each, functions, folder=folder, ranks=WORLD, per_host=SIZE)
 
 
 def dmp_collection():
@@ -55,8 +38,8 @@ def dmp_collection():
     import torchrec.distributed.model_parallel as original
 
     tree = ast.parse(Path(original.__file__).read_text())
-    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DMPCollection")
-    (init,) = (node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    (collection,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DMPCollection")
+    (init,) = (node for node in collection.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
     init.body = [node for node in init.body if not isinstance(node, ast.Assert)]
     module = sys.modules["dmp_on_cpus"] = types.ModuleType("dmp_on_cpus")
     exec(compile(tree, original.__file__, "exec"), module.__dict__)
@@ -181,7 +164,7 @@ def trained(plan, told, interval):
 
 def differences(make_planner):
     """Largest difference to the unsharded models, by how ranks lie in groups and how often groups are synchronised."""
-    found = {}
+    by_schedule = {}
     for inter, members in ((False, [(0, 2), (1, 3)]), (True, [(0, 1), (2, 3)])):
         for interval in (1, 2):
             plan = make_planner().collective_plan(model(), sharders(), dist.group.WORLD)
@@ -191,8 +174,8 @@ def differences(make_planner):
             after = trained(plan, told, interval)
             expected = unsharded(members, interval)
             moved = float((expected - 0.25).abs().max())
-            found[f"inter {inter}, every {interval}"] = [float((after - expected).abs().max()), moved]
-    return found
+            by_schedule[f"inter {inter}, every {interval}"] = [float((after - expected).abs().max()), moved]
+    return by_schedule
 
 
 def train_by_ours(rank):
@@ -220,7 +203,7 @@ def choose(rank):
     """The planner gets all ranks and chooses groups; every rank trains with the groups that it receives."""
     from shardwright.integrations.torchrec import ShardwrightPlanner, dmp_arguments
 
-    found = []
+    choices = []
     for size in (2, "auto"):
         fields = arguments(WORLD, SIZE)
         planner = ShardwrightPlanner(**fields, stats=[], sharding_group_size=size, sync_interval=2)
@@ -228,10 +211,10 @@ def choose(rank):
         told = dmp_arguments(planner.last_groups)
         groups = planner.last_groups
         members = [tuple(groups.ranks(group)) for group in range(groups.count)]
-        sizes = [one.groups.size for one in planner.last_group_sizes or ()]
+        sizes = [sized.groups.size for sized in planner.last_group_sizes or ()]
         difference = float((trained(plan, told, 2) - unsharded(members, 2)).abs().max()) if size == 2 else None
-        found.append([groups.size, sizes, difference])
-    return found
+        choices.append([groups.size, sizes, difference])
+    return choices
 
 
 def test_all_ranks_know_the_groups_that_the_first_has_chosen(answers):
@@ -248,14 +231,14 @@ def fail(rank):
 
     from shardwright.integrations.torchrec import ShardwrightPlanner
 
-    found = []
+    outcomes = []
     for fields in (arguments(3, 3), {**arguments(2, 2), "sharding_group_size": 1}):
         try:
             ShardwrightPlanner(**fields, stats=[]).collective_plan(model(), sharders(), dist.group.WORLD)
-            found.append("planned")
+            outcomes.append("planned")
         except PlannerError as error:
-            found.append(str(error))
-    return found
+            outcomes.append(str(error))
+    return outcomes
 
 
 def test_ranks_that_groups_do_not_divide_are_refused(answers):

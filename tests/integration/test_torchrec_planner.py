@@ -1,10 +1,7 @@
 """The planner in a real process group: one plan for all ranks, real sharded modules on it, and failures on every rank."""
 
 import importlib
-import json
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,34 +9,23 @@ pytest.importorskip("torchrec")
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.gloo import answers_of, each
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
 WORLD = 2
 
 
-def in_group(rank, tasks, folder):
-    """Run functions of this module on a rank, in order, and write their results to a file."""
-    os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank), "PYTHONHASHSEED": str(rank)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
-    try:
-        answers = {task: getattr(sys.modules[__name__], task)(rank) for task in tasks}
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-    Path(folder, f"{rank}.json").write_text(json.dumps(answers))
-    os._exit(0)  # threads of the libraries that still run when an interpreter ends abort it now and then
+def each_with_its_seed(rank, functions):
+    os.environ["PYTHONHASHSEED"] = str(rank)
+    return each(rank, functions)
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """Results of the tasks of this module, by rank; all run in one group, since processes take long to start."""
-    folder = tmp_path_factory.mktemp("group")
-    tasks = ("plan_once", "fail", "run_columns", "run_variable_batches", "review_live")
-    mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+    functions = (plan_once, fail, run_columns, run_variable_batches, review_live)
+    return answers_of(each_with_its_seed, functions, folder=tmp_path_factory.mktemp("group"), ranks=WORLD)
 
 
 def made(world=WORLD, **fields):
@@ -158,8 +144,8 @@ def run_columns(rank):
     lengths = torch.randint(0, 4, (len(keys) * 6,))
     batch = KeyedJaggedTensor.from_lengths_sync(keys, torch.randint(0, 50, (int(lengths.sum()),)), lengths)
 
-    def outputs(one):
-        pooled, sequence = one.pooled(batch).to_dict(), one.sequence(batch)
+    def outputs(module):
+        pooled, sequence = module.pooled(batch).to_dict(), module.sequence(batch)
         return [pooled[key] for key in keys[:3]] + [sequence[key].values() for key in keys[3:]]
 
     pairs = zip(outputs(sharded.module), outputs(reference), strict=True)
@@ -206,18 +192,18 @@ def run_variable_batches(rank):
         stride_per_key_per_rank=[[size] for size in sizes.values()],
         inverse_indices=(list(sizes), torch.tensor([[0, 1, 2, 3, 4, 0], [0, 1, 2, 0, 1, 2]])),
     )
-    found = sharded.module[0](batch).values()
-    found.sum().backward()
-    return {"kinds": kinds, "shape": list(found.shape)}
+    values = sharded.module[0](batch).values()
+    values.sum().backward()
+    return {"kinds": kinds, "shape": list(values.shape)}
 
 
 def test_features_of_different_batch_sizes_run_without_replicas(answers):
     """TorchRec's replicas fail on CPUs with such features."""
-    for found in (of_rank["run_variable_batches"] for of_rank in answers):
-        usual, variable = found["kinds"]
+    for answer in (of_rank["run_variable_batches"] for of_rank in answers):
+        usual, variable = answer["kinds"]
         assert "data_parallel" in usual
         assert "data_parallel" not in variable
-        assert found["shape"] == [6, 32]
+        assert answer["shape"] == [6, 32]
 
 
 def review_live(rank):
@@ -234,7 +220,9 @@ def review_live(rank):
     _apply_optimizer_in_backward(RowWiseAdagrad, model.parameters(), {"lr": 0.1})
     planner = made()
     task = problem_of(model, sharders, planner._topology, 6)
-    poor = sw.Plan(task.task, [sw.Shard(one.name, (0, one.rows), (0, one.dim), (0,)) for one in task.task.tables])
+    poor = sw.Plan(
+        task.task, [sw.Shard(table.name, (0, table.rows), (0, table.dim), (0,)) for table in task.task.tables]
+    )
     sharded = DistributedModelParallel(
         model,
         ShardingEnv.from_process_group(dist.group.WORLD),
@@ -242,31 +230,31 @@ def review_live(rank):
         sharding_plan_of(poor, task),
         sharders,
     )
-    found, better = planner.review(sharded, sharders)
+    verdict, better = planner.review(sharded, sharders)
     again, kept = planner.review(sharded, sharders, better)
     before = {name: tuple(weights.shape) for name, weights in sharded.state_dict().items()}
     return {
-        "better": found.better_ms < found.step_ms,
-        "bound": found.bound_ms <= found.better_ms,
+        "better": verdict.better_ms < verdict.step_ms,
+        "bound": verdict.bound_ms <= verdict.better_ms,
         "ranks": sorted(
             {place for module in better.plan.values() for table in module.values() for place in table.ranks}
         ),
         "kept": kept is better,
         "gain": again.gain,
-        "optimizer": found.plan.task.optimizer,
+        "optimizer": verdict.plan.task.optimizer,
         "before": before,
     }
 
 
 def test_a_live_model_is_reviewed_in_one_call_and_stays_as_it_is(answers):
-    for found in (of_rank["review_live"] for of_rank in answers):
-        assert found["better"]
-        assert found["bound"]
-        assert found["ranks"] == [0, 1]
-        assert found["kept"]
-        assert found["gain"] == 0
-        assert found["optimizer"] == "rowwise_adagrad"
-        assert found["before"]["pooled.embedding_bags.t0.weight"] == [90, 40]
+    for answer in (of_rank["review_live"] for of_rank in answers):
+        assert answer["better"]
+        assert answer["bound"]
+        assert answer["ranks"] == [0, 1]
+        assert answer["kept"]
+        assert answer["gain"] == 0
+        assert answer["optimizer"] == "rowwise_adagrad"
+        assert answer["before"]["pooled.embedding_bags.t0.weight"] == [90, 40]
 
 
 def test_a_model_without_a_plan_cannot_be_reviewed():

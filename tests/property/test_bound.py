@@ -120,14 +120,25 @@ def cut(draw, task: Task, table: sw.Table) -> list[Shard]:
     return [Shard(table.name, pair, (0, table.dim), (i,)) for i, pair in enumerate(itertools.pairwise(edges))]
 
 
+@st.composite
+def plans_of(draw, task: Task) -> list[Shard]:
+    return [shard for table in task.tables for shard in draw(cut(task, table))]
+
+
+@st.composite
+def tasks_in_units(draw, **options) -> Task:
+    """Tasks whose columns are whole units, as the bound covers them."""
+    task = draw(tasks(max_tables=5, **options))
+    return replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
+
+
 @given(st.data(), st.integers(0, 11))
 @settings(max_examples=60)
 def test_no_random_plan_is_cheaper(data, seed):
-    task = data.draw(tasks(max_tables=5))
-    task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
+    task = data.draw(tasks_in_units())
     model = model_of(seed)
     bound = lower_bound(task, model)
-    shards = [shard for table in task.tables for shard in data.draw(cut(task, table))]
+    shards = data.draw(plans_of(task))
     assert score(task, shards, model).step_ms >= bound.ms * (1 - 1e-9)
 
 
@@ -197,14 +208,10 @@ def test_row_blocks_over_pinned_devices_are_not_cheaper(seed):
 @settings(max_examples=20)
 def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
     """Given a known plan, any random plan costs at least as much as that plan or as the tightened bound."""
-    task = data.draw(tasks(max_tables=5))
-    task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
+    task = data.draw(tasks_in_units())
     model = MODEL if seed == 0 else adversarial_model(seed)
     proof = BoundProof(make_catalog(task, model), model)
-    known, other = (
-        score(task, [shard for table in task.tables for shard in data.draw(cut(task, table))], model).step_ms
-        for _ in range(2)
-    )
+    known, other = (score(task, data.draw(plans_of(task)), model).step_ms for _ in range(2))
     tightened = proof.tightened(proof.solve(), known)
     counted = proof.refined(tightened, known, lambda: False)
     assert tightened.ms <= counted.ms <= known
@@ -215,12 +222,11 @@ def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
 @settings(max_examples=60)
 def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed):
     """For any weights of the holders' mean: for each table, and a range with as many holders as the plan gives it."""
-    task = data.draw(tasks(max_tables=5))
-    task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
+    task = data.draw(tasks_in_units())
     model, devices = model_of(seed), task.topology.devices
     proof = BoundProof(make_catalog(task, model), model)
     holders = Holders(proof._relaxation, model.pricing, proof.solve().prices)
-    shards = [shard for table in task.tables for shard in data.draw(cut(task, table))]
+    shards = data.draw(plans_of(task))
     step_ms = score(task, shards, model).step_ms
     for index, table in enumerate(task.tables):
         own = [shard for shard in shards if shard.table == table.name]
@@ -240,8 +246,8 @@ def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed)
 @st.composite
 def wide_tasks(draw):
     """Tasks of pooled tables of up to 160 columns, with costly lookups."""
-    task = draw(tasks(max_tables=5, max_dim=160))
-    tables = [replace(t, dim=max(4, t.dim // 4 * 4), pooled=True) for t in task.tables]
+    task = draw(tasks_in_units(max_dim=160))
+    tables = [replace(t, pooled=True) for t in task.tables]
     return replace(task, tables=[replace(t, pooling=1000 * t.pooling) for t in tables])
 
 
@@ -257,7 +263,7 @@ def test_no_random_plan_is_cheaper_than_the_gates_that_it_opens_prove(data):
         Holders(proof._relaxation, WIDE_MODEL.pricing, proof.solve().prices),
         proof._relaxation.catalog.forms,
     )
-    shards = [shard for table in task.tables for shard in data.draw(cut(task, table))]
+    shards = data.draw(plans_of(task))
     if all(len(shard.devices) == devices for shard in shards):
         return  # priced apart
     step_ms = score(task, shards, WIDE_MODEL).step_ms
@@ -289,7 +295,7 @@ def test_no_random_plan_is_cheaper_than_its_devices_by_class_of_widths_prove(dat
     devices = task.topology.devices
     proof = BoundProof(make_catalog(task, WIDE_MODEL), WIDE_MODEL)
     classes = WidthClasses(Holders(proof._relaxation, WIDE_MODEL.pricing, proof.solve().prices))
-    shards = [shard for table in task.tables for shard in data.draw(cut(task, table))]
+    shards = data.draw(plans_of(task))
     of_replicas = bool(proof._relaxation.copied.any())  # those on all devices have a call of their own
     together = [shard for shard in shards if not (of_replicas and len(shard.devices) == devices > 1)]
     replicated = all(len(shard.devices) == devices for shard in shards)

@@ -13,20 +13,14 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.engine.session import prepare
-from shardwright.sharding import Shard
 from shardwright.task import DenseTime, Exchange, Task
-from tests.property.test_bound import cut, model_of
-from tests.strategies import dense_exchanges, tasks
+from tests.property.test_bound import model_of, plans_of, tasks_in_units
+from tests.strategies import dense_exchanges
 
 
 def drawn(data) -> Task:
     """A task with dense layers, of dims that the bound covers."""
-    task = replace(data.draw(tasks(max_tables=5)), exchange=data.draw(dense_exchanges()))
-    return replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
-
-
-def plan_of(data, task) -> list[Shard]:
-    return [shard for table in task.tables for shard in data.draw(cut(task, table))]
+    return replace(data.draw(tasks_in_units()), exchange=data.draw(dense_exchanges()))
 
 
 @given(st.data(), st.integers(0, 11))
@@ -34,7 +28,7 @@ def plan_of(data, task) -> list[Shard]:
 def test_no_random_plan_is_cheaper(data, seed):
     task, model = drawn(data), model_of(seed)
     slack = 1e-9 * (1 + task.exchange.hidden.total_ms)
-    step_ms = score(task, plan_of(data, task), model).step_ms
+    step_ms = score(task, data.draw(plans_of(task)), model).step_ms
     assert lower_bound(task, model).ms <= step_ms * (1 + 1e-9) + slack
 
 
@@ -44,7 +38,7 @@ def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
     task, model = drawn(data), model_of(seed)
     slack = 1e-9 * (1 + task.exchange.hidden.total_ms)
     prepared = prepare(task, model)
-    known, other = (score(task, plan_of(data, task), model).step_ms for _ in range(2))
+    known, other = (score(task, data.draw(plans_of(task)), model).step_ms for _ in range(2))
     plain = prepared.bound_ms
     bounds = [prepared.tighten(known), prepared.refined(known, lambda: False)]
     assert plain - slack <= bounds[0] <= bounds[1] + slack <= known + 2 * slack
@@ -55,7 +49,7 @@ def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
 @settings(max_examples=60)
 def test_longer_dense_layers_never_make_a_step_longer_and_each_saves_at_most_its_time(data):
     task = drawn(data)
-    shards, model = plan_of(data, task), model_of(0)
+    shards, model = data.draw(plans_of(task)), model_of(0)
     hidden = replace(task.exchange, dense_ms=task.exchange.hidden)
     task, bare = replace(task, exchange=hidden), replace(task, exchange=replace(hidden, dense_ms=0.0))
     without, now = (score(one, shards, model).step_ms for one in (bare, task))

@@ -137,7 +137,7 @@ def calibrate(
         MeasurementFailed: this machine has no such device, or its kernels cannot run.
     """
     began = monotonic()
-    kind = device or ("cpu" if task is None or task.topology.device == "cpu" else "cuda")
+    kind = device or (task.topology.compute_device if task is not None else "cpu")
     check_device(kind)
     limit = MINUTES[kind] if minutes is None else minutes
     check_minutes(limit)

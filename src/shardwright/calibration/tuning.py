@@ -169,7 +169,7 @@ def tune(
             finally:
                 if isinstance(measurer, Measurer):
                     measurer.close()
-            slower = measured.of_controls().slower_than(getattr(base, "metadata", {}))
+            slower = measured.of_controls().slower_than(base.metadata)
     model, path = _kept_model(run, task, machine)
     first = _for_task(run.first.plan, task, base, None)
     best = first if run.best is run.first else _for_task(run.best.plan, task, base, first)
@@ -215,15 +215,11 @@ def _kept_model(run: Tuner, task: Task, machine: Fingerprint) -> tuple[Corrected
 def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:
     """The device on which a task is measured, "cpu" or "cuda", and this machine's facts.
 
-    Args:
-        task: the task.
-        device: "cpu" or "cuda"; None for the task's device.
-
     Raises:
         InvalidInput: there is no such device, or the task is for devices of another type.
         MeasurementFailed: this machine has no such device.
     """
-    kind = device or ("cpu" if task.topology.device == "cpu" else "cuda")
+    kind = device or task.topology.compute_device
     check_device(kind)
     machine = fingerprint(kind, default_backend())
     here = device_type(machine)

@@ -106,7 +106,7 @@ def run(
         *_bound_line(attempts),
         *([elsewhere_line(best, elsewhere)] if best else []),
         *failures(attempts),
-        *agreement(attempts, unlike, getattr(cost_model, "metadata", {})),
+        *agreement(attempts, unlike, cost_model.metadata),
         *(saved(file) for file in files),
         as_json=as_json,
     )

@@ -57,13 +57,7 @@ def export_to_torchrec(plan: Plan, output: Path) -> tuple[Path, Path]:
 
 
 def script_of(plan: Plan, name: str, file: str) -> str:
-    """The Python lines that load a plan.
-
-    Args:
-        plan: the plan.
-        name: name of its file.
-        file: name of the sharding plan's file, which lies beside the lines.
-    """
+    """The Python lines that load a plan."""
     from shardwright.sharding.torchrec_files import constraints_code
 
     return _SCRIPT.format(plan=name, file=file, constraints=constraints_code(plan))

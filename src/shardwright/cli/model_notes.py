@@ -26,7 +26,7 @@ def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = Non
         task: the task that the model prices.
         file: the task's file, named in the command that would make a model for it on a machine with such devices; None for no such advice.
     """
-    metadata = getattr(cost_model, "metadata", {})
+    metadata = cost_model.metadata
     origin = provenance(metadata)
     if origin:
         note(f"cost model {cost_model.name}: {origin}")
@@ -39,13 +39,8 @@ def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = Non
 
 
 def print_hardware_note(cost_model: CostModel, kind: str) -> None:
-    """Print a note on stderr if a model predicts other hardware than the hardware about to be measured.
-
-    Args:
-        cost_model: the model.
-        kind: "cpu" or "cuda", the device to measure on.
-    """
-    text = learned_elsewhere(getattr(cost_model, "metadata", {}), kind)
+    """Print a note on stderr if a model predicts other hardware than the hardware about to be measured."""
+    text = learned_elsewhere(cost_model.metadata, kind)
     if text:
         note(f"note: cost model {cost_model.name} {text}")
 
@@ -54,10 +49,6 @@ def print_origin_notes(plans: Sequence[Plan], kind: str) -> None:
     """Print one note per model on stderr if it predicted the plans for other hardware than the hardware about to be measured.
 
     A plan names its model, but another model may have the same name. A known model counts as the plan's if it predicts the same step.
-
-    Args:
-        plans: the plans.
-        kind: "cpu" or "cuda", the device to measure on.
     """
     models = [model for plan in plans if (model := model_of(plan)) is not None]
     for model in {model.name: model for model in models}.values():

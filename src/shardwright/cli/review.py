@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -166,7 +166,7 @@ def run(
         *_verdict(reviewed, few_moves=most_bytes is not None),
         *_assumed(assumed, settable=task is None),
         *_tables(document, int((savings.phase_ms.sum(axis=1) > 0).sum())),
-        *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
+        *_measured_lines(measured, unlike, cost_model.metadata),
         saved(output),
         as_json=as_json,
     )
@@ -278,7 +278,7 @@ def _tables(document: documents.Review, count: int) -> list[RenderableType]:
     ]
 
 
-def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: dict[str, str]) -> list[str]:
+def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: Mapping[str, str]) -> list[str]:
     if not measured:
         return []
     names = ("your plan", "ours")

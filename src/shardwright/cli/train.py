@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from shardwright.cost.files import device_type
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.neuroshard import NeuroShardModel
 from shardwright.errors import InvalidInput, ShardwrightError, counted, require, some_of
+from shardwright.files import check_distinct
 from shardwright.modelling.accuracy import accuracy_metadata
 from shardwright.schema import Place
 
@@ -191,12 +191,7 @@ def _communication_table(errors: Mapping[str, Mapping[str, PassErrors]]) -> rich
 
 
 def describe(stores: Sequence[pa.Table], machines: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Describe the samples for the model's metadata.
-
-    Args:
-        stores: the samples of each store.
-        machines: fingerprints of the machines that measured them.
-    """
+    """Describe the samples for the model's metadata."""
     values = {
         name: {value for measured in stores for value in measured[name].to_pylist()}
         for name in ("optimizer", "batch_size")
@@ -278,7 +273,7 @@ def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hard
     from shardwright.measure.store import chosen_hardware
     from shardwright.modelling.neuroshard_collectives import collectives_of
 
-    _check_distinct(paths)
+    check_distinct(paths, "samples")  # they would be both in the training and in the held-out samples
     measured = [path for path in paths if _has_collectives(path)]
     kernels = [path for path in paths if path not in measured or fingerprints(path)]
     if not kernels:
@@ -314,13 +309,3 @@ def _has_collectives(path: Path) -> bool:
         return False
     with reading(path) as db:
         return bool(hardware_of(db, "collectives"))
-
-
-def _check_distinct(folders: Sequence[Path]) -> None:
-    """Check that no folder is named twice: its samples would be both in the training and in the held-out samples."""
-    seen: set[str] = set()
-    for folder in folders:
-        place = os.path.realpath(folder)
-        if place in seen:
-            raise InvalidInput(f"{folder}: is named twice, so that its samples would count twice; name it once")
-        seen.add(place)

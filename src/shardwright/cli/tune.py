@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def run(
-    context: typer.Context,
     *,
     task: TaskFile,
     output: Annotated[

@@ -35,15 +35,6 @@ def run_steps(
 ) -> None:
     """Measure whole steps of a few plans, save the fastest one, and print all.
 
-    Args:
-        task: task file.
-        output: where to save the plan.
-        minutes: time limit.
-        device: "cpu" or "cuda"; None for the task's device.
-        model: file of the cost model.
-        seed: seed of the searches.
-        as_json: whether to print one JSON document.
-
     Raises:
         ShardwrightError: see `tune_steps`.
     """
@@ -82,7 +73,7 @@ def run_steps(
         note(f"note: {text}")
     if output is not None:
         tuned.plan.save(output)
-    where = where_ranks_run(topology.devices, place, device or ("cpu" if topology.device == "cpu" else "cuda"))
+    where = where_ranks_run(topology.devices, place, device or topology.compute_device)
     views = (headline(tuned.plan), _why(tuned, where), saved(output))
     emit(_document(tuned, where, output), _view(tuned), *views, as_json=as_json)
     if tuned.stopped == "interrupted":

@@ -83,12 +83,7 @@ class BlockCosts:
 
 
 class Tables:
-    """The tables of a task as columns, ready to be cut into blocks.
-
-    Args:
-        task: the task.
-        cost_model: encodes the blocks.
-    """
+    """The tables of a task as columns, ready to be cut into blocks."""
 
     def __init__(self, task: Task, cost_model: CostModel) -> None:
         self._task, self._model = task, cost_model

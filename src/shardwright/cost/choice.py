@@ -46,13 +46,7 @@ _CUDA = {"device_kind": "cuda"}
 
 @dataclass(frozen=True)
 class UserModel:
-    """A model in the cache folder.
-
-    Attributes:
-        path: file of the model.
-        metadata: metadata of the model.
-        size: bytes of the file.
-    """
+    """A model in the cache folder."""
 
     path: Path
     metadata: Mapping[str, str]

@@ -269,13 +269,21 @@ def parts(works: WorkArrays, cache: float) -> Floats:
     return np.hstack([np.where(pooled, sizes, 0.0), of_sequences, counts * (works.dim <= WIDTHS[0])[:, None]])
 
 
-def _missed(works: WorkArrays, cache: float) -> Floats:
-    """`(n,)` lookups that miss a cache filled with the most looked-up rows.
+def kept(works: WorkArrays, row_bytes: Floats, cache: float) -> Floats:
+    """`(n, 17)` share of the rows of each reuse bin that a cache holds, filled with the rows looked up most often.
 
-    These are the first lookup of each row, and all lookups of rows that do not fit.
+    Args:
+        works: n shards.
+        row_bytes: `(n,)` bytes that a row takes in the cache.
+        cache: its bytes.
     """
-    size = works.reuse_rows * (works.lines * _LINE)[:, None]
+    size = works.reuse_rows * row_bytes[:, None]
     hotter = np.cumsum(size[:, ::-1], axis=1)[:, ::-1] - size
-    fits = np.clip((cache - hotter) / np.maximum(size, 1e-9), 0.0, 1.0)
+    return np.clip((cache - hotter) / np.maximum(size, 1e-9), 0.0, 1.0)
+
+
+def _missed(works: WorkArrays, cache: float) -> Floats:
+    """`(n,)` lookups that miss a cache: the first lookup of each row, and all lookups of rows that do not fit."""
+    fits = kept(works, works.lines * _LINE, cache)
     missed: Floats = (fits * works.reuse_rows + (1.0 - fits) * works.reuse_lookups).sum(axis=1)
     return missed

@@ -156,7 +156,7 @@ def _header_of(model: CostModel) -> dict[str, str]:
     if isinstance(model, NeuroShardModel):
         return neuroshard.header_of(model)
     if isinstance(model, CorrectedModel):
-        base = {"format": FORMAT} | dict(getattr(model.base, "metadata", {})) | _header_of(model.base)
+        base = {"format": FORMAT} | dict(model.base.metadata) | _header_of(model.base)
         return {"kind": correction.KIND, "base": json.dumps(base)}
     if isinstance(model, PublishedModel) and model.gpu is None:
         return {"kind": _PUBLISHED, "device": model.device, "optimizer": model.optimizer}

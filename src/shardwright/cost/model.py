@@ -229,11 +229,7 @@ class CostModel(ABC):
 
 
 class AddedModel(CostModel):
-    """A cost model that adds forward and backward ms to each shard, in two columns appended to a base model's encodings.
-
-    Attributes:
-        base: the base model.
-    """
+    """A cost model that adds forward and backward ms to each shard, in two columns appended to a base model's encodings."""
 
     base: CostModel
 

@@ -29,7 +29,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.cost.features import WorkArrays
+from shardwright.cost.features import WorkArrays, kept
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InvalidInput
 
@@ -169,9 +169,7 @@ def parts(works: WorkArrays, gpu: Gpu, optimizer: str) -> tuple[Floats, Floats]:
 
 
 def _hits(works: WorkArrays, sectors: Floats, cache: float) -> Floats:
-    """`(n,)` lookups that hit the cache: all but the first of each cached row; the cache holds the rows looked up most often."""
-    size = works.reuse_rows * sectors[:, None]
-    hotter = np.cumsum(size[:, ::-1], axis=1)[:, ::-1] - size
-    fits = np.clip((_HOLDS * cache - hotter) / np.maximum(size, 1e-9), 0.0, 1.0)
+    """`(n,)` lookups that hit the cache: all but the first of each cached row."""
+    fits = kept(works, sectors, _HOLDS * cache)
     hits: Floats = (fits * np.maximum(works.reuse_lookups - works.reuse_rows, 0.0)).sum(axis=1)
     return hits

@@ -44,13 +44,7 @@ class NoKernels(CostModel):
 
 @dataclass(frozen=True, eq=False)
 class GroupedModel(TaskModel):
-    """A cost model that adds the synchronisation of replicas to the kernels of a base model.
-
-    Attributes:
-        base: the cost model of the kernels.
-        task: the task of one group.
-        groups: the groups.
-    """
+    """A cost model that adds the synchronisation of replicas to the kernels of a base model."""
 
     base: CostModel
     task: Task

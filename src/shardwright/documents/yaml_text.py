@@ -36,11 +36,6 @@ def parse_yaml(text: str, name: str, max_values: int) -> object:
 
     Aliases are followed. Every use of an alias counts its values again, so an alias bomb runs into `max_values`.
 
-    Args:
-        text: the document.
-        name: the file's name, for messages.
-        max_values: most scalars, lists and mappings.
-
     Raises:
         InvalidInput: the text is not YAML, or holds a tag, a duplicate key, a number that is not finite, or too much.
     """

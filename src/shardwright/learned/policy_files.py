@@ -62,10 +62,6 @@ def save_policy(policy: SavedPolicy, path: Path) -> None:
 def load_policy(path: Path, strategy: str) -> SavedPolicy:
     """Read a policy.
 
-    Args:
-        path: the file.
-        strategy: name of the strategy whose policy it must be.
-
     Raises:
         InvalidInput: the file cannot be read, is damaged or too large, has another format version, feature set or strategy, or holds a
             weight that is NaN or infinite.

@@ -279,10 +279,6 @@ def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime
 def of_memory(times: Sequence[CopyTime], device: str) -> list[CopyTime]:
     """The copies that show the bandwidth of memory: those far larger than the last-level cache, else the largest.
 
-    Args:
-        times: times of copies.
-        device: "cpu" or "cuda".
-
     Raises:
         MeasurementFailed: `times` is empty.
     """
@@ -295,12 +291,7 @@ def of_memory(times: Sequence[CopyTime], device: str) -> list[CopyTime]:
 
 
 def ceiling(times: Sequence[CopyTime], device: str) -> float:
-    """Bytes per second of the fastest copy in memory; copies in a cache do not count.
-
-    Args:
-        times: times of copies.
-        device: "cpu" or "cuda".
-    """
+    """Bytes per second of the fastest copy in memory; copies in a cache do not count."""
     return max(time.bytes_per_s for time in of_memory(times, device))
 
 

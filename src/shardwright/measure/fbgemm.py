@@ -17,12 +17,14 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.backend import EPSILON, LEARNING_RATE, Arena, FusedInput, KernelGroup
 
-_OPTIMIZERS = {
+OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
     "adagrad": EmbOptimType.EXACT_ADAGRAD,
     "adam": EmbOptimType.ADAM,
 }
+"""FBGEMM's name of each optimizer of a task."""
+
 _STATES = {"sgd": (), "rowwise_adagrad": ("momentum1",), "adagrad": ("momentum1",), "adam": ("momentum1", "momentum2")}
 _WEIGHTS = {"fp32": SparseType.FP32, "fp16": SparseType.FP16}
 _WIDTH = 4  # FBGEMM's vectors
@@ -89,7 +91,7 @@ class FbgemmBackend:
             [(work.rows, work.dim, *place) for work in group.works],
             feature_table_map=group.tables_of_features,
             weights_precision=_WEIGHTS[group.dtype],
-            optimizer=_OPTIMIZERS[optimizer],
+            optimizer=OPTIMIZERS[optimizer],
             learning_rate=learning_rate,
             eps=EPSILON,
             pooling_mode=PoolingMode.SUM if group.pooled else PoolingMode.NONE,

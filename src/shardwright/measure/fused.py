@@ -93,12 +93,7 @@ class DeviceCalls:
 
 
 def fresh_batches(works: Sequence[ShardWork], cache_bytes: int) -> int:
-    """The number of batches after which the distinct rows fill a cache twice, or are nearly all rows of the tables.
-
-    Args:
-        works: the shards of one device.
-        cache_bytes: bytes of the last-level cache.
-    """
+    """The number of batches after which the distinct rows fill a cache twice, or are nearly all rows of the tables."""
     lines = [-(-row_bytes(work.dtype, work.dim) // _LINE) * _LINE for work in works]
     total = sum(work.rows * size for work, size in zip(works, lines, strict=True))
     if total <= cache_bytes:

@@ -231,9 +231,6 @@ class Elasticity:
 
     Kernels that wait for memory follow it more closely than kernels that compute, and processors differ. So the exponents of forward and
     backward are learned apart, on the machine itself; each visit in a sample store keeps the two that it was converted with.
-
-    Args:
-        parts: number of parts.
     """
 
     def __init__(self, parts: int = 2) -> None:

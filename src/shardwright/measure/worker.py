@@ -51,9 +51,6 @@ class WorkerOptions:
 class Worker(Child):
     """A measuring process; a context manager that ends it.
 
-    Args:
-        options: options of the process.
-
     Attributes:
         answer_limit_s: longest time of an answer by kind of device. A kernel that hangs on a GPU never ends, nor does the process that
             waits for it. Kernels on a CPU end, but one run of a large device may take minutes.
@@ -114,9 +111,6 @@ class ReservedCore:
     """One core for one measuring process, reserved by a lock that the kernel releases when the process ends.
 
     The last core is tried first, since the first core usually serves the interrupts. If all are taken, the last core is shared.
-
-    Attributes:
-        number: the core.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -109,10 +109,27 @@ SHARES = (0.8, 0.1, 0.1)
 """Shares of training, validation and test samples, as in NeuroShard."""
 
 
-def shared_out(ids: Ints, rng: np.random.Generator) -> list[Ints]:
-    """Split ids at random into training, validation and test."""
+class Measured(Protocol):
+    """Measured sets as arrays: some of them make another such object."""
+
+    @property
+    def sample(self) -> Ints:
+        """`(n,)` ids."""
+
+    def select(self, chosen: Bools, /) -> Self:
+        """The sets where `chosen`, `(n,)`, is true."""
+
+
+Sets = TypeVar("Sets", bound=Measured)
+
+
+def split(sets: Sets, seed: int) -> tuple[Sets, Sets, Sets]:
+    """Split measured sets at random into training, validation and test sets; both measurements of a sample stay together."""
+    ids = np.unique(sets.sample)
     cuts = np.cumsum([round(share * len(ids)) for share in SHARES[:-1]])
-    return list(np.split(rng.permutation(ids), cuts))
+    parts = np.split(np.random.default_rng(seed).permutation(ids), cuts)
+    train, valid, test = (sets.select(np.isin(sets.sample, part)) for part in parts)
+    return train, valid, test
 
 
 def join(parts: Sequence[Samples]) -> Samples:

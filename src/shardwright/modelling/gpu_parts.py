@@ -11,12 +11,7 @@ from shardwright.modelling.dataset import Samples, rates_of
 
 
 def part_sums(samples: Samples, cache: float) -> Floats:
-    """`(n, 4 * len(PARTS) + 1)` sizes that determine the time of n sets: all parts, parts in calls wider than each of `WIDTHS`, and calls.
-
-    Args:
-        samples: n measured sets.
-        cache: see `parts`.
-    """
+    """`(n, 4 * len(PARTS) + 1)` sizes that determine the time of n sets: parts, parts in calls wider than each of `WIDTHS`, calls."""
     call, owner = samples.calls
     of_calls, widest = np.zeros((len(owner), len(PARTS))), np.zeros((len(owner), len(WIDTHS)))
     np.add.at(of_calls, call, parts(samples.works, cache))

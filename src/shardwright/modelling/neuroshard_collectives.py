@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.errors import InvalidInput
 from shardwright.measure.stock import differences
-from shardwright.modelling.dataset import repeats, shared_out
+from shardwright.modelling.dataset import repeats
 
 PASSES = ("forward", "backward")
 _AGAIN = "collect the samples again: shardwright collect --collectives"
@@ -58,13 +58,6 @@ class Collectives:
         """The first and the second measurements of the samples measured twice, in the same order of rows."""
         first, second = repeats(self.sample, self.repeat)
         return self.select(first), self.select(second)
-
-
-def split(collectives: Collectives, seed: int) -> tuple[Collectives, Collectives, Collectives]:
-    """Split into training, validation and test collectives; both measurements of a sample stay together."""
-    shares = shared_out(np.unique(collectives.sample), np.random.default_rng(seed))
-    train, valid, test = (collectives.select(np.isin(collectives.sample, part)) for part in shares)
-    return train, valid, test
 
 
 def collectives_of(tables: Sequence[Any]) -> list[Collectives]:

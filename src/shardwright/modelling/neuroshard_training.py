@@ -30,11 +30,10 @@ from shardwright.cost.neuroshard.model import (
 )
 from shardwright.errors import InvalidInput
 from shardwright.modelling.accuracy import Accuracy, accuracy, predict
-from shardwright.modelling.dataset import Samples
+from shardwright.modelling.dataset import Samples, split
 from shardwright.modelling.fitting import Fit, Progress, Stack
 from shardwright.modelling.neuroshard_collectives import PASSES, Collectives, PassErrors, errors_of, repeat_error
-from shardwright.modelling.neuroshard_collectives import split as split_collectives
-from shardwright.modelling.training import check_enough, split
+from shardwright.modelling.training import check_enough
 from shardwright.options import Options, number, whole
 from shardwright.threads import one_thread
 
@@ -185,7 +184,7 @@ def train_communication(
 
     Args:
         parts: measured collectives, one entry for each number of devices.
-        options: how to train; the split is that of `shardwright.modelling.neuroshard_collectives.split` with the same seed.
+        options: how to train; the split is that of `shardwright.modelling.dataset.split` with the same seed.
         progress: called after every epoch of every network.
 
     Raises:
@@ -228,7 +227,7 @@ def _check(parts: Sequence[Collectives]) -> None:
 
 def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: Progress | None) -> Weights:
     """Train one network; return its arrays."""
-    train, valid, _ = split_collectives(part, options.seed)
+    train, valid, _ = split(part, options.seed)
     raw = _inputs(train, name)
     mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_VOLUME_STD)
     data, checked = (
@@ -255,7 +254,7 @@ def _inputs(part: Collectives, name: str) -> Floats:
 
 def _errors(networks: CommunicationNetworks, part: Collectives, seed: int) -> dict[str, PassErrors]:
     """Errors on the first measurements of the test collectives."""
-    test = split_collectives(part, seed)[2]
+    test = split(part, seed)[2]
     first = test.select(test.repeat == 0)
     predicted = predict_passes(networks, first)
     return {

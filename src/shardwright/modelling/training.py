@@ -31,7 +31,7 @@ from shardwright.cost.model import (
 from shardwright.errors import InvalidInput
 from shardwright.hardware import cache_bytes
 from shardwright.modelling.accuracy import Accuracy, accuracy, predict
-from shardwright.modelling.dataset import Samples, pairs_of, rates_of, shared_out
+from shardwright.modelling.dataset import Samples, pairs_of, rates_of, split
 from shardwright.modelling.fitting import Fit, Progress
 from shardwright.modelling.gpu_parts import fitted_parts
 from shardwright.options import Options, number, whole
@@ -181,13 +181,6 @@ class Trained:
     model: ComputeModel
     accuracy: Accuracy
     epochs: int
-
-
-def split(samples: Samples, seed: int) -> tuple[Samples, Samples, Samples]:
-    """Split samples into training, validation and test sets; both measurements of a set stay together."""
-    parts = shared_out(np.unique(samples.sample), np.random.default_rng(seed))
-    train, valid, test = (samples.select(np.isin(samples.sample, part)) for part in parts)
-    return train, valid, test
 
 
 def check_enough(samples: Samples) -> None:

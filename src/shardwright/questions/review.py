@@ -152,13 +152,6 @@ def plan_elsewhere(
 ) -> Plan | None:
     """Plan the task of a plan for the runtime that the plan was not made for.
 
-    Args:
-        plan: the plan for one runtime.
-        cost_model: prices both plans.
-        strategy: as for `plan`.
-        seed: as for `plan`.
-        time_limit: as for `plan`.
-
     Returns:
         The other runtime's plan, or `plan` if that runs there too and is no longer; None if the other runtime has no plan.
     """

@@ -201,11 +201,6 @@ def priced_changes(plan: Plan, cost_model: CostModel, marginal: Marginals) -> tu
 
     Other placements are priced for the tables whose absence would shorten a step most, one table at a time. Everything else stays in
     place, so a gain does not count what another search could add.
-
-    Args:
-        plan: the plan.
-        cost_model: prices it before and after each change.
-        marginal: the plan's marginal times by that model.
     """
     base = float(marginal.times.max(axis=0).sum())
     if base <= 0:

@@ -213,8 +213,7 @@ def plan_data(entry: Entry, plans: int = 1) -> dict[str, Any]:
 def _origin(entry: Entry) -> str | None:
     """Origin and error of the plan's cost model; None if the model at hand is another one or states no origin."""
     model = entry.cost_model
-    same = model is not None and model.name == entry.plan.cost_model
-    return provenance(getattr(model, "metadata", {})) if same else None
+    return provenance(model.metadata) if model is not None and model.name == entry.plan.cost_model else None
 
 
 def _torchrec(plan: Plan) -> dict[str, str] | None:

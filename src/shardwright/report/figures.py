@@ -121,12 +121,6 @@ def shown_name(text: str) -> str:
 def access_curve(plan: Plan, table: str, *, title: str | None = None, palette: Palette = LIGHT) -> Figure:
     """Curve of the share of lookups that the hottest rows take; a table placed by hotness also shows its tiers.
 
-    Args:
-        plan: the plan.
-        table: name of one of the plan's tables.
-        title: title of the figure; by default one that names the table.
-        palette: colours.
-
     Raises:
         InvalidInput: the plan's task has no such table.
     """
@@ -286,12 +280,6 @@ def comparison(
     palette: Palette = LIGHT,
 ) -> Figure:
     """One bar per plan: the four phases' maxima over devices, which add up to the step; a mark shows a proven bound.
-
-    Args:
-        plans: plans with predicted costs.
-        names: a name for each plan.
-        title: title of the figure.
-        palette: colours.
 
     Raises:
         InvalidInput: there is no plan, not one name for each, or a plan has no predicted cost.

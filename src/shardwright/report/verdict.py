@@ -104,12 +104,7 @@ def verdict(entry: Entry) -> str:
 
 
 def idle_sentence(plan: Plan, cost_model: CostModel | None) -> str:
-    """Why devices hold no table: the cost of the best priced use of them; "" if all devices hold one.
-
-    Args:
-        plan: the plan.
-        cost_model: prices other placements; None if there is none.
-    """
+    """Why devices hold no table: the cost of the best priced use of them; "" if all devices hold one."""
     devices = plan.task.topology.devices
     idle = [rank for rank in range(devices) if not plan.by_device[rank]]
     if not idle:

@@ -101,7 +101,8 @@ from shardwright.cost.prices import (
 )
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.holders import Holders
-from shardwright.search.relaxation import Choice, MasterProgram, Relaxation, least_calls
+from shardwright.search.master_program import MasterProgram
+from shardwright.search.relaxation import Choice, Relaxation, least_calls
 from shardwright.search.width_classes import WidthClasses
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
@@ -244,11 +245,7 @@ class BoundProof:
         return self._raised(bound, step_ms, classes=WidthClasses(holders).bound(step_ms, bound.ms, late))
 
     def prices_alone(self, deadline: float | None) -> Prices | None:
-        """The prices of the same ways in a step without dense layers; None if these hide nothing.
-
-        Args:
-            deadline: as for `solve`.
-        """
+        """The prices of the same ways in a step without dense layers; None if these hide nothing."""
         relaxation, hidden = self._relaxation, self._relaxation.hidden
         if not hidden.any():
             return None

@@ -25,7 +25,7 @@ from shardwright.task.task import Task
 from shardwright.task.topology import VALUE_BYTES
 
 _BUSY = 4  # fewest devices that a table keeps busy: for others, a search among grids costs more time than it gains
-_NEAR = 4 / 3  # fewest row blocks of a column block, and the factor by which the best number of column blocks may exceed the devices
+_NEAR = 4 / 3  # see `of_busy_tables`
 _KINDS = ("table_wise", "column_wise", "row_wise", "table_row_wise")
 
 
@@ -44,6 +44,8 @@ class InParts:
     @classmethod
     def of_busy_tables(cls, task: Task, devices: Floats) -> InParts:
         """Cut the pooled tables for which a grid sends fewer bytes than blocks along one axis.
+
+        A column block has at least 4/3 row blocks, and the best number of column blocks may exceed the devices by as much.
 
         Args:
             task: the task.

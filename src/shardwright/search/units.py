@@ -130,12 +130,7 @@ def _cut(task: Task, table: Table, memory: Ints, cut_large: bool) -> Units:
 
 
 def remedy_for(limits: TableConstraint, hosts: int) -> str:
-    """A remedy that gives a table more room; constraints are relaxed first.
-
-    Args:
-        limits: the table's constraints.
-        hosts: how many hosts the topology has.
-    """
+    """A remedy that gives a table more room; constraints are relaxed first."""
     cuts = ("row_wise", "table_row_wise") if hosts > 1 else ("row_wise",)
     closed = [kind for kind in cuts if not limits.allows(kind)]
     remedies = [

@@ -59,12 +59,7 @@ class Carried:
 
 
 def carry(plan: Plan, task: Task) -> Carried:
-    """Return the part of a plan that another task can keep.
-
-    Args:
-        plan: the older plan.
-        task: the newer task.
-    """
+    """Return the part of a plan that another task can keep."""
     before, after = plan.task.table_by_name, task.table_by_name
     same = same_devices(plan.task.topology, task.topology)
     shards: dict[str, list[Shard]] = {}

@@ -128,10 +128,6 @@ def holds_stats(text: str) -> bool:
 def read_stats(text: str, where: str) -> list[StatsTable]:
     """Read every table of statistics in a log; one that several ranks print alike counts once.
 
-    Args:
-        text: the log.
-        where: the log's path, for messages.
-
     Raises:
         InvalidInput: there is no table, or one is cut off, garbled, or lacks a column that a plan needs.
     """

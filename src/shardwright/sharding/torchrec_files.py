@@ -162,7 +162,7 @@ def _blocks(pattern: Pattern, plan: Plan, placed: list[str]) -> dict[str, Any]:
         ranks = list(range(topology.devices))
         return {"sharding_type": pattern.kind, "compute_kernel": "dense", "ranks": ranks, "shards": None}
     kinds = [match[2] for text in placed if (match := _PLACEMENT.fullmatch(text))]
-    kind = kinds[0] if kinds else ("cpu" if topology.device == "cpu" else "cuda")
+    kind = kinds[0] if kinds else topology.compute_device
     shards = [
         {
             "offsets": [rows[0], columns[0]],

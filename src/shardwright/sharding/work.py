@@ -105,11 +105,7 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
 
 @dataclass
 class ShardWorks:
-    """The work of the shards of one task, computed once for equal blocks: a plan has many of them.
-
-    Attributes:
-        task: the task.
-    """
+    """The work of the shards of one task, computed once for equal blocks: a plan has many of them."""
 
     task: Task
     _known: dict[tuple[object, ...], ShardWork] = field(default_factory=dict, repr=False)

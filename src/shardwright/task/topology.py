@@ -124,6 +124,11 @@ class Topology:
         return self.hosts * self.devices_per_host
 
     @property
+    def compute_device(self) -> str:
+        """TorchRec's kind of the devices: "cpu" or "cuda"."""
+        return "cpu" if self.device == "cpu" else "cuda"
+
+    @property
     def memory_bytes(self) -> tuple[int, ...]:
         """`(devices,)` bytes for embeddings on each device."""
         assert isinstance(self.memory, tuple)

@@ -15,7 +15,8 @@ import pytest
 
 from shardwright.cluster import connection, open_cluster
 from shardwright.errors import ClusterFailed, InvalidInput, MissingDependency
-from tests.ray_cluster import descendants, needs_ray
+from tests.processes import descendants
+from tests.ray_cluster import needs_ray
 
 
 def test_without_ray_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from shardwright.cluster import Cluster, Pool, open_cluster
 from shardwright.errors import ClusterFailed, InvalidPlan
-from tests.ray_cluster import die_once, local_cluster, named, needs_ray, wait_until
+from tests.processes import named, wait_until
+from tests.ray_cluster import die_once, local_cluster, needs_ray
 
 pytestmark = [needs_ray, pytest.mark.slow]
 

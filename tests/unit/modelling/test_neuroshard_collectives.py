@@ -3,7 +3,8 @@ import pyarrow as pa
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.modelling.neuroshard_collectives import collectives_of, repeat_error, split
+from shardwright.modelling.dataset import split
+from shardwright.modelling.neuroshard_collectives import collectives_of, repeat_error
 from tests.unit.modelling.made_collectives import rows, table
 
 

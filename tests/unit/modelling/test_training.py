@@ -9,8 +9,8 @@ from shardwright.cost.model import WIDE
 from shardwright.cost.score import device_ms
 from shardwright.errors import InvalidInput
 from shardwright.modelling.accuracy import predict, repeat_noise
-from shardwright.modelling.dataset import Samples
-from shardwright.modelling.training import ComputeNetwork, TrainingOptions, fitted, split, train
+from shardwright.modelling.dataset import Samples, split
+from shardwright.modelling.training import ComputeNetwork, TrainingOptions, fitted, train
 from shardwright.sharding import Shard, shard_work
 from shardwright.testing.tasks import task_of
 from tests.unit.cli.models import linear_model

@@ -32,12 +32,7 @@ def logged(method: _Method) -> _Method:
 
 
 class PlannerEvents:
-    """Report one plan to TorchRec's event handlers.
-
-    Args:
-        planner_type: name of the planner's class.
-        constraints: constraints of the planner.
-    """
+    """Report one plan to TorchRec's event handlers."""
 
     def __init__(self, planner_type: str, constraints: Mapping[str, ParameterConstraints] | None) -> None:
         self._planner = {"planner_type": planner_type}

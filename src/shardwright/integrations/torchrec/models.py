@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
 from torchrec import (
     EmbeddingBagCollection,
@@ -33,23 +32,15 @@ from shardwright.cost.published import GPUS
 from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.rival import (
     SHARDING_TYPES,
-    compute_device,
     expressible_types,
     why_not_expressible,
 )
+from shardwright.measure.fbgemm import OPTIMIZERS
 from shardwright.sharding.work import ShardWork
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 from shardwright.workload.batches import Batch, Scatter, draw_batch
-
-OPTIMIZERS = {
-    "sgd": EmbOptimType.EXACT_SGD,
-    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-    "adagrad": EmbOptimType.EXACT_ADAGRAD,
-    "adam": EmbOptimType.ADAM,
-}
-"""TorchRec's name of each optimizer of a task."""
 
 LEARNING_RATE = 0.01
 EPSILON = 1e-8
@@ -174,7 +165,7 @@ def torchrec_topology(topology: Topology, kind: str | None = None) -> TorchRecTo
         topology: the cluster.
         kind: "cpu" or "cuda"; by default the type of its devices.
     """
-    kind = kind or compute_device(topology)
+    kind = kind or topology.compute_device
     memory = topology.memory_bytes
     place = "ddr_cap" if kind == "cpu" else "hbm_cap"
     equal = len(set(memory)) == 1

@@ -35,11 +35,6 @@ def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: C
 
     Storage is by our memory account. Times are those of the shard alone on its device; a device's fused kernel takes less than their
     sum. The forward pass includes the time to fetch rows from host memory or SSD.
-
-    Args:
-        plan: a complete plan of the problem.
-        problem: the problem.
-        cost_model: prices the shards.
     """
     tables = {name: plan.plan[place.path][place.name] for name, place in problem.places.items()}
     blocks = {name: _blocks(name, table, problem) for name, table in tables.items()}

@@ -105,10 +105,6 @@ def statistics_of(
 def check_numbers(constraints: Mapping[str, ParameterConstraints] | None, names: Collection[str]) -> None:
     """Check the numbers in constraints on tables' lookups before they are used.
 
-    Args:
-        constraints: constraints by name of the parameter.
-        names: tables to check.
-
     Raises:
         InvalidInput: one is negative, infinite or no number.
     """

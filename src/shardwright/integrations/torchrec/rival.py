@@ -133,11 +133,6 @@ class TorchEasyRec(TorchRec):
     name: str = "tzrec"
 
 
-def compute_device(topology: Topology) -> str:
-    """TorchRec's kind of device: "cpu" or "cuda"."""
-    return "cpu" if topology.device == "cpu" else "cuda"
-
-
 def why_not_expressible(task: Task) -> str | None:
     """The part of a task that TorchRec's planner cannot express; None if it can express all."""
     if task.constraints.colocate or task.constraints.apart:
@@ -156,14 +151,14 @@ def why_not_expressible(task: Task) -> str | None:
         if not expressible_types(table, limits, task.topology):
             allowed = ", ".join(limits.sharding_types or ("any type",))
             shards = f" in at most {limits.max_shards} shards" if limits.max_shards is not None else ""
-            kind, device = "pooled" if table.pooled else "sequence", compute_device(task.topology)
+            kind, device = "pooled" if table.pooled else "sequence", task.topology.compute_device
             return f"table '{table.name}' allows {allowed}{shards}; TorchRec's planner offers none of these for a {kind} table on {device}"
     return None
 
 
 def expressible_types(table: Table, limits: TableConstraint, topology: Topology) -> list[str]:
     """The allowed sharding types that TorchRec's planner offers, without those that make too many shards."""
-    offered = (_ON_CPU if compute_device(topology) == "cpu" else _ON_GPU)["pooled" if table.pooled else "sequence"]
+    offered = (_ON_CPU if topology.compute_device == "cpu" else _ON_GPU)["pooled" if table.pooled else "sequence"]
     shards = {"data_parallel": 1, "table_wise": 1, "column_wise": 1, "row_wise": topology.devices}
     most = limits.max_shards or topology.devices
     return [kind for kind in offered if limits.allows(kind) and shards.get(kind, topology.devices_per_host) <= most]

@@ -142,11 +142,6 @@ def with_host_sync(plan: Plan, problem: TorchRecProblem, choices: Mapping[str, K
     """Add the all-reduce of rows in host memory to the plan's backward times, over the slower of link and bus.
 
     The bound stays valid: it lies below a step without the all-reduce. Fully sharded groups leave such tables alone.
-
-    Args:
-        plan: a plan of the problem.
-        problem: the problem.
-        choices: kernels of the tables in host memory.
     """
     task, groups = problem.task, problem.task.groups
     if groups is None or groups.fully_sharded or plan.cost is None:

@@ -63,9 +63,6 @@ _TIE = 1e-9  # relative difference below which logits count as equal: rounding m
 class AutoShardWeights:
     """The networks of a saved policy, in double precision.
 
-    Args:
-        policy: the policy.
-
     Attributes:
         published: whether the policy sees predicted costs in ms, as in the paper, instead of relative to an even share.
 

@@ -150,13 +150,7 @@ def set_scale(cost: CostNetwork, batch: PlacementBatch, buffer: PlacementBuffer,
 
 
 class CostErrors:
-    """Errors of the cost network on placements of a buffer. If tasks share tables, each distinct table is encoded only once.
-
-    Args:
-        network: the networks.
-        batch: the tasks.
-        buffer: placements of these tasks.
-    """
+    """Errors of the cost network on placements of a buffer. If tasks share tables, each distinct table is encoded only once."""
 
     def __init__(self, network: DreamShardNetwork, batch: PlacementBatch, buffer: PlacementBuffer) -> None:
         self._network, self._batch, self._buffer = network, batch, buffer

@@ -113,9 +113,6 @@ class EncodedTask:
 class Policy:
     """A policy in double precision.
 
-    Args:
-        saved: the policy.
-
     Raises:
         InvalidInput: an array is missing, has another shape or is not finite, or a standard deviation is not positive.
     """

@@ -32,13 +32,7 @@ _FAILED = 1.0  # penalty for an episode with an unplaced unit, in mean overall c
 
 
 class DreamShardTrainer(Trainer):
-    """The state of DreamShard's training between two iterations.
-
-    Args:
-        tasks: the training tasks.
-        world: prices placements.
-        options: how to learn.
-    """
+    """The state of DreamShard's training between two iterations."""
 
     counter: ClassVar[str] = "iteration"
     network: DreamShardNetwork

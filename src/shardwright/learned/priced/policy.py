@@ -60,9 +60,6 @@ SHAPES: Shapes = {
 class PricedPolicy:
     """The arrays of a saved policy.
 
-    Args:
-        policy: the policy.
-
     Attributes:
         layers: the arrays by their names in the engine.
 

@@ -190,10 +190,6 @@ _MOST_NORM = 1.0
 class PlanLedger:
     """Costs of the plans drawn so far; it prices each plan once and keeps the cheapest.
 
-    Args:
-        arrays: the task.
-        world: prices plans.
-
     Attributes:
         best: device of each unit in the cheapest plan; None before the first plan.
         best_ms: step time of the cheapest plan.

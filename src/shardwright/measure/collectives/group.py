@@ -61,9 +61,6 @@ class GroupOptions:
 class RankGroup:
     """Processes that form a group over the loopback interface; a context manager that ends them.
 
-    Args:
-        options: options of the group.
-
     Raises:
         GroupFailed: the group did not get ready.
         MeasurementFailed: torch or a GPU is missing.

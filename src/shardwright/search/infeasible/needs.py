@@ -63,11 +63,7 @@ class Where:
 
 @dataclass(eq=False)
 class Places:
-    """The sets of devices of a task, made once each.
-
-    Attributes:
-        task: the task.
-    """
+    """The sets of devices of a task, made once each."""
 
     task: Task
     _known: dict[bytes, Where] = field(default_factory=dict)

@@ -50,11 +50,7 @@ class Reading:
 
 
 class MixedIds(InvalidInput):
-    """A column's ids look like integers in one place and are text in another.
-
-    Attributes:
-        column: name of the column.
-    """
+    """A column's ids look like integers in one place and are text in another."""
 
     def __init__(self, message: str, column: str = "") -> None:
         super().__init__(message)

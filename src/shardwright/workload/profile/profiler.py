@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TypeAlias
 
 from shardwright.cluster import Pool
 from shardwright.errors import InvalidInput, require
+from shardwright.files import check_distinct
 from shardwright.workload.profile.counting import ColumnProfile, CountingJob, Counts, count_part, counts_by, merge_all
 from shardwright.workload.profile.formats import ColumnKind, MixedIds, Reading
 from shardwright.workload.profile.readers import LogFile, open_log, parts_of
@@ -133,12 +133,7 @@ def _distinct_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not files:
         raise InvalidInput("paths: no log is named; name at least one file")
-    seen: set[str] = set()
-    for file in files:
-        place = os.path.realpath(file)
-        if place in seen:
-            raise InvalidInput(f"{file}: is named twice, so that its events would count twice; name it once")
-        seen.add(place)
+    check_distinct(files, "events")
     return files
 
 

@@ -20,6 +20,7 @@ from shardwright.learned.records import TrainingRecord
 from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import compute_ms
 from shardwright.task import Constraints, TableConstraint
+from tests.kills import same_weights
 from tests.unit.learned.autoshard.made import (
     QUICK,
     FailsAt,
@@ -30,22 +31,11 @@ from tests.unit.learned.autoshard.made import (
     varied_task,
 )
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Results are promised to be the same on one thread only."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tasks(count: int = 6, seed: int = 0):
     return [varied_task(seed + number) for number in range(count)]
-
-
-def equal(one: SavedPolicy, other: SavedPolicy) -> bool:
-    return all(np.array_equal(array, other.weights[name]) for name, array in one.weights.items())
 
 
 def mean_balance(policy: SavedPolicy, unseen) -> float:
@@ -108,8 +98,8 @@ def test_cost_errors_compare_with_the_world(trained):
 
 def test_the_same_seed_learns_the_same_and_another_one_does_not():
     one, same = (learn(tasks(), simulated(), QUICK) for _ in range(2))
-    assert equal(one, same)
-    assert not equal(one, learn(tasks(), simulated(), replace(QUICK, seed=1)))
+    assert same_weights(one, same)
+    assert not same_weights(one, learn(tasks(), simulated(), replace(QUICK, seed=1)))
 
 
 def test_torchs_own_generator_is_left_alone():
@@ -128,14 +118,14 @@ def test_a_training_that_stopped_goes_on_to_the_same_result(tmp_path, call, nan)
     reason = "NaN" if nan else "the machine is gone"
     with pytest.raises(ShardwrightError, match=rf"round {call} of 2 stopped.*{reason}.*saved in .*state\.safetensors"):
         learn(tasks(), FailsAt(call, nan), QUICK, checkpoint=path)
-    assert equal(learn(tasks(), simulated(), QUICK, checkpoint=path), whole)
+    assert same_weights(learn(tasks(), simulated(), QUICK, checkpoint=path), whole)
 
 
 def test_a_finished_training_is_taken_from_its_checkpoint(tmp_path):
     path = tmp_path / "state.safetensors"
     whole = learn(tasks(), simulated(), QUICK, checkpoint=path)
     world = FailsAt(1)
-    assert equal(learn(tasks(), world, QUICK, checkpoint=path), whole)
+    assert same_weights(learn(tasks(), world, QUICK, checkpoint=path), whole)
     assert world.calls == 0
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.learned.arrays import PlacementArrays
@@ -19,22 +18,16 @@ from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import SimulatedWorld, step_ms
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import constrained_task, tables
-from tests.kills import Killed
+from tests.kills import Killed, same_weights
 from tests.unit.learned.dreamshard.policies import cost_errors, training_set, whole_tables
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORLD = SimulatedWorld(SimpleCostModel())
 BRIEF = DreamShardOptions(
     iterations=3, collected=6, cost_updates=10, cost_batch=8, policy_updates=2, policy_tasks=2, episodes=4, explored=6,
     variants=1,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Figures(TrainingRecord):
@@ -48,12 +41,6 @@ class Figures(TrainingRecord):
         self.rows.append(dict(figures))
         if iteration == self._last:
             raise Killed
-
-
-def same(one, other):
-    return set(one.weights) == set(other.weights) and all(
-        np.array_equal(array, other.weights[name]) for name, array in one.weights.items()
-    )
 
 
 def mean_step(policy, tasks):
@@ -100,8 +87,8 @@ def test_a_killed_training_resumes_to_the_same_bits(tmp_path, last):
     record = Figures()
     resumed = learn(tasks, WORLD, BRIEF, record=record, checkpoint=path)
     assert len(record.rows) == BRIEF.iterations - last
-    assert same(whole, resumed)
-    assert not same(whole, learn(tasks, WORLD, replace(BRIEF, seed=1)))
+    assert same_weights(whole, resumed)
+    assert not same_weights(whole, learn(tasks, WORLD, replace(BRIEF, seed=1)))
 
 
 class Failing:
@@ -129,7 +116,7 @@ def test_costs_that_are_not_numbers_stop_with_the_state_saved(tmp_path):
             return WORLD.costs(placed)
 
     expected = learn(training_set(4), Repaired(), BRIEF)
-    assert same(expected, learn(training_set(4), Repaired(), BRIEF, checkpoint=path))
+    assert same_weights(expected, learn(training_set(4), Repaired(), BRIEF, checkpoint=path))
 
 
 def test_a_reward_that_is_not_a_number_stops():
@@ -154,7 +141,7 @@ def test_a_policy_file_round_trip_places_the_same(tmp_path):
     learned = learn(training_set(3), WORLD, replace(BRIEF, iterations=1))
     save_policy(learned, tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors", "dreamshard")
-    assert same(learned, loaded)
+    assert same_weights(learned, loaded)
     assert loaded.metadata["objective"] == "step"
     arrays = PlacementArrays.of(training_set(1, 50)[0])
     one, other = Policy(learned), Policy(loaded)

@@ -129,10 +129,6 @@ class ShardedModel:
 def planned(plan: Plan, kind: str) -> ShardingPlan:
     """Return TorchRec's sharding plan for the modules of a task.
 
-    Args:
-        plan: the plan.
-        kind: "cpu" or "cuda".
-
     Raises:
         InvalidPlan: TorchRec cannot run the plan.
     """
@@ -140,12 +136,7 @@ def planned(plan: Plan, kind: str) -> ShardingPlan:
 
 
 def load_weights(weights: Mapping[str, torch.Tensor], model: DistributedModelParallel) -> None:
-    """Copy the weights of an unsharded model to this rank's shards of a sharded one; TorchRec itself draws new weights.
-
-    Args:
-        weights: `state_dict()` of the module before it was sharded.
-        model: the sharded model.
-    """
+    """Copy the weights of an unsharded model to this rank's shards of a sharded one; TorchRec itself draws new weights."""
     for name, target in model.state_dict().items():
         if not isinstance(target, ShardedTensor):
             target.copy_(weights[name])
