@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 pytest.importorskip("torch", reason="the runtime needs torch")
 
+import numpy as np
 import torch
 from tests.runtime_cases import Reference, batch, features_of, make_module, make_plan, one_step, rank_maps, whole_tables
 from tests.runtime_ranks import started
@@ -210,6 +212,14 @@ def plan_of(table, shards, topology=ONE):
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"eps": 0.0}, "eps is 0.0"),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"learning_rate": float("nan")}, "learning_rate is nan"),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"betas": (0.9, 1.0)}, "betas are"),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"timeout": 0}, "timeout is 0"),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"timeout": float("nan")}, "timeout is nan"),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"timeout": timedelta(seconds=-1)}, "timeout is -1"),
+        (
+            plan_of(TABLE, [Shard.whole(TABLE, 0)]),
+            {"initial": lambda table, ids: np.zeros((ids.size, 3), np.float32)},
+            "table 't': initial gives weights of shape",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_said(plan, options, text):
@@ -273,7 +283,7 @@ def die_in_a_step(rank, plan, how):
     if rank == 3:
         time.sleep(5)
         return "slept"
-    return message(lambda: [one_step(module, rank, step) for step in (1, 2)])
+    return "; ".join(message(lambda: [one_step(module, rank, step) for step in (1, 2)]) for _ in range(2))
 
 
 @pytest.mark.slow
@@ -283,5 +293,6 @@ def test_a_rank_that_is_lost_is_an_error_on_the_others(how):
         outcomes = group.outcomes(die_in_a_step, make_plan("tiered", STRAIGHT), how, wait_s=30.0)
     for good, text in outcomes[:3]:
         assert good
-        assert "failed: another rank died, timed out, or called another collective" in text
+        assert text.count("ShardwrightError: exchanging ") == 2  # the step, and one that is tried after it
+        assert text.count("failed: another rank died, timed out, or called another collective") == 2
     assert outcomes[3] == ((False, "died") if how == "dies" else (True, "slept"))

@@ -50,17 +50,10 @@ def weighted_sums(
     weights: torch.Tensor | None,
     order: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Sum rows, each product rounded before it is added: a fused multiply-add would round unlike sums of rows that travelled.
+    """`(sums, dim)` fp32 sums of `(m, dim)` rows at `(n,)` places, from each of the `(sums,)` starts to the next.
 
-    Args:
-        rows: `(m, dim)` fp32 or fp16.
-        places: `(n,)` rows to add.
-        starts: `(sums,)` first place of each sum.
-        weights: `(k,)` weights; None for ones.
-        order: `(n,)` weight of each place; weights are in the order of places unless given.
-
-    Returns:
-        `(sums, dim)` fp32.
+    Weights are in the order of places, or at the `(n,)` order. Each product is rounded before it is added: a fused multiply-add would round
+    unlike sums of rows that travelled.
     """
     if weights is None and rows.dtype == torch.float32:
         return summed(rows, places, starts)
@@ -71,17 +64,7 @@ def weighted_sums(
 
 
 def in_bags(answers: torch.Tensor, bags: torch.Tensor, count: int, cut: bool) -> torch.Tensor:
-    """Add the answers of each bag in their order.
-
-    Args:
-        answers: `(n, dim)` sums.
-        bags: `(n,)` bag of each.
-        count: number of bags.
-        cut: whether a bag may have several answers.
-
-    Returns:
-        `(count, dim)` sums of bags; zeros for empty ones.
-    """
+    """`(count, dim)` sums of bags, zeros for empty ones: adds `(n, dim)` answers of `(n,)` bags in their order, several only if `cut`."""
     result = answers.new_zeros((count, answers.shape[1]))
     if cut:
         bags, order = torch.sort(bags, stable=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import zlib
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -74,10 +74,6 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     parts: list[Part]
 
 
-Content: TypeAlias = list[Cut]
-"""The rows of one part."""
-
-
 def save_checkpoint(module: ShardedEmbeddings, folder: str | Path, *, part_bytes: int = PART_BYTES) -> None:
     """Write the weights and optimizer state of a module; a collective: all ranks must call it.
 
@@ -117,7 +113,7 @@ def load_checkpoint(module: ShardedEmbeddings, folder: str | Path) -> None:
     module.check_replicas()
 
 
-def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
+def planned_parts(storage: Storage, part_bytes: int) -> list[list[Cut]]:
     """Divide the rows that a rank owns into the parts that it will write.
 
     Args:
@@ -131,7 +127,7 @@ def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
     ]
     total = sum(part.rows * row_bytes[group] for part, group in zip(placement.parts, placement.group_of, strict=True))
     part_bytes = max(part_bytes, -(-total // MOST_PARTS))
-    parts: list[Content] = []
+    parts: list[list[Cut]] = []
     size = 0
     for cut in storage.cuts(part_bytes, owned=True):
         more = cut.rows * row_bytes[cut.group]
@@ -143,7 +139,7 @@ def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
     return parts
 
 
-def largest_part(storage: Storage, name: str, content: Content) -> Part:
+def largest_part(storage: Storage, name: str, content: list[Cut]) -> Part:
     """Return a part whose manifest entry is at least as large as that of the part with this content."""
     parts = [storage.placement.parts[cut.part] for cut in content]
     entries = [
@@ -163,15 +159,7 @@ def measure(text: bytes) -> tuple[int, int]:
 
 
 def check_readable(size: int, values: int) -> None:
-    """Check that a manifest is small enough to be read.
-
-    Args:
-        size: bytes of the manifest.
-        values: values in the manifest.
-
-    Raises:
-        InvalidInput: the manifest is too large.
-    """
+    """Raise InvalidInput if a manifest of so many bytes and values is too large to be read."""
     if size > MAX_BYTES or values > MAX_VALUES:
         raise InvalidInput(
             f"the checkpoint's manifest may take {size} bytes and {values} values, and {MAX_BYTES} and {MAX_VALUES} is the most; "
@@ -179,7 +167,7 @@ def check_readable(size: int, values: int) -> None:
         )
 
 
-def _must_be_readable(module: ShardedEmbeddings, parts: dict[str, Content]) -> None:
+def _must_be_readable(module: ShardedEmbeddings, parts: dict[str, list[Cut]]) -> None:
     """Raise an error on all ranks, before anything is written, if the manifest would be too large to read."""
     own = [largest_part(module.storage, name, content) for name, content in parts.items()]
     all_ranks = module.ranks.gathered(torch.tensor(measure(msgspec.json.encode(own)))).sum(0)
@@ -187,7 +175,7 @@ def _must_be_readable(module: ShardedEmbeddings, parts: dict[str, Content]) -> N
     check_readable(*(all_ranks + head).tolist())
 
 
-def _write_own(module: ShardedEmbeddings, path: Path, token: str, parts: dict[str, Content]) -> None:
+def _write_own(module: ShardedEmbeddings, path: Path, token: str, parts: dict[str, list[Cut]]) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -204,7 +192,7 @@ def _list_of(path: Path, rank: int, token: str) -> Path:
     return path / f"rank-{rank}-{token}.json"
 
 
-def _part_of(module: ShardedEmbeddings, content: Content) -> tuple[bytes, list[RowsOfTable]]:
+def _part_of(module: ShardedEmbeddings, content: list[Cut]) -> tuple[bytes, list[RowsOfTable]]:
     """Return the content and the list of entries of a part."""
     placement, storage = module.placement, module.storage
     tensors: dict[str, torch.Tensor] = {}
@@ -344,16 +332,9 @@ def _take(
     saved: tuple[int, int] | None,
     slots: Ints,
 ) -> int:
-    """Load the rows of one entry that this rank holds, and return their number.
+    """Load the rows of an entry that this rank holds, in the columns that it shares with a part; returns their number.
 
-    Args:
-        module: the module.
-        tensors: the part of the checkpoint.
-        place: number of the entry.
-        index: the part of the table that takes it.
-        columns: their common columns.
-        saved: columns of the entry; None for all.
-        slots: `(ranges,)` first slot of each held range, -1 of others.
+    `saved` are the columns of the entry, None for all; `slots` the `(ranges,)` first slot of each held range, -1 of others.
     """
     placement, part = module.placement, module.placement.parts[index]
     start, stop = saved or (0, part.table.dim)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-import numpy as np
 import torch
 
 from shardwright.errors import ShardwrightError
@@ -93,13 +92,9 @@ def check_replicas(ranks: Ranks, placement: Placement, storage: Storage) -> None
 
 def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> int:
     """Return a checksum of a shard's rows: its bits as integers, weighted by their position and summed."""
-    shard = placement.shards[index]
-    group = int(placement.group_of[placement.part_of_shard[index]])
-    first = int((placement.ranges[0] == index).nonzero()[0][0])
-    start = int(placement.slots(np.array([first]), rank)[0])
-    total = 0
+    group, total = int(placement.group_of[placement.part_of_shard[index]]), 0
     for matrix in storage.matrices(group).values():
-        flat = matrix[start : start + shard.row_count].reshape(-1)
+        flat = matrix[placement.slots_of_shard(index, rank)].reshape(-1)
         bits = flat.view(torch.int32 if flat.dtype == torch.float32 else torch.int16)
         for begin in range(0, bits.numel(), _CHUNK):
             part = bits[begin : begin + _CHUNK].to(torch.int64)

@@ -24,6 +24,7 @@ from shardwright.runtime.storage import InitialRows, Storage, UniformRows
 from shardwright.runtime.wire import Buffers, Rows, TrafficMeter
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.rank_map import RankMap
+from shardwright.task.quantities import checked_number
 
 _TIMEOUT = timedelta(minutes=10)
 
@@ -98,7 +99,8 @@ class ShardedEmbeddings(torch.nn.Module):
         super().__init__()
         self.plan, self._debug = plan, debug
         place = torch.device("cpu" if device is None else device)
-        wait = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        wait = timedelta(seconds=checked_number(seconds, "timeout"))
         self.ranks = Ranks.of(plan.task.topology, process_group, place, wait)
         options = self.ranks.together(lambda: OptimizerOptions(learning_rate, eps, betas))
         names = [table.name for table in plan.task.tables] if tables is None else list(tables)
@@ -110,7 +112,8 @@ class ShardedEmbeddings(torch.nn.Module):
         self.traffic = TrafficMeter()
         self.placement, self.ranking = placement, Ranking(placement, maps, self.ranks.device)
         self.storage = Storage(placement, self.ranks.rank, self.ranks.device, options, fused, exact)
-        self.storage.initialise(UniformRows(initial) if isinstance(initial, int) else initial, self.ranking)
+        weights = UniformRows(initial) if isinstance(initial, int) else initial
+        self.ranks.together(lambda: self.storage.initialise(weights, self.ranking))
         self._prepare()
 
     @property

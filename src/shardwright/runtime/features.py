@@ -127,10 +127,8 @@ class RankBatch:
         error: str | None = None,
     ) -> RankBatch:
         """Arrange the features in the order of a placement's parts."""
-        of_table: dict[str, list[str]] = {}
-        for feature in wanted:
-            of_table.setdefault(feature.table.name, []).append(feature.name)
-        names = [of_table[part.name] for part in placement.parts]
+        of_table = _by_table(wanted)
+        names = [[feature.name for feature in of_table[part.name]] for part in placement.parts]
         order = [name for some in names for name in some]
         ids = torch.cat([read[name][0] for name in order]).to(device=device, dtype=torch.int64)
         sums = [placement.groups[group].sums for group in placement.group_of.tolist()]
@@ -157,39 +155,33 @@ class RankBatch:
     def result(
         self, wanted: Sequence[Feature], placement: Placement, rows: Sequence[torch.Tensor], like: Any
     ) -> Mapping[str, Any]:
-        """Return the outputs by feature: sums of samples, or rows in the type that matches the features.
-
-        Args:
-            wanted: the features.
-            placement: the parts.
-            rows: outputs of each feature of each part.
-            like: the features as they were given.
-        """
+        """Return the outputs by feature, from those of each part: sums of samples, or rows in the type that matches the given features."""
         kind: Any = JaggedRows
         if not isinstance(like, Mapping):
             import torchrec
 
             kind = torchrec.JaggedTensor
-        pieces = iter(rows)
-        by_table: dict[str, list[tuple[int, bool, list[torch.Tensor]]]] = {}
-        for part, group, sizes in zip(placement.parts, placement.group_of.tolist(), self.pieces, strict=True):
-            block = (part.columns[0], placement.groups[group].sums, [next(pieces) for _ in sizes])
-            by_table.setdefault(part.name, []).append(block)
-        seen: Counter[str] = Counter()
+        pieces, of_table = iter(rows), _by_table(wanted)
+        blocks: dict[str, dict[int, torch.Tensor]] = {feature.name: {} for feature in wanted}
+        for part, group in zip(placement.parts, placement.group_of.tolist(), strict=True):
+            for feature in of_table[part.name]:
+                output = next(pieces)
+                if feature.table.pooled and not placement.groups[group].sums:
+                    output = _pooled(output, feature, self.read[feature.name])
+                blocks[feature.name][part.columns[0]] = output
         result: dict[str, Any] = {}
         for feature in wanted:
-            name = feature.table.name
-            blocks = []
-            for _, sums, outputs in sorted(by_table[name], key=lambda block: block[0]):
-                output = outputs[seen[name]]
-                blocks.append(
-                    output if sums or not feature.table.pooled else _pooled(output, feature, self.read[feature.name])
-                )
-            seen[name] += 1
-            joined = torch.cat(blocks, 1) if len(blocks) > 1 else blocks[0]
-            lengths = self.read[feature.name][1]
+            outputs = [output for _, output in sorted(blocks[feature.name].items())]
+            joined, lengths = torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0], self.read[feature.name][1]
             result[feature.name] = joined if feature.table.pooled else kind(values=joined, lengths=lengths)
         return result
+
+
+def _by_table(wanted: Sequence[Feature]) -> dict[str, list[Feature]]:
+    of_table: dict[str, list[Feature]] = {}
+    for feature in wanted:
+        of_table.setdefault(feature.table.name, []).append(feature)
+    return of_table
 
 
 def _pooled(rows: torch.Tensor, feature: Feature, read: tuple[torch.Tensor, ...]) -> torch.Tensor:

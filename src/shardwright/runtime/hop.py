@@ -107,17 +107,7 @@ class Hop:
         dedupe: bool,
         types: tuple[str, str] = ("fp32", "fp32"),
     ) -> None:
-        """Create a hop.
-
-        Args:
-            members: the process group.
-            groups: the groups of parts, those of sums last.
-            bits: bits of a question.
-            meter: counts the bytes sent.
-            device: where tensors lie.
-            dedupe: whether equal questions for rows are sent only once.
-            types: types on the wire of answers and of gradients.
-        """
+        """Create a hop for questions of some bits. Groups of sums come last. `types` are those of answers and of gradients on the wire."""
         self.codes = Codes(bits, members.size)
         self.groups, self.row_groups = groups, sum(not group.sums for group in groups)
         self._wire, self._dedupe, self._types = Wire(members, meter, device), dedupe, types
@@ -139,15 +129,7 @@ class Hop:
         failed: torch.Tensor | bool = False,
         bags: Bags | None = None,
     ) -> Route:
-        """Send each question to the member that its code names.
-
-        Args:
-            codes: `(n,)` codes of the lookups, group after group.
-            lookups: `(groups + 1,)` start of each group's lookups.
-            label: label for the meter.
-            failed: whether this rank has bad input.
-            bags: the bags of the groups of sums.
-        """
+        """Send each question of `(n,)` codes to the member that it names; `(groups + 1,)` lookups are the start of each group's codes."""
         bits, groups, members = self.codes.bits, len(self.groups), self.codes.members
         rows, cut = self.row_groups, lookups[self.row_groups]
         starts: torch.Tensor | None = None
@@ -231,12 +213,9 @@ class Hop:
         return self._wire.exchange(find, sizes, self._widths, label, dtype=self._types[0])
 
     def give_back(self, route: Route, rows: Rows, label: Label) -> Rows:
-        """Return the gradients of the answers that this rank gave, by group.
+        """Return, by group, the gradients of the answers that this rank gave, from those of its own lookups or bags.
 
-        Args:
-            route: the route.
-            rows: by group, gradients of lookups, or of bags; those of one question are summed if equal questions are sent only once.
-            label: label for the meter.
+        Gradients of one question are summed first if equal questions are sent only once.
         """
 
         def taken(group: int) -> torch.Tensor:
@@ -300,12 +279,7 @@ def summed(rows: torch.Tensor, order: torch.Tensor, starts: torch.Tensor) -> tor
 
 
 def sum_equal(numbers: Rows, rows: Rows) -> tuple[Rows, Rows]:
-    """By group, return `(m,)` ascending distinct numbers and `(m, c)` sums of the `(n, c)` rows that belong to each.
-
-    Args:
-        numbers: `(n,)` of each group.
-        rows: `(n, c)` of each group; those of one number are added in the order of their places.
-    """
+    """By group, return `(m,)` ascending distinct numbers and `(m, c)` sums of the `(n, c)` rows of each, added in the order of places."""
     distinct = [Distinct.of(its) for its in numbers]
     sums = [summed(matrix, its.order, its.starts) for matrix, its in zip(rows, distinct, strict=True)]
     return [its.numbers for its in distinct], sums

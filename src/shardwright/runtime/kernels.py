@@ -28,16 +28,7 @@ class FusedKernel:
     def __init__(
         self, rows: int, dim: int, dtype: str, optimizer: str, options: OptimizerOptions, device: torch.device
     ) -> None:
-        """Create a kernel of zeros.
-
-        Args:
-            rows: slots of the group.
-            dim: columns.
-            dtype: type of the weights, fp32 or fp16.
-            optimizer: one that `fuses`.
-            options: hyper-parameters.
-            device: where the rows lie.
-        """
+        """Create a kernel of zeros, of fp32 or fp16 weights and an optimizer that `fuses`."""
         from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
         from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
         from fbgemm_gpu.split_table_batched_embeddings_ops_training import (

@@ -82,12 +82,7 @@ class Lookup:
         self._hops[0].expect()
 
     def ask(self, ranking: Ranking, batch: RankBatch) -> Journey:
-        """Send the looked-up rows' numbers to their holders.
-
-        Args:
-            ranking: the rank maps.
-            batch: this rank's lookups.
-        """
+        """Send the numbers of the rows that this rank looks up to their holders."""
         rows = self._placement.row_groups
         bounds = np.cumsum([0, *(sum(batch.counts[parts]) for parts in self._placement.parts_of_group)]).tolist()
         codes, wrong = self._router.find(ranking, batch.ids, batch.counts)
@@ -126,12 +121,7 @@ class Lookup:
         return ((questions >> codes.bits) + group * codes.members << codes.bits) + slots
 
     def outputs(self, journey: Journey, bags: Sequence[int]) -> Rows:
-        """By group, `(n, dim)` rows of the lookups, or sums of the bags.
-
-        Args:
-            journey: the journey.
-            bags: number of this rank's bags in each group of sums.
-        """
+        """By group, `(n, dim)` rows of the lookups, or sums of the bags, of which each group of sums has so many."""
         find = self._stored(self._hops[-1], journey.routes[-1], journey.held)
         for hop, route in zip(reversed(self._hops), reversed(journey.routes), strict=True):
             answered = hop.answer(route, find, _VALUES)
@@ -187,13 +177,7 @@ class Router:
     """
 
     def __init__(self, placement: Placement, codes: Ints, device: torch.device) -> None:
-        """Create a router.
-
-        Args:
-            placement: where every row lies.
-            codes: `(ranges,)` code of the first row of each range.
-            device: device of the keys.
-        """
+        """Create a router from the `(ranges,)` code of the first row of each range."""
         starts, parts, first = placement.segments
         parts_at = np.searchsorted(starts, placement.base[:-1])
         self._arrays = (np.append(parts_at, starts.size), starts, parts, first, codes)  # in the engine's order
@@ -206,16 +190,7 @@ class Router:
     def find(
         self, ranking: Ranking, ids: torch.Tensor, counts: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor | bool]:
-        """Return the codes of lookups.
-
-        Args:
-            ranking: the rank maps.
-            ids: `(n,)` ids, part after part.
-            counts: lookups of each part.
-
-        Returns:
-            `(n,)` codes, and whether any id is out of range; such an id has the code of row 0.
-        """
+        """`(n,)` codes of `(n,)` ids, part after part, and whether any id is out of range; such an id has the code of row 0."""
         if ids.device.type != "cpu":
             keys, wrong = ranking.keys(ids, torch.tensor(counts, device=ids.device))
             return self.codes(keys), wrong

@@ -36,16 +36,8 @@ WIRE_TYPES = ("fp32", "fp16", "bf16")
 
 @dataclass(frozen=True)
 class ReplicaSet:
-    """The holders of a shard: the same local ranks on each of some hosts. It also chooses the holder that sums the gradients of a range.
+    """The holders of a shard, the same local ranks on each of some hosts, both ascending; chooses the one that sums a range's gradients."""
 
-    Attributes:
-        ranks: the holders, ascending.
-        hosts: hosts with a replica, ascending.
-        local: local ranks of the replicas of each host, ascending.
-        per_host: devices of a host.
-    """
-
-    ranks: tuple[int, ...]
     hosts: tuple[int, ...]
     local: tuple[int, ...]
     per_host: int
@@ -66,7 +58,7 @@ class ReplicaSet:
                 "replicas must lie on the same local ranks of each of their hosts. "
                 "Use one device, one local rank of every host, or all devices"
             )
-        return cls(shard.devices, hosts, local, per_host)
+        return cls(hosts, local, per_host)
 
     def owner(self, number: int) -> int:
         """The rank that sums the gradients of range `number` of the shard."""
@@ -74,10 +66,10 @@ class ReplicaSet:
 
     def nearest(self, rank: int, number: int) -> int:
         """The rank to ask for rows of range `number`: the rank itself if it holds them, else a holder on its host, else the owner."""
-        if rank in self.ranks:
-            return rank
-        host = rank // self.per_host
-        return self._on(host, number) if host in self.hosts else self.owner(number)
+        host, local = divmod(rank, self.per_host)
+        if host not in self.hosts:
+            return self.owner(number)
+        return rank if local in self.local else self._on(host, number)
 
     def _on(self, host: int, number: int) -> int:
         return host * self.per_host + self.local[number % len(self.local)]
@@ -209,7 +201,7 @@ class Placement:
             for row, blocks, first in zip(
                 layout.starts.tolist(), layout.parts.tolist(), layout.first.tolist(), strict=True
             ):
-                copies = max(len(holders.ranks) for holders in own[first : first + blocks])
+                copies = max(len(shard.devices) for shard in held[first : first + blocks])
                 rows = sum(shard.row_count for shard in held[first : first + blocks])
                 segments.append((start + row, blocks * copies, len(ranges)))
                 ranges += [(len(shards) + first + block, *more) for block, *more in _dealt(rows, blocks, copies)]
@@ -270,9 +262,8 @@ class Placement:
     def nearest(self, rank: int) -> Ints:
         """`(ranges,)` the rank that `rank` asks for the rows of each range: itself, else a holder on its host, else the owner."""
         sums = np.array([group.sums for group in self.groups])[self.group_of_range]
-        spread = np.where(
-            sums, rank, self.ranges[3]
-        )  # sums come from one holder, which has the whole bag; requests for rows are shared out to all near holders
+        # Sums come from one holder, which has the whole bag; requests for rows are shared out to all near holders.
+        spread = np.where(sums, rank, self.ranges[3])
         return self._chosen(lambda holders, number: holders.nearest(rank, number), spread)
 
     def _chosen(self, choose: Callable[[ReplicaSet, int], int], numbers: Ints) -> Ints:
@@ -303,6 +294,12 @@ class Placement:
         slots = np.empty_like(rank)
         slots[order] = before - np.repeat(before[starts], np.diff(np.append(starts, place.size)))
         return shard * self.plan.task.topology.devices + rank, slots
+
+    def slots_of_shard(self, index: int, rank: int) -> slice:
+        """Slots of the rows of a shard on a rank that holds it, range after range."""
+        keys, first = self._held
+        start = int(first[np.searchsorted(keys, index * self.plan.task.topology.devices + rank)])
+        return slice(start, start + self.shards[index].row_count)
 
     def slots(self, ranges: Ints, ranks: Ints | int) -> Ints:
         """`(n,)` first slots of `(n,)` ranges on `(n,)` ranks that hold them."""

@@ -253,15 +253,12 @@ def _alive(made: list[ref[dist.ProcessGroup] | None] | None) -> _Groups | None:
     if made is None:
         return None
     groups = [None if reference is None else reference() for reference in made]
-    for reference, group in zip(made, groups, strict=True):
-        if reference is None:
-            continue
-        try:
-            if group is None or not dist.get_process_group_ranks(group):
-                return None
-        except (KeyError, ValueError):
-            return None
-    return groups
+    used = [group for group, reference in zip(groups, made, strict=True) if reference is not None]
+    try:
+        alive = all(group is not None and dist.get_process_group_ranks(group) for group in used)
+    except (KeyError, ValueError):
+        return None
+    return groups if alive else None
 
 
 def _new_groups(parent: dist.ProcessGroup, size: int, per_host: int, timeout: timedelta) -> _Groups:

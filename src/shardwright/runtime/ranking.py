@@ -63,15 +63,7 @@ class Ranking:
         self._stops = torch.from_numpy(stops).to(device)
 
     def keys(self, ids: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys of lookups.
-
-        Args:
-            ids: `(n,)` ids, part after part.
-            counts: `(parts,)` lookups of each part.
-
-        Returns:
-            `(n,)` keys, and whether any id is out of range, `()`; such an id gets the key of row 0.
-        """
+        """`(n,)` keys of `(n,)` ids, `(parts,)` of them for each part, and whether any id is out of range; it gets the key of row 0."""
         size = ids.numel()
         rows = torch.repeat_interleave(self._rows, counts, output_size=size)
         wrong = (ids < 0) | (ids >= rows)
@@ -94,12 +86,7 @@ class Ranking:
 
 
 def _directory(hottest: Ints, rows: int) -> tuple[Ints, Ints]:
-    """Return, for each 64 rows, which of them are hottest, as bits, and how many hottest rows come before them.
-
-    Args:
-        hottest: `(n,)` keys, ascending.
-        rows: number of keys.
-    """
+    """For each 64 rows, return which are among the `(n,)` ascending hottest keys, as bits, and how many of these keys come before."""
     blocks = rows // 64 + 1
     bits = np.zeros(blocks, dtype=np.uint64)
     if hottest.size:

@@ -108,14 +108,7 @@ class WholeReplicas:
     """Replicas that reduce the gradient of the whole block."""
 
     def __init__(self, placement: Placement, ranks: Ranks, meter: TrafficMeter, flags: bool) -> None:
-        """Prepare the exchange.
-
-        Args:
-            placement: where every row lies.
-            ranks: the process groups.
-            meter: counts the bytes sent.
-            flags: whether to send which rows were looked up, for optimizers that change a row even if its gradient is zero.
-        """
+        """Prepare the exchange; with `flags` also of the looked-up rows, for optimizers that change a row even if its gradient is zero."""
         self._flags = flags
         self._times = 2 if flags else 1  # gradients, and flags of one column
         self._groups = np.unique(placement.group_of_range[placement.exchanges[placement.ranges[0]] == WHOLE]).tolist()
@@ -129,15 +122,7 @@ class WholeReplicas:
         self._levels = [self._level(placement, ranks, members, owners, meter) for members, owners in levels]
 
     def agree(self, slots: Rows, gradients: Rows) -> tuple[Rows, Rows]:
-        """Sum the gradients of replicated rows over all replicas.
-
-        Args:
-            slots: by group, `(n,)` distinct slots of looked-up rows.
-            gradients: by group, `(n, dim)`.
-
-        Returns:
-            Slots and summed gradients of all rows that change on any replica, equal on all replicas.
-        """
+        """Sum gradients as `TouchedReplicas.agree` does; returns all rows that change on any replica."""
         dense = [
             self._buffers.take(number, count, width).zero_()
             for number, (count, width) in enumerate(zip(self._rows * self._times, self._widths, strict=True))

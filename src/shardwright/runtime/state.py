@@ -67,12 +67,8 @@ class TableBlocks(torch.Tensor):
         if func is torch.ops.aten.detach.default:
             return args[0]
         if func is torch.ops.aten.clone.default:
-            return cls(
-                args[0].table,
-                args[0].shape,
-                args[0],
-                [Block(block.offsets, block.tensor.clone()) for block in args[0].blocks],
-            )
+            blocks = [Block(block.offsets, block.tensor.clone()) for block in args[0].blocks]
+            return cls(args[0].table, args[0].shape, args[0], blocks)
         raise InvalidInput(
             f"{func} of a table of which a rank holds blocks: use its `blocks`, and torch.distributed.checkpoint to save or load it"
         )
@@ -172,9 +168,11 @@ def _blocks(module: ShardedEmbeddings, name: str, kind: str) -> TableBlocks:
             continue
         part = int(placement.part_of_shard[index])
         numbers = np.flatnonzero(placement.ranges[0] == index)
-        first = int(placement.slots(numbers[:1], module.rank)[0])
-        matrix = module.storage.matrices(int(placement.group_of[part]))[kind]
-        rows = matrix[first : first + shard.row_count, 0] if flat else matrix[first : first + shard.row_count]
+        matrix, slots = (
+            module.storage.matrices(int(placement.group_of[part]))[kind],
+            placement.slots_of_shard(index, module.rank),
+        )
+        rows = matrix[slots, 0] if flat else matrix[slots]
         # As in TorchRec, the row-wise states of column blocks follow each other.
         row, column = shard.rows[0], shard.columns[0]
         offsets = (parts.index(shard.columns) * table.rows + row,) if flat else (row, column)

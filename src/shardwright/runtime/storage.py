@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from shardwright.arrays import Ints
+from shardwright.errors import InvalidInput
 from shardwright.runtime.bags import HeldBags, weighted_sums
 from shardwright.runtime.kernels import FusedKernel, fuses
 from shardwright.runtime.optimizers import STATES, OptimizerOptions, state_width, update
@@ -111,12 +112,7 @@ class Storage(torch.nn.Module):
         return dict(zip(names, (self.weights[group].detach(), *self.states(group)), strict=True))
 
     def cuts(self, chunk_bytes: int = _CHUNK_BYTES, owned: bool = False) -> Iterator[Cut]:
-        """Yield the rows held here, some at a time.
-
-        Args:
-            chunk_bytes: most bytes of weights of one cut.
-            owned: skip rows that another rank owns, so that all ranks together yield each row once.
-        """
+        """Yield the rows held here, some at a time; with `owned` without those of other owners, so that all ranks yield each row once."""
         placement = self.placement
         mine = placement.held_by(self.rank)
         if owned:
@@ -130,12 +126,20 @@ class Storage(torch.nn.Module):
 
     @torch.no_grad()
     def initialise(self, initial: InitialRows, ranking: Ranking) -> None:
-        """Set all weights."""
+        """Set all weights.
+
+        Raises:
+            InvalidInput: the function gives weights of another shape.
+        """
         for cut in self.cuts():
             keys, weights = self.placement.keys(cut.number, cut.start, cut.stop), self.weights[cut.group]
             part = self.placement.parts[cut.part]
-            rows = initial(part.table, ranking.ids(self.placement, cut.part, keys))[:, slice(*part.columns)]
-            weights[cut.slots] = torch.from_numpy(np.ascontiguousarray(rows)).to(weights)
+            rows, shape = initial(part.table, ranking.ids(self.placement, cut.part, keys)), (cut.rows, part.table.dim)
+            if rows.shape != shape:
+                raise InvalidInput(
+                    f"table '{part.name}': initial gives weights of shape {rows.shape}, must be {shape}, a row for each id"
+                )
+            weights[cut.slots] = torch.from_numpy(np.ascontiguousarray(rows[:, slice(*part.columns)])).to(weights)
 
     def read(self, group: int, slots: torch.Tensor) -> torch.Tensor:
         """`(n, dim)` fp32 weights of `(n,)` slots of a group."""
@@ -151,12 +155,7 @@ class Storage(torch.nn.Module):
         return weighted_sums(self.weights[held.group].detach(), held.slots, held.starts, held.weights)
 
     def gradients(self, held: Sequence[HeldBags], gradients: Rows) -> tuple[Rows, Rows]:
-        """Return distinct slots and their summed gradients for `learn`; none of fused kernels, which learn here, all in one backward pass.
-
-        Args:
-            held: the bags of the forward pass.
-            gradients: `(answers, dim)` gradients of their sums.
-        """
+        """Return distinct slots and their sums of `(answers, dim)` gradients; none of fused kernels, which learn here in one pass."""
         pairs = list(zip(held, gradients, strict=True))
         fused = [(bags.output, gradient) for bags, gradient in pairs if bags.output is not None]
         if fused:
@@ -165,13 +164,7 @@ class Storage(torch.nn.Module):
         return [slots for slots, _ in sums], [matrix for _, matrix in sums]
 
     def learn(self, group: int, slots: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Update rows of a group by their summed gradients; if not fused, add the gradients to the sparse `.grad` instead.
-
-        Args:
-            group: the group.
-            slots: `(n,)` distinct slots.
-            gradient: `(n, dim)`; overwritten.
-        """
+        """Update `(n,)` distinct slots by `(n, dim)` summed gradients, which are overwritten; if not fused, add them to sparse `.grad`s."""
         if slots.numel() == 0:
             return
         weights = self.weights[group]

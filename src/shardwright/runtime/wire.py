@@ -19,7 +19,7 @@ Rows: TypeAlias = list[torch.Tensor]
 
 _LINKS = ("self", "intra", "inter")
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_TAGS = {kind: tag for tag, kind in enumerate(("counts", "ids", "values", "gradients", "replicas"))}
+_KINDS = ("counts", "ids", "values", "gradients", "replicas")
 
 
 @dataclass
@@ -54,15 +54,7 @@ class TrafficMeter:
         )
 
     def add(self, phase: str, kind: str, links: Sequence[int], sent: Ints, received: Ints) -> None:
-        """Count one exchange.
-
-        Args:
-            phase: forward or backward.
-            kind: counts, ids, values, gradients or replicas.
-            links: `(members,)` link to each member of the group: 0 itself, 1 inside the host, 2 between hosts.
-            sent: `(members,)` bytes sent to each.
-            received: `(members,)` bytes received from each.
-        """
+        """Count one exchange: `(members,)` links as in `Members`, and bytes to and from each."""
         for book, sizes in ((self.sent, sent), (self.received, received)):
             for link, size in enumerate(np.bincount(links, weights=sizes, minlength=len(_LINKS))):
                 if size:
@@ -94,12 +86,7 @@ class Sizes:
         return Sizes(self.received, self.sent)
 
     def split(self, groups: int, rows: int) -> tuple[Sizes, Sizes]:
-        """Divide questions from answers.
-
-        Args:
-            groups: number of groups; after them the sizes hold the answers of the groups of sums.
-            rows: number of groups of rows, which come first and have one answer a question.
-        """
+        """Divide questions from answers: after all groups come the answers of those of sums; groups of rows have one a question."""
         chosen = [*range(rows), *range(groups, len(self.sent))]
         return Sizes(self.sent[:groups], self.received[:groups]), Sizes(self.sent[chosen], self.received[chosen])
 
@@ -142,11 +129,10 @@ class Wire:
         if self._members.group is None:
             return [rows(group) for group in range(len(widths))]
         arriving = self._take("arriving", by.sum(), travelling)
-        arrival = Arrival(arriving, by.tolist(), self._members, _TAGS[label.kind])
+        arrival = Arrival(arriving, by.tolist(), self._members, _KINDS.index(label.kind))
         parts = [rows(group) for group in range(len(widths))]
         leaving = _transposed(parts, out, self._take("leaving", to.sum(), kind))
-        with explained(label.kind):
-            arrival.send(leaving.to(travelling), to.tolist())
+        arrival.send(leaving.to(travelling), to.tolist())
         if travelling != kind:
             own, staying = (slice(sizes[:me].sum(), sizes[: me + 1].sum()) for sizes in (by, to))
             arriving = self._take("wide", by.sum(), kind).copy_(arriving)
@@ -170,16 +156,7 @@ class Wire:
         self._counts = received, Arrival(received.view(-1), [groups + 1] * self._members.size, self._members, 0)
 
     def sizes(self, counts: torch.Tensor, failed: torch.Tensor | bool, phase: str) -> tuple[Sizes, bool]:
-        """Send each member the number of rows that it will get.
-
-        Args:
-            counts: `(groups, members)` rows to each member, including the rank itself.
-            failed: whether this rank has bad input.
-            phase: phase for the meter.
-
-        Returns:
-            The sizes, and whether any member has bad input.
-        """
+        """Send each member its column of `(groups, members)` numbers of rows; returns the sizes, and whether any member has bad input."""
         groups, members = counts.shape
         if self._counts is None:
             self.expect_sizes(groups)
@@ -187,8 +164,7 @@ class Wire:
         (received, arrival), self._counts = self._counts, None
         flag = torch.as_tensor(failed, device=counts.device).to(torch.int64).expand(members, 1)
         sent = torch.cat([counts.T, flag], 1)
-        with explained("counts"):
-            arrival.send(sent.view(-1), [groups + 1] * members)
+        arrival.send(sent.view(-1), [groups + 1] * members)
         # The only wait for the device: split sizes must be in main memory.
         to, by = torch.stack([sent, received]).cpu().numpy()
         size = np.full(members, 8 * (groups + 1)) * (np.arange(members) != self._members.me)
@@ -208,35 +184,30 @@ class Arrival:
     """
 
     def __init__(self, target: torch.Tensor, sizes: Sequence[int], members: Members, tag: int) -> None:
-        """Post the receives.
-
-        Args:
-            target: contiguous; overwritten.
-            sizes: `(members,)` elements of the target from each member.
-            members: the process group.
-            tag: the number.
-        """
+        """Post the receives of `(members,)` numbers of elements into a contiguous target."""
         self._target, self._sizes, self._members, self.tag = target, list(sizes), members, tag
         self._parts, self._waiting = target.split(self._sizes), []
         if members.back is not None:
-            for other in members.others(-1):
-                if sizes[other]:
-                    way = members.connection(other, members.me)
-                    self._waiting.append(way.recv([self._parts[other]], other, tag))
+            with explained(_KINDS[tag]):
+                for other in members.others(-1):
+                    if sizes[other]:
+                        way = members.connection(other, members.me)
+                        self._waiting.append(way.recv([self._parts[other]], other, tag))
 
     def send(self, source: torch.Tensor, sizes: Sequence[int]) -> None:
         """Send `(members,)` elements of a contiguous tensor to each member, and wait for all."""
         members, leaving = self._members, source.split(list(sizes))
-        if members.group is not None and members.back is None:
-            dist.all_to_all_single(self._target, source, self._sizes, list(sizes), group=members.group)
-            return
-        for other in members.others(1):
-            if sizes[other]:
-                way = members.connection(members.me, other)
-                self._waiting.append(way.send([leaving[other]], other, self.tag))
-        self._parts[members.me].copy_(leaving[members.me])
-        for work in self._waiting:
-            work.wait()
+        with explained(_KINDS[self.tag]):
+            if members.group is not None and members.back is None:
+                dist.all_to_all_single(self._target, source, self._sizes, list(sizes), group=members.group)
+                return
+            for other in members.others(1):
+                if sizes[other]:
+                    way = members.connection(members.me, other)
+                    self._waiting.append(way.send([leaving[other]], other, self.tag))
+            self._parts[members.me].copy_(leaving[members.me])
+            for work in self._waiting:
+                work.wait()
 
 
 def _transposed(parts: Sequence[torch.Tensor], sizes: Ints, out: torch.Tensor) -> torch.Tensor:
