@@ -152,7 +152,7 @@ def test_a_tied_sequence_table_with_an_exchange_of_its_own_is_planned(group):
         tables, sw.Topology(1, 2), 64, constraints=sw.Constraints(**{group: [("a", "b")]}), exchange=Exchange("device")
     )
     for strategy in ("certified", "flexshard"):
-        with pytest.raises(InfeasibleTask, match="use strategy auto"):
+        with pytest.raises(InfeasibleTask, match="use (strategy|flexshard or) auto"):
             sw.plan(task, strategy=strategy, cost_model=SimpleCostModel())
     found = sw.plan(task, cost_model=SimpleCostModel())
     assert found.bound_ms is None
