@@ -51,9 +51,9 @@ class Auto:
     name: str = field(default="auto")
 
     def supports(self, task: Task) -> str | None:
-        """Any task that `certified` or `flexshard` can plan."""
-        reason = Certified().supports(task)
-        return reason if reason is not None and FlexShard().supports(task) is not None else None
+        """Any task that `certified`, `flexshard` or `greedy` can plan."""
+        reasons = [strategy.supports(task) for strategy in (Certified(), FlexShard(), FusedGreedy())]
+        return None if None in reasons else reasons[-1]
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Run the strategies one after another. At the deadline and on Ctrl-C, return the best plan so far.

@@ -92,22 +92,24 @@ class MasterProgram:
     def _add_slacks(self, hidden: int) -> None:
         """Add all variables except the columns' shares."""
         made = float(self._pricing.bias @ self._phases[KERNELS])
-        matrix = np.zeros((hidden + self._kinds + 2, self._of_groups + self.groups))
-        matrix[np.arange(hidden), np.arange(hidden)] = -1.0
-        for call in range(self._kinds):
-            of_call = matrix[hidden + call]
-            own = slice(call * self._units.size, (call + 1) * self._units.size)
-            of_call[own] = (self._mix * self._pricing.hidden_bias)[self._units]
-            of_call[self._of_calls] = -float(call not in self._everywhere)
-            of_call[self._of_replicas : self._of_groups] = np.where(
-                np.repeat(self._everywhere == call, self.groups), -1.0, 0.0
-            )
-        for number, line in enumerate(self._lines):
-            start = self._of_links + number * self._links.size
-            matrix[hidden + self._kinds + line.of_pass, start : start + self._links.size] = -1.0
+        # A sequence table has a call for every width of its blocks, so there may be a thousand calls: no dense matrix.
+        bias = np.tile((self._mix * self._pricing.hidden_bias)[self._units], self._kinds)
+        of_units, others = np.arange(hidden), np.setdiff1d(np.arange(self._kinds), self._everywhere)
+        copied = np.repeat(self._everywhere, self.groups)
+        passes = np.repeat([line.of_pass for line in self._lines], self._links.size)
+        blocks = [
+            (of_units, of_units, np.full(hidden, -1.0)),
+            (hidden + of_units // max(1, self._units.size), of_units, bias),
+            (hidden + others, np.full(others.size, self._of_calls), np.full(others.size, -1.0)),
+            (hidden + copied, self._of_replicas + np.arange(copied.size), np.full(copied.size, -1.0)),
+            (hidden + self._kinds + passes, self._of_links + np.arange(passes.size), np.full(passes.size, -1.0)),
+        ]
         cost = np.concatenate([np.ones(hidden), np.full(self._kinds, made), self._phases[LINKS]])
         upper = np.concatenate([np.full(hidden, INFINITE), np.ones(self._kinds), np.full(2, INFINITE)])
-        self._add(cost, upper, matrix)
+        variable, row, values = map(np.concatenate, zip(*blocks, strict=True))
+        order = np.lexsort((row, variable))
+        order = order[values[order] != 0]
+        self._add(cost, upper, variable[order], row[order], values[order])
 
     def add(self, vectors: Floats, links: Floats) -> None:
         """Add a column for each group of tables, from its addition to all devices together; see `Relaxation.sums`."""
@@ -130,13 +132,13 @@ class MasterProgram:
         group, place = np.nonzero(copied)
         matrix[group, self._of_replicas + place * self.groups + group] = 1.0
         matrix[np.arange(self.groups), self._of_groups + np.arange(self.groups)] = 1.0
-        self._add(vectors[:, :, -2:].sum(axis=1) @ self._phases[KERNELS], np.full(self.groups, INFINITE), matrix)
-
-    def _add(self, cost: Floats, upper: Floats, matrix: Floats) -> None:
-        """Add variables with their costs, limits and `(variables, rows)` coefficients."""
+        cost = vectors[:, :, -2:].sum(axis=1) @ self._phases[KERNELS]
         variable, row = np.nonzero(matrix)
+        self._add(cost, np.full(self.groups, INFINITE), variable, row, matrix[variable, row])
+
+    def _add(self, cost: Floats, upper: Floats, variable: Ints, row: Ints, values: Floats) -> None:
+        """Add variables with their costs, limits and coefficients, sorted by variable."""
         starts = np.searchsorted(variable, np.arange(cost.size)).astype(np.int32)
-        values = matrix[variable, row]
         self._solver.addCols(
             cost.size, cost, np.zeros(cost.size), upper, values.size, starts, row.astype(np.int32), values
         )

@@ -112,7 +112,7 @@ def why_not_counted(task: Task) -> str | None:
     if not task.exchange.as_torchrec and not all(table.pooled for table in task.tables):
         return (
             f"its sequence tables are exchanged with deduplicate '{task.exchange.deduplicate}' and replica_gradients "
-            f"'{task.exchange.replica_gradients}', and this strategy counts every lookup and whole gradients; use strategy flexshard"
+            f"'{task.exchange.replica_gradients}', and this strategy counts every lookup and whole gradients; use flexshard or auto"
         )
     return why_not_whole(task)
 

@@ -165,7 +165,10 @@ def runtimes_of(plan: Plan) -> tuple[str, ...]:
 def _shardwright_runs(plan: Plan) -> bool:
     if _not_of_shardwright(plan.task) is not None:
         return False
-    per_host = plan.task.topology.devices_per_host
+    topology = plan.task.topology
+    per_host, most = topology.devices_per_host, most_columns(topology.device)
+    if most is not None and any(shard.dim > most for shard in plan.shards):
+        return False
     for shard in plan.shards:
         hosts, local = {rank // per_host for rank in shard.devices}, {rank % per_host for rank in shard.devices}
         if len(shard.devices) != len(hosts) * len(local):
@@ -204,7 +207,7 @@ def preferred_runtimes(
     Args:
         task: the task.
         runs_on: one runtime, None for any blocks, or "auto", which prefers TorchRec unless tiers are asked for or `like` runs on
-            `shardwright.runtime` only.
+            `shardwright.runtime` only, and leaves out a runtime that trains no such task.
         like: a plan in use, whose runtime is preferred.
         tiers: whether tiers are asked for; a constraint that names them asks too.
 
@@ -219,7 +222,19 @@ def preferred_runtimes(
         "tiered" in (limits.sharding_types or ()) for limits in task.constraints.tables.values()
     )
     of_ours_only = like is not None and like.runs_on == ("shardwright",)
-    return ("shardwright", "torchrec") if asks_for_tiers or of_ours_only else ("torchrec", "shardwright")
+    order: tuple[Runtime, ...] = (
+        ("shardwright", "torchrec") if asks_for_tiers or of_ours_only else ("torchrec", "shardwright")
+    )
+    return tuple(runtime for runtime in order if _takes(runtime, task)) or order[:1]
+
+
+def _takes(runtime: Runtime, task: Task) -> bool:
+    """Whether a runtime trains tasks like this one, if they have enough memory."""
+    try:
+        task_for(task, runtime)
+    except InfeasibleTask:
+        return False
+    return True
 
 
 def other_runtime(plan: Plan) -> Runtime:

@@ -18,6 +18,7 @@ from shardwright.search.certified import Certified
 from shardwright.search.engine import session
 from shardwright.search.registry import strategy_named
 from shardwright.sharding import memory_account
+from shardwright.task.topology import Exchange
 from shardwright.testing import check_strategy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
@@ -141,6 +142,21 @@ def test_a_search_in_another_thread_leaves_signals_alone():
     thread.start()
     thread.join()
     found[0].check()
+
+
+@pytest.mark.parametrize("group", ["colocate", "apart"])
+def test_a_tied_sequence_table_with_an_exchange_of_its_own_is_planned(group):
+    """`certified` counts plain exchanges only, and `flexshard` takes no tied sequence tables; `greedy` takes both."""
+    tables = [sw.Table("a", 100, 8, pooled=False), sw.Table("b", 100, 8)]
+    task = sw.Task(
+        tables, sw.Topology(1, 2), 64, constraints=sw.Constraints(**{group: [("a", "b")]}), exchange=Exchange("device")
+    )
+    for strategy in ("certified", "flexshard"):
+        with pytest.raises(InfeasibleTask, match="use (strategy|flexshard or) auto"):
+            sw.plan(task, strategy=strategy, cost_model=SimpleCostModel())
+    found = sw.plan(task, cost_model=SimpleCostModel())
+    assert found.bound_ms is None
+    assert found.runs_on == ("shardwright",)
 
 
 def test_a_task_that_only_flexshard_counts_cannot_start_from_a_plan():

@@ -1,15 +1,18 @@
 """Guarantees of `certified` beyond the conformance suite: a proof, the same plan on any number of threads, and a plan at any time."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.cost import load_model
+from shardwright.cost.files import bundled_models
 from shardwright.cost.model import Pricing
 from shardwright.errors import InfeasibleTask
 from shardwright.search.baselines import FusedGreedy
-from shardwright.search.bound import lower_bound
+from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.engine.session import SearchSession
@@ -169,6 +172,19 @@ def test_a_head_without_hidden_units_is_bounded_too():
 
     plan = search(task_of(40, 4), Linear())
     assert 0 <= plan.gap < 0.05
+
+
+def test_the_bound_of_blocks_in_hundreds_of_widths_takes_little_memory():
+    """Each width of a sequence table's blocks is a fused call of its own, and each call has all of the model's hidden units."""
+    task = sw.Task([sw.Table("a", 2, 1028, pooled=False)], sw.Topology(1, 2, memory="1 GB"), 64)
+    model = load_model(bundled_models()["cpu"])
+    proof = BoundProof(make_catalog(task, model), model)
+    tracemalloc.start()
+    try:
+        proof.solve(deadline=0)
+        assert tracemalloc.get_traced_memory()[1] < 300e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_tables_of_four_columns_are_not_cut_into_single_ones():

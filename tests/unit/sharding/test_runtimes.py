@@ -60,6 +60,13 @@ def test_replicas_of_sequences_run_on_gpus():
     assert sw.Plan(task, [sw.Shard.whole(SEQUENCE, 0, 1, 2, 3)]).runs_on == ("shardwright", "torchrec")
 
 
+@pytest.mark.parametrize(("device", "runs_on"), [("h100", ()), ("cpu", ("shardwright", "torchrec"))])
+def test_blocks_wider_than_the_kernels_of_gpus_run_on_cpus_only(device, runs_on):
+    wide = replace(POOLED, dim=4096)
+    task = sw.Task([wide], sw.Topology(1, 2, device), 64)
+    assert sw.Plan(task, [sw.Shard.whole(wide, 0)]).runs_on == runs_on
+
+
 def test_pooled_tables_may_lie_in_any_blocks():
     task = replace(TASK, tables=[POOLED])
     assert sw.Plan(task, rows(0, 700, 1600, name="pooled")).runs_on == ("shardwright",)
@@ -143,6 +150,32 @@ def test_torchrec_is_planned_for_unless_tiers_are_asked_for():
 def test_what_torchrec_cannot_run_is_planned_for_the_other_runtime():
     ours = replace(TASK, exchange=Exchange("host"))
     assert sw.plan(ours, cost_model=MODEL).runs_on == ("shardwright",)
+
+
+SMALL = sw.Topology(1, 2, memory="10 KB")
+TIERED = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("tiered",))})
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"tables": [replace(POOLED, dtype="int8"), SEQUENCE], "topology": SMALL},  # shardwright.runtime trains no int8
+        {"exchange": Exchange(values="int8"), "topology": SMALL},
+        {"constraints": TIERED, "topology": SMALL},  # TorchRec runs no tiers
+        {"exchange": Exchange("host"), "topology": SMALL},
+    ],
+)
+def test_what_is_too_large_is_not_refused_for_the_limits_of_a_runtime_that_nobody_asked_for(limits):
+    with pytest.raises(InfeasibleTask, match="10.0 KB|20.0 KB"):
+        sw.plan(replace(TASK, **limits), cost_model=MODEL)
+
+
+def test_a_plan_for_the_other_runtime_is_not_started_from_for_torchrec():
+    """The strategy cannot take the exchange of the plan's runtime: that is the reason, not that TorchRec could not either."""
+    ours = replace(TASK, exchange=Exchange("host"))
+    start = sw.plan(ours, cost_model=MODEL)
+    with pytest.raises(InfeasibleTask, match="use flexshard or auto"):
+        sw.plan(ours, cost_model=MODEL, strategy="certified", start=start)
 
 
 def test_the_plan_for_the_other_runtime_lies_beside():

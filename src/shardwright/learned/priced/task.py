@@ -76,7 +76,8 @@ class PricedTask:
         if not np.isfinite(vectors).all():
             raise ShardwrightError(f"cost model {model.name} predicted NaN or infinity; train it again")
         served = np.zeros((len(arrays), 2))
-        np.add.at(served, arrays.unit_of, [served_bytes(task, work) for work in works[:own]])
+        for unit, work in zip(arrays.unit_of, works[:own], strict=True):
+            served[unit] += served_bytes(task, work)
         prices, peers = prices_of(task), peers_of(task.topology)
         forward, backward = (float((peers * each).max()) for each in (prices.forward, prices.backward))
         settled = np.array(communication_ms(task, units.fixed)) if units.fixed else np.zeros((2, arrays.devices))

@@ -228,7 +228,7 @@ class FlexShard:
         tied = {name for group in (*task.constraints.colocate, *task.constraints.apart) for name in group}
         clash = next((table.name for table in task.tables if not table.pooled and table.name in tied), None)
         if clash is not None:
-            return f"sequence table '{clash}' is to be colocated with or kept apart from another; drop that, or use strategy certified"
+            return f"sequence table '{clash}' is to be colocated with or kept apart from another; drop that, or use strategy auto"
         return why_no_others(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:

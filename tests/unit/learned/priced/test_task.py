@@ -6,6 +6,7 @@ import pytest
 from shardwright.learned.policy_files import SavedPolicy
 from shardwright.learned.priced.policy import SHAPES, PricedPolicy, place
 from shardwright.learned.worlds import BACKWARD, FORWARD, SimulatedWorld
+from shardwright.search import plan
 from shardwright.task import Constraints, TableConstraint
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
@@ -44,6 +45,14 @@ def test_links_take_as_long_as_the_score_says_but_for_latencies(hosts):
         np.testing.assert_allclose(np.ptp(ours, axis=0), np.ptp(phases[:, 1:3], axis=0), rtol=0.3)
         for way in range(2):
             assert np.corrcoef(ours[:, way], phases[:, 1 + way])[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("strategy", ["dreamshard", "autoshard"])
+def test_a_task_of_settled_shards_alone_is_planned(strategy):
+    task = mixed_task(2, 2)
+    copied = {table.name: TableConstraint(sharding_types=("data_parallel",)) for table in task.tables}
+    found = plan(replace(task, constraints=Constraints(copied)), strategy=strategy, runs_on=None)
+    assert [len(shard.devices) for shard in found.shards] == [2, 2]
 
 
 def test_settled_shards_take_their_time_before_anything_is_placed():
