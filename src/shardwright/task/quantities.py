@@ -283,6 +283,7 @@ def _parse_text(text: str, field: str, example: str, per_second: bool) -> float:
         raise InvalidInput(f"{field}: {text!r} is not a quantity; write a number or text such as {example}")
     number, unit, slash = match.groups()
     units = {**_BYTES, **_BITS} if per_second else _BYTES
+    unit = unit and re.sub("^k", "K", unit)  # the prefix of SI
     if unit is not None and unit not in units:
         raise InvalidInput(f"{field}: unknown unit {unit!r} in {text!r}; known units are {', '.join(units)}")
     if bool(slash) != per_second and (unit is not None or slash):

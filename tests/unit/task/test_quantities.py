@@ -20,9 +20,9 @@ from shardwright.task.quantities import (
     whole,
 )
 
-DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
+DECIMAL = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
-BITS = {"bit": 1 / 8, "Kbit": 125, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
+BITS = {"bit": 1 / 8, "Kbit": 125, "kbit": 125, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
 
 
 @pytest.mark.parametrize(("unit", "size"), (DECIMAL | BINARY).items())
