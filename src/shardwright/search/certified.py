@@ -220,14 +220,15 @@ class Certified:
             seen.attempt(_Restated(self, _for_torchrec), part=_OTHERS)
         parts = InParts.of_busy_tables(seen.task, session.prepared.busy_devices)
         grids, before = _Restated(self, parts.cut, parts.joined), seen.plan
+        improving = seen.until(_OTHERS * (1 - _PROOF))
         if not session.late:
             seen.attempt(grids, part=_OTHERS)
-        grids_are_best = seen.plan is not before
+        unfinished = seen.plan is not before and improving is not None and monotonic() >= improving  # not settled
         if seen.interrupted:
             session.stop()
         if not session.late:
             session.adopt([plan for _, plan in seen.seen])
-        if grids_are_best and seen.step_ms < session.best_ms and not session.late:
+        if unfinished and seen.step_ms < session.best_ms and not session.late:
             seen.attempt(grids, part=_GRIDS)
 
     def _of_others(self, seen: BestPlan, why_none: str, bound_ms: float | None) -> Plan:
