@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from experiments.experiment import ResultTable
@@ -38,11 +38,15 @@ from benchmarks.steps_measured import (
     saved,
     topology_of,
 )
+from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.score import score
 from shardwright.sharding import Plan
 from shardwright.sharding.files import plan_to_dict
 from shardwright.task import Task, Topology
+from shardwright.task.topology import Exchange
 
 FEW = {"rounds": 4, "steps": 7, "warm_up": 3}
+SHARED = Exchange(collectives="shared")
 _SEARCH_S = 8.0
 BASE = "torchrec planner, DMP"
 ENTRIES = (
@@ -75,7 +79,14 @@ def measure(case: Case, rows: Rows, model: Path | None) -> list[dict[str, Any]]:
     plans, reply = trained(case, rows, lambda topology: _task(case, topology), model, "runtime_rank", {"rounds": FEW})
     entries = {title: measured for (title, *_), measured in zip(ENTRIES, reply["entries"], strict=True)}
     documents = {name: plan_to_dict(plan) for name, plan in plans.items()}
-    return [{"document": documents["free"], "documents": documents, "entries": entries}]
+    predicted = {title: predicted_ms(plans[name], by, model) for title, name, by in ENTRIES}
+    return [{"document": documents["theirs"], "documents": documents, "predicted": predicted, "entries": entries}]
+
+
+def predicted_ms(plan: Plan, by: str, model: Path | None) -> float:
+    """Predicted step of a plan in the exchange of what runs it."""
+    task = replace(plan.task, exchange=SHARED if by == "shardwright" else Exchange())
+    return score(task, plan.shards, resolve_cost_model(model, task)).step_ms
 
 
 def _task(case: Case, topology: Topology) -> Task:
@@ -104,7 +115,7 @@ def planned(task: Task, model: Path | None) -> dict[str, Plan]:
     return {
         "theirs": sw.plan(task, strategy="torchrec", runs_on="torchrec", **options),
         "ours": sw.plan(task, runs_on="torchrec", **options),
-        "free": sw.plan(replace(task), runs_on="shardwright", **options),
+        "free": sw.plan(replace(task, exchange=SHARED), runs_on="shardwright", **options),
     }
 
 
@@ -113,7 +124,11 @@ def write_page(rows: Sequence[dict[str, Any]], command: str, name: str = "runtim
         name,
         "Steps of pooled tables: shardwright.runtime beside TorchRec",
         [_summary(rows), _ABOUT],
-        [_overview(rows), *(_steps([row for row in rows if row["model"] == model]) for model in _models(rows))],
+        [
+            _overview(rows),
+            _truth(rows),
+            *(_steps([row for row in rows if row["model"] == model]) for model in _models(rows)),
+        ],
         command,
         rows,
     )
@@ -124,8 +139,9 @@ _ABOUT = (
     f"rank has {SAMPLES} samples in a step. Entries take turns, round by round, on the same fresh batches, and all ranks start a step at "
     "one instant. A step is forward, backward and optimizer of the tables, without dense layers: the slowest rank's, the median of a "
     "round's steps, the median of the rounds. The bytes are those of all hosts' links in a step, by their counters, with the start signals "
-    "of the measurement. Predictions price TorchRec's collectives over links that were measured on the bed before; the runtime's exchange "
-    "is not priced yet. The machine did other work at the time, so single figures are noisy; the spread of the rounds shows how much."
+    "of the measurement. Predictions price what runs an entry: TorchRec's collectives and module, or the runtime's exchange and module. "
+    "`shardwright calibrate --links` measured them on the bed before. The machine did other work at the time, so single figures are noisy; "
+    "the spread of the rounds shows how much."
 )
 
 
@@ -166,16 +182,29 @@ def _overview(rows: Sequence[dict[str, Any]]) -> ResultTable:
     )
 
 
+def _truth(rows: Sequence[dict[str, Any]]) -> ResultTable:
+    cells = []
+    for title, *_ in ENTRIES:
+        ratios = [row["predicted"][title] / median(step_ms(row["entries"][title])) for row in rows]
+        error = fmean(abs(ratio - 1) for ratio in ratios)
+        cells.append((title, len(ratios), f"{error:.1%}", mean_and_range(ratios)))
+    return ResultTable(
+        "Predicted over measured steps (geometric means, smallest and largest), and mean errors.",
+        ("entry", "cases", "mean error", "predicted / measured"),
+        cells,
+    )
+
+
 def _steps(rows: Sequence[dict[str, Any]]) -> ResultTable:
     cells = []
     for row in rows:
-        for title, name, _ in ENTRIES:
+        for title, *_ in ENTRIES:
             rounds = row["entries"][title]
             steps = step_ms(rounds)
             passes = (median(median(own[part]) for own in rounds) for part in ("forward_ms", "backward_ms"))
             kilobytes = median(own["link_bytes"] for own in rounds) / 1e3
             cells.append(
-                (row["bed"], row["rate"], title, f"{row['documents'][name]['step_ms']:.1f}", f"{median(steps):.1f}",
+                (row["bed"], row["rate"], title, f"{row['predicted'][title]:.1f}", f"{median(steps):.1f}",
                  *(f"{ms:.1f}" for ms in passes), f"{spread(steps):.0%}", f"{kilobytes:,.0f}")
             )  # fmt: skip
     return ResultTable(

@@ -31,7 +31,7 @@ from shardwright.measure.collectives.rank import RunPolicy
 from shardwright.measure.collectives.sampling import CollectiveSample
 from shardwright.task import AccessProfile, Table
 from shardwright.task.link_files import load_links
-from shardwright.task.links import COLLECTIVES, ModuleTimes
+from shardwright.task.links import TORCHREC_CALLS, ModuleTimes
 
 REPOSITORY = Path(__file__).parents[2]
 POOL = tuple(Table(f"t{i}", 1000, 16, 0.5 + i, access=AccessProfile.uniform(1000)) for i in range(5))
@@ -189,7 +189,7 @@ def test_links_of_two_hosts_are_measured_and_plans_take_them(tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
     found = load_links(file)
     assert str(found.cluster) == "2 × 2 cpu"
-    for collective in COLLECTIVES:
+    for collective in TORCHREC_CALLS:
         assert None not in found.links.of(collective)
         assert set(found.errors[collective]) == {"intra", "inter"}
     assert [path.name for path in (cache / "links").iterdir()] == ["cpu-2x2.json"]  # and nothing half done
@@ -228,6 +228,8 @@ def test_modules_are_measured_on_the_ranks_of_the_links(cache_folder: Path) -> N
     found = calibrate_links(devices=2, seconds=6, probe=ModuleProbe(seconds=2.0))
     assert found is not None
     assert found[0].links.modules.pooled_ms > 0
+    assert found[0].links.modules.shared_ms > 0
+    assert found[0].links.exchange[0] is not None
     assert found[0].links.modules.sequence_ms > 0
     assert load_links(found[1]).links == found[0].links
 

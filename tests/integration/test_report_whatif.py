@@ -73,9 +73,15 @@ def plan_beside_dense_layers():
     return replace(plan, task=replace(plan.task, exchange=exchange))
 
 
+def plan_of_the_runtime():
+    """Every pattern, in one exchange for all tables."""
+    plan = mixed_plan()
+    return replace(plan, task=replace(plan.task, exchange=replace(plan.task.exchange, collectives="shared")))
+
+
 CASES = {
     "every pattern": mixed_plan, "proxies": plan_with_proxies, "a group": plan_of_a_group, "widths": plan_of_widths,
-    "dense layers": plan_beside_dense_layers,
+    "dense layers": plan_beside_dense_layers, "shared collectives": plan_of_the_runtime,
 }  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def tiny_tasks(draw: st.DrawFn) -> Task:
     share = draw(st.sampled_from([0.4, 0.6, 1.0, 3.0]))
     sizes = [max(1, int(share * sum(need) * draw(st.sampled_from([0.5, 1.0, 1.0])))) for _ in range(topology.devices)]
     limits = draw(st.one_of(st.just(Constraints()), constraints([t.name for t in made], topology.devices)))
-    exchange = draw(st.just(Exchange()) | dense_exchanges())
+    exchange = draw(st.sampled_from([Exchange(), Exchange(collectives="shared")]) | dense_exchanges())
     return replace(task, topology=replace(topology, memory=sizes), constraints=limits, exchange=exchange)
 
 

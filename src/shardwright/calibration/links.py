@@ -30,8 +30,9 @@ from shardwright.measure.collectives.rank import Member, RunPolicy, answer, grou
 from shardwright.measure.visits import Progress
 from shardwright.modelling.links import links_path, measured_links
 from shardwright.task.link_files import FORMAT, Cluster, MeasuredLinks
+from shardwright.task.links import TORCHREC_CALLS, Collective
 
-SECONDS = 150.0
+SECONDS = 180.0
 TIMEOUT_S = 120.0  # of one rung
 _PROBED = 3  # factor on the time of the probe: with less time, only the links are measured
 
@@ -39,11 +40,15 @@ Ask = Callable[[dict[str, Any], str], dict[str, Any]]
 
 
 class Probe(Protocol):
-    """Measures further times on the ranks that measure the links; for TorchRec's modules, see `integrations.torchrec.steps.modules`."""
+    """Measures further times on the ranks that measure the links; for the times of modules, see `integrations.torchrec.steps.modules`."""
 
     @property
     def seconds(self) -> float:
         """About how long it takes."""
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The collectives whose rungs its ranks measure."""
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -135,7 +140,8 @@ def _measured(
     times = _earlier(notes, cluster)
     if probe is not None:
         seconds -= probe.seconds
-    for rung, ms in measure_ladders(ask, cluster, seconds, dict(times), progress):
+    collectives = probe.collectives if probe else TORCHREC_CALLS
+    for rung, ms in measure_ladders(ask, cluster, seconds, dict(times), progress, collectives):
         times[rung] = ms
         rows = [[*astuple(rung), taken] for rung, taken in times.items()]
         write_atomically(notes, json.dumps({"format": FORMAT, "cluster": asdict(cluster), "rungs": rows}))

@@ -43,7 +43,7 @@ def run(
         option(
             "--minutes",
             metavar="MINUTES",
-            text="How long it may take once the program has started. (default 3, on cuda 8, of links 2.5)",
+            text="How long it may take once the program has started. (default 3, on cuda 8, of links 3)",
         ),
     ] = None,
     device: Annotated[
@@ -220,8 +220,11 @@ def _run_links(*, devices: int | None, device: str, minutes: float | None, outpu
 
 def _of_modules(modules: ModuleTimes) -> str:
     if modules == ModuleTimes():
-        return "modules of TorchRec: not measured; that needs TorchRec, and --minutes of at least 1.25"
-    return f"modules of TorchRec beside them, ms a step: {modules.pooled_ms:.3g} pooled, {modules.sequence_ms:.3g} sequence"
+        return "modules: not measured; that needs TorchRec, and --minutes of at least 1.4"
+    return (
+        f"modules beside them, ms a step: TorchRec's {modules.pooled_ms:.3g} pooled and {modules.sequence_ms:.3g} sequence, "
+        f"shardwright.runtime {modules.shared_ms:.3g}"
+    )
 
 
 def _links_table(links: MeasuredLinks) -> rich.table.Table:

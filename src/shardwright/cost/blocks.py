@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.collectives import WAYS, Way, prices_of
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.flows import GRADIENT_BYTES
+from shardwright.cost.flows import GRADIENT_BYTES, SHORT_ID_BYTES
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.sharding.memory import STATE_BYTES, gradient_size
@@ -93,6 +93,12 @@ class Tables:
         self._pooling = np.array([table.pooling for table in tables])
         self._features = np.array([len(table.poolings) for table in tables], dtype=np.float64)
         self._id_size = np.array([ID_BYTES + WEIGHT_BYTES * table.weighted for table in tables])
+        shared = task.exchange.collectives == "shared"
+        short = [shared and table.pooled for table in tables]
+        self._sent_id_size = np.where(
+            short, SHORT_ID_BYTES * (1 + np.array([table.weighted for table in tables])), self._id_size
+        )
+        self._length_size = 0 if shared else LENGTH_BYTES
         self._value_size = VALUE_BYTES[task.exchange.values]
         self._ordered = np.array([bool(table.id_shares) for table in tables], dtype=bool)
         self._pooled = np.array([table.pooled for table in tables], dtype=np.float64)
@@ -138,7 +144,7 @@ class Tables:
             gradient, id_size = self._gradient[chunk.table] * (chunk.replicas > 1), self._id_size[chunk.table]
             memory[part] = _bytes(self._task, works, gradient, id_size)
             alone = chunk.replicas == 1
-            ids = self._id_size[chunk.table] * works.lookups + LENGTH_BYTES * works.bags * works.pooled
+            ids = self._sent_id_size[chunk.table] * works.lookups + self._length_size * works.bags * works.pooled
             served[part] = np.stack([self._value_size * works.dim * works.outputs * alone, ids * alone], axis=1)
         return BlockCosts(self.calls_of(blocks), vectors, memory, served)
 

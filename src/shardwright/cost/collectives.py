@@ -19,6 +19,10 @@ All-to-alls share the links of a pass, so a device waits for the busier directio
 Rows count as dealt if each device of the place has a block, and no block is larger than equal ones must be, as in TorchRec. Other row
 blocks of pooled tables send partial sums to every device, as whole tables do.
 
+*Shared collectives* (`Exchange.collectives`): all tables of a step travel in the same messages, so that there is one set: two messages of
+counts and ids, one of values, one of gradients. Each holder sends its partial sums to every device; nothing is reduced on the way. Ids of
+pooled tables take 4 bytes, and no lengths travel.
+
 *Sets.* Each sharding type that a module uses calls its own collectives, whose latencies every device pays: three for the input (four if a
 table is weighted), one or two forward and as many backward. The input collectives follow one another at once, so that each may cost less
 than its full latency. Whole tables and column blocks count as one type, since TorchRec takes a whole table as `column_wise` too.
@@ -73,21 +77,31 @@ class CollectivePrices:
 def prices_of(task: Task) -> CollectivePrices:
     """The prices of a task's collectives."""
     exchange = task.exchange
-    return _prices(task.topology, VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values], task.weighted)
+    shared = exchange.collectives == "shared"
+    both = shared and len({table.pooled for table in task.tables}) > 1
+    inputs = (1, 1) if shared else tuple(2 + weighted for weighted in task.weighted)
+    narrower = VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values]
+    return _prices(task.topology, exchange.collective, narrower, inputs, both)
 
 
 @lru_cache(maxsize=64)
-def _prices(topology: Topology, narrower: float, weighted: tuple[bool, ...]) -> CollectivePrices:
+def _prices(
+    topology: Topology, collective: Collective, narrower: float, following: tuple[int, ...], both: bool
+) -> CollectivePrices:
     hosts, per_host, devices = topology.hosts, topology.devices_per_host, topology.devices
-    each = 1e3 / np.array(topology.bandwidth_of("all_to_all"))
-    both = np.array([1.0, narrower])
+    each = 1e3 / np.array(topology.bandwidth_of(collective))
+    passes = np.array([1.0, narrower])
     across = (devices - 1) / devices, (devices - 1) / devices / per_host * (hosts > 1)
     inside = (per_host - 1) / per_host, 0.0
     directions: tuple[Collective, Collective] = ("reduce_scatter", "all_gather")
     dealt = np.array([[_slower(topology, direction, share) for direction in directions] for share in (across, inside)])
     reduced = 2 * (per_host - 1) / per_host, 2 * (hosts - 1) / hosts / per_host
     return CollectivePrices(
-        each, each * narrower, dealt * both, _slower(topology, "all_reduce", reduced), *_sets(topology, weighted)
+        each,
+        each * narrower,
+        dealt * passes,
+        _slower(topology, "all_reduce", reduced),
+        *_sets(topology, collective, following, both),
     )
 
 
@@ -96,7 +110,15 @@ def _slower(topology: Topology, collective: Collective, shares: tuple[float, flo
     return 1e3 * max(share / speed for share, speed in zip(shares, topology.bandwidth_of(collective), strict=True))
 
 
-def _sets(topology: Topology, weighted: tuple[bool, ...]) -> tuple[Floats, Floats]:
+def _sets(topology: Topology, collective: Collective, following: tuple[int, ...], both: bool) -> tuple[Floats, Floats]:
+    """Latencies of the sets.
+
+    Args:
+        topology: the cluster.
+        collective: the collective of ids, values and gradients.
+        following: input collectives after the first one, of pooled tables and of sequence tables.
+        both: whether sequence tables travel in the messages of the pooled ones.
+    """
     waits, inputs = np.zeros((2, len(WAYS), 2)), np.zeros((2, len(WAYS)))
     if topology.devices == 1:
         return waits.reshape(SETS, 2), inputs.reshape(SETS)
@@ -104,20 +126,20 @@ def _sets(topology: Topology, weighted: tuple[bool, ...]) -> tuple[Floats, Float
     def slower(intra: float, inter: float, across: bool = True) -> float:
         return max(intra * (topology.devices_per_host > 1), inter * (across and topology.hosts > 1))
 
-    def latency(collective: Collective, across: bool = True) -> float:
-        return slower(*topology.latency_of(collective), across)
+    def latency(name: Collective, across: bool = True) -> float:
+        return slower(*topology.latency_of(name), across)
 
-    following = slower(*topology.following_of("all_to_all"))
-    exchanged, scattered, gathered = (
-        latency(collective) for collective in ("all_to_all", "reduce_scatter", "all_gather")
-    )
-    for kind, fourth in enumerate(weighted):
-        inputs[kind, : WAYS.index("data_parallel")] = exchanged + (2 + fourth) * following
-        waits[kind, :, 0] = exchanged + (2 + fourth) * following
+    follows = slower(*topology.following_of(collective))
+    exchanged, scattered, gathered = (latency(name) for name in (collective, "reduce_scatter", "all_gather"))
+    for kind, more in enumerate(following):
+        inputs[kind, : WAYS.index("data_parallel")] = exchanged + more * follows
+        waits[kind, :, 0] = exchanged + more * follows
         waits[kind, 0] += exchanged
         waits[kind, 1] += scattered, gathered
         waits[kind, 2] += latency("reduce_scatter", False) + exchanged, latency("all_gather", False) + exchanged
         waits[kind, 3] = 0.0, latency("all_reduce")
+    if both:
+        waits[1, :3], inputs[1] = 0.0, 0.0
     return waits.reshape(SETS, 2), inputs.reshape(SETS)
 
 
@@ -168,11 +190,14 @@ def way_of(task: Task, blocks: Sequence[Shard]) -> Way:
     equal = max(sizes) <= -(-table.rows // len(ranks)) and sum(sizes) == table.rows
     if not (table.pooled and by_id and equal):
         return "all_to_all"
-    return dealt_way(task.topology, sorted(ranks))
+    return dealt_way(task, sorted(ranks))
 
 
-def dealt_way(topology: Topology, ranks: Sequence[int]) -> Way:
+def dealt_way(task: Task, ranks: Sequence[int]) -> Way:
     """The way of equal row blocks of a pooled table on different devices, ascending."""
+    topology = task.topology
+    if task.exchange.collectives == "shared":
+        return "all_to_all"
     if len(ranks) == topology.devices:
         return "row_wise"
     one_host = topology.host_of(ranks[0]) == topology.host_of(ranks[-1])

@@ -57,6 +57,8 @@ from shardwright.task.topology import VALUE_BYTES, Topology
 Phase: TypeAlias = Literal["forward", "backward"]
 Kind: TypeAlias = Literal["ids", "values", "sums", "gradients", "sum_gradients", "replicas"]
 
+SHORT_ID_BYTES = 4
+"""Bytes of an id of a pooled table, and of its weight, if all tables travel in the same messages."""
 GRADIENT_BYTES = 4
 """Bytes of a weight's gradient that replicas exchange."""
 INTRA, INTER = 0, 1
@@ -336,11 +338,18 @@ def value_bytes(task: Task, work: ShardWork) -> float:
     return VALUE_BYTES[task.exchange.values] * work.dim * work.outputs
 
 
+def id_bytes(task: Task, work: ShardWork) -> float:
+    """Bytes of the ids that a holder of a block gets, with weights and lengths."""
+    if work.pooled and task.exchange.collectives == "shared":
+        return SHORT_ID_BYTES * (1 + work.weighted) * work.lookups
+    return work.id_bytes
+
+
 def asked_bytes(task: Task, work: ShardWork, holders: int) -> Floats:
     """`(4,)` bytes that one device asks of each holder of a block: values and ids inside its host, then values and ids between hosts."""
     devices, each = task.topology.devices, holders / task.topology.devices
     if work.pooled or task.exchange.deduplicate == "none":
-        return np.array([value_bytes(task, work) * each, work.id_bytes * each] * 2)
+        return np.array([value_bytes(task, work) * each, id_bytes(task, work) * each] * 2)
     far = task.topology.devices_per_host if task.exchange.deduplicate == "host" else 1
     near_rows, far_rows = distinct_rows(work, np.array([1.0, far]) * work.lookups * holders / devices)
     value = VALUE_BYTES[task.exchange.values] * work.dim

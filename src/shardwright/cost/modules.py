@@ -1,6 +1,7 @@
-"""The time of TorchRec's modules in a step besides kernels and collectives, as measured on a cluster (`task.links.ModuleTimes`).
+"""The time of modules in a step besides kernels and collectives, as measured on a cluster (`task.links.ModuleTimes`).
 
-It is the same for every plan of a task, so it changes no choice; with it, the predicted step is that of `DistributedModelParallel`. Every
+It is the same for every plan of a task, so it changes no choice; with it, the predicted step is that of `DistributedModelParallel`, or
+of `shardwright.runtime` for a task with shared collectives. Every
 device with shards pays half of it in the forward pass and half in the backward pass.
 """
 
@@ -17,10 +18,12 @@ from shardwright.task.task import Task
 
 
 def module_ms(task: Task) -> float:
-    """Ms of the modules that a task needs; 0 if they are not known, or if the exchange is not TorchRec's."""
+    """Ms of the modules that a task needs; 0 if they are not known, or if rows travel as no measured module sends them."""
     links = task.topology.links
     if links is None or not task.exchange.as_torchrec:
         return 0.0
+    if task.exchange.collectives == "shared":
+        return links.modules.shared_ms
     kinds = {table.pooled for table in task.tables}
     return (True in kinds) * links.modules.pooled_ms + (False in kinds) * links.modules.sequence_ms
 

@@ -31,6 +31,7 @@ from shardwright.cost.flows import (
     ByKind,
     LinkTraffic,
     book_lookups,
+    id_bytes,
     single_holders,
     traffic_by_kind,
     value_bytes,
@@ -69,7 +70,7 @@ class Traffic:
 
     def milliseconds(self, task: Task) -> tuple[Floats, Floats]:
         """`(devices,)` ms that each device waits in the forward and in the backward pass, less the time hidden behind dense layers."""
-        bandwidth = np.array(task.topology.bandwidth_of("all_to_all"))[:, None]
+        bandwidth = np.array(task.topology.bandwidth_of(task.exchange.collective))[:, None]
 
         def taken(flow: LinkTraffic, wait: float) -> Floats:
             ms: Floats = (flow.busiest / bandwidth).max(axis=0) * 1e3 + flow.apart + wait
@@ -116,7 +117,7 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
 
 def served_bytes(task: Task, work: ShardWork) -> tuple[float, float]:
     """Bytes of values and of ids that one holder of a block serves, its own samples included; without de-duplication."""
-    return value_bytes(task, work), work.id_bytes
+    return value_bytes(task, work), id_bytes(task, work)
 
 
 def _by_pass(task: Task, flows: ByKind, sets: Collection[int]) -> Traffic:

@@ -203,6 +203,7 @@ def _collectives(task: Task) -> dict[str, Any]:
         "reduced": [1e3 / speed for speed in task.topology.bandwidth_of("all_reduce")],
         "sets": np.column_stack([prices.sets, prices.inputs]).tolist(),
         "hidden": list(astuple(task.exchange.hidden)),
+        "shared": task.exchange.collectives == "shared",
     }
 
 

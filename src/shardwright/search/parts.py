@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 from shardwright.arrays import Floats
+from shardwright.cost.flows import id_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.ways import free_grid_counts
@@ -98,7 +99,7 @@ def _best_count(task: Task, table: Table, devices: float) -> float:
     """Column blocks of a grid on so many devices that send the fewest bytes."""
     work = shard_work(task, Shard.whole(table, 0))
     sums_bytes = work.outputs * table.dim * (VALUE_BYTES[task.exchange.values] + VALUE_BYTES[task.exchange.gradients])
-    return sqrt(devices * sums_bytes / work.id_bytes)
+    return sqrt(devices * sums_bytes / id_bytes(task, work))
 
 
 def _name(table: str, block: int) -> str:

@@ -283,10 +283,11 @@ class Sets:
             needs[table].add(int(single[table]))
         for table, way in zip(catalog.spreads.table.tolist(), catalog.spreads.ways, strict=True):
             needs[table].add(set_of(way, tables[table].pooled))
+        shared = catalog.task.exchange.collectives == "shared"
         # Row blocks that a search leaves out, such as those on other hosts, count too.
         for table, limits in ((index, catalog.task.constraints.of(table.name)) for index, table in enumerate(tables)):
             if any(map(limits.allows, ("row_wise", "table_row_wise", "grid"))):
-                dealt = WAYS[:3] if tables[table].pooled else WAYS[:1]
+                dealt = WAYS[:3] if tables[table].pooled and not shared else WAYS[:1]
                 needs[table] |= {set_of(way, tables[table].pooled) for way in dealt}
         every, wanted = sorted(set().union(*needs)), {frozenset(needed) for needed in needs if needed}
         exchanged = {kind for kind in every if kind % len(WAYS) != WAYS.index("data_parallel")}

@@ -194,7 +194,7 @@ def _not_of_shardwright(task: Task) -> str | None:
 
 def _torchrec_runs(plan: Plan) -> bool:
     task = plan.task
-    return not _exchanges_otherwise(task) and all(
+    return _exchanges_otherwise(task) is None and all(
         patterns_like(plan.by_table[table.name], table, task.topology) for table in task.tables
     )
 
@@ -252,11 +252,8 @@ def task_for(task: Task, runtime: Runtime | None) -> Task:
         return task
     if runtime == "shardwright" and (why_not := _not_of_shardwright(task)) is not None:
         raise InfeasibleTask(why_not)
-    if runtime == "torchrec" and _exchanges_otherwise(task):
-        raise InfeasibleTask(
-            f"exchange has deduplicate '{task.exchange.deduplicate}' and replica_gradients '{task.exchange.replica_gradients}', and "
-            "TorchRec sends every looked-up row and whole gradients: leave exchange out, or plan for runs_on 'shardwright'"
-        )
+    if runtime == "torchrec" and (otherwise := _exchanges_otherwise(task)) is not None:
+        raise InfeasibleTask(f"{otherwise}: leave exchange out, or plan for runs_on 'shardwright'")
     given, device = task.constraints, task.topology.device
     limits = {table.name: _limited(table, given.of(table.name), runtime, device) for table in task.tables}
     changed = {name: limit for name, limit in limits.items() if limit is not given.of(name)}
@@ -317,5 +314,14 @@ def crossing(older: Plan, newer: Plan) -> list[str]:
     return [name for name in common if sides[0][name] != sides[1][name]]
 
 
-def _exchanges_otherwise(task: Task) -> bool:
-    return not task.exchange.as_torchrec and not all(table.pooled for table in task.tables)
+def _exchanges_otherwise(task: Task) -> str | None:
+    """How the task's exchange differs from TorchRec's; None if it does not."""
+    exchange = task.exchange
+    if exchange.collectives == "shared":
+        return "exchange has collectives 'shared', and TorchRec calls collectives for each sharding type"
+    if exchange.as_torchrec or all(table.pooled for table in task.tables):
+        return None
+    return (
+        f"exchange has deduplicate '{exchange.deduplicate}' and replica_gradients '{exchange.replica_gradients}', and "
+        "TorchRec sends every looked-up row and whole gradients"
+    )

@@ -10,8 +10,10 @@ from typing import Any, Literal, TypeAlias, get_args
 from shardwright.errors import InvalidInput
 from shardwright.task.quantities import checked_number, parse_bandwidth
 
-Collective: TypeAlias = Literal["all_to_all", "reduce_scatter", "all_gather", "all_reduce"]
+Collective: TypeAlias = Literal["all_to_all", "reduce_scatter", "all_gather", "all_reduce", "exchange"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+"""Those that TorchRec calls, and the exchange of `shardwright.runtime`, an all-to-all of direct sends."""
+TORCHREC_CALLS = tuple(collective for collective in COLLECTIVES if collective != "exchange")
 LINK_CLASSES = ("intra", "inter")
 """Links inside a host and links between hosts."""
 
@@ -40,15 +42,17 @@ class LinkSpeed:
 
 @dataclass(frozen=True)
 class ModuleTimes:
-    """The time of TorchRec's modules in a step, on every device, besides collectives and lookup kernels: Python, sorting, copying.
+    """The time of modules in a step, on every device, besides collectives and lookup kernels: Python, sorting, copying.
 
     Attributes:
         pooled_ms: ms of an `EmbeddingBagCollection`.
         sequence_ms: ms of an `EmbeddingCollection`.
+        shared_ms: ms of `shardwright.runtime.ShardedEmbeddings`, for all tables together.
     """
 
     pooled_ms: float = 0.0
     sequence_ms: float = 0.0
+    shared_ms: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -69,6 +73,7 @@ class Links:
     reduce_scatter: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
     all_gather: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
     all_reduce: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
+    exchange: tuple[LinkSpeed | None, LinkSpeed | None] = (None, None)
     modules: ModuleTimes = _NO_MODULES
 
     def of(self, collective: Collective) -> tuple[LinkSpeed | None, LinkSpeed | None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
-from shardwright.task.links import Collective, Links, links_from_dict
+from shardwright.task.links import Collective, Links, LinkSpeed, links_from_dict
 from shardwright.task.quantities import (
     checked_name,
     checked_number,
@@ -144,9 +144,16 @@ class Topology:
         """Fixed ms of a collective inside a host and between hosts."""
         return self.intra_latency_ms, self.inter_latency_ms
 
+    def _speeds(self, collective: Collective) -> tuple[LinkSpeed | None, LinkSpeed | None]:
+        if self.links is None:
+            return None, None
+        measured = self.links.of(collective)
+        # Both are direct sends: one stands for the other until it is measured.
+        return self.links.all_to_all if collective == "exchange" and not any(measured) else measured
+
     def bandwidth_of(self, collective: Collective) -> tuple[float, float]:
         """Bytes per second of a collective inside a host and between hosts."""
-        speeds = self.links.of(collective) if self.links else (None, None)
+        speeds = self._speeds(collective)
         intra, inter = (
             speed.bandwidth if speed else own for speed, own in zip(speeds, self.link_bandwidth, strict=True)
         )
@@ -154,7 +161,7 @@ class Topology:
 
     def latency_of(self, collective: Collective) -> tuple[float, float]:
         """Fixed ms of a collective inside a host and between hosts."""
-        speeds = self.links.of(collective) if self.links else (None, None)
+        speeds = self._speeds(collective)
         intra, inter = (
             speed.latency_ms if speed else own for speed, own in zip(speeds, self.link_latency_ms, strict=True)
         )
@@ -162,7 +169,7 @@ class Topology:
 
     def following_of(self, collective: Collective) -> tuple[float, float]:
         """As `latency_of`, of a collective that follows another one at once."""
-        speeds = self.links.of(collective) if self.links else (None, None)
+        speeds = self._speeds(collective)
         intra, inter = (
             usual if speed is None or speed.following_ms is None else speed.following_ms
             for speed, usual in zip(speeds, self.latency_of(collective), strict=True)
@@ -274,6 +281,7 @@ VALUE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "fp8"
 
 Pipeline: TypeAlias = Literal["none", "sparse_dist", "prefetch"]
 Conversion: TypeAlias = Literal["codec", "kernel"]
+Collectives: TypeAlias = Literal["by_type", "shared"]
 
 _WIRE_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _BATCHES: dict[str, int] = {"none": 1, "sparse_dist": 2, "prefetch": 3}
@@ -284,6 +292,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "deduplicate": get_args(Deduplication),
     "replica_gradients": get_args(ReplicaGradients),
     "conversion": get_args(Conversion),
+    "collectives": get_args(Collectives),
 }
 
 
@@ -333,6 +342,8 @@ class Exchange:
             `TrainPipelineSparseDist`, "prefetch" three as its `PrefetchTrainPipelineSparseDist`.
         conversion: the kernels that convert values and gradients to narrower types: "codec" separate ones, which take time, as for
             TorchRec's `qcomm_codecs_registry`; "kernel" the lookup kernels themselves, as for its `output_dtype`.
+        collectives: "by_type": each sharding type of a module calls its own collectives, as in TorchRec. "shared": all tables travel in the
+            same messages, whatever their sharding type, as in `shardwright.runtime`; TorchRec runs no such task.
         dense_ms: dense layers behind which data travel. A number stands for `DenseTime(ids=number)`: layers that need the values, as
             nearly all of a DLRM do.
     """
@@ -343,6 +354,7 @@ class Exchange:
     gradients: WireType = "fp32"
     pipeline: Pipeline = "none"
     conversion: Conversion = "codec"
+    collectives: Collectives = "by_type"
     dense_ms: float | DenseTime = DenseTime()
 
     def __post_init__(self) -> None:
@@ -371,6 +383,11 @@ class Exchange:
         """Ms for which values, ids and gradients travel behind dense layers. Ids do so only in a pipeline."""
         assert isinstance(self.dense_ms, DenseTime)
         return self.dense_ms if self.batches > 1 else replace(self.dense_ms, ids=0.0)
+
+    @property
+    def collective(self) -> Collective:
+        """The collective by which ids, values and gradients of blocks on single devices travel."""
+        return "exchange" if self.collectives == "shared" else "all_to_all"
 
     @property
     def as_torchrec(self) -> bool:

@@ -1,4 +1,4 @@
-"""The time of TorchRec's modules, measured on a cluster, is part of every step there and decides nothing."""
+"""The time of modules, measured on a cluster, is part of every step there and decides nothing."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from shardwright.task.topology import Exchange, Topology
 POOLED = (sw.Table("wide", 100_000, 128, 10.0), sw.Table("two", 1_000, 64, [2.0, 3.0]))
 SEQUENCE = (sw.Table("clicks", 10_000, 32, 8.0, pooled=False),)
 MODEL = PublishedModel("h100")
-TIMES = ModuleTimes(pooled_ms=3.0, sequence_ms=5.0)
+TIMES = ModuleTimes(pooled_ms=3.0, sequence_ms=5.0, shared_ms=2.0)
 
 
 def _task(tables=POOLED + SEQUENCE, modules: ModuleTimes = TIMES, **exchange) -> sw.Task:
@@ -38,6 +38,13 @@ def test_another_exchange_has_no_modules_of_torchrec() -> None:
     task = _task(deduplicate="host")
     shards = sw.plan(task, strategy="greedy").shards
     assert score(task, shards, MODEL).step_ms == score(without_modules(task), shards, MODEL).step_ms
+
+
+def test_shared_collectives_have_the_module_of_the_runtime() -> None:
+    task = _task(collectives="shared")
+    shards = sw.plan(task, strategy="greedy").shards
+    steps = [score(one, shards, MODEL).step_ms for one in (task, without_modules(task))]
+    assert steps[0] == pytest.approx(steps[1] + 2.0)
 
 
 def test_kernels_alone_and_synchronisation_leave_modules_out() -> None:

@@ -217,6 +217,32 @@ def test_collectives_of_the_input_follow_one_another_at_once():
     np.testing.assert_allclose(traffic(task, [Shard.whole(POOLED, 0)]).waits, [0.2 + 2 * 0.15 + 0.2, 0.2])
 
 
+def test_shared_collectives_carry_all_tables_at_once():
+    speeds = {
+        "all_to_all": {"inter": {"latency_ms": 9.0, "bandwidth": "1 MB/s"}},
+        "exchange": {"inter": {"latency_ms": 0.2, "bandwidth": "2 MB/s", "following_ms": 0.15}},
+    }
+    weighted = replace(POOLED, name="weighted", weighted=True)
+    tables = [POOLED, weighted, SEQUENCE]
+    task = Task(tables, replace(TOPOLOGY, links=speeds), batch_size=8, exchange=Exchange(collectives="shared"))
+    rest = [Shard.whole(weighted, 0), Shard.whole(SEQUENCE, 3)]
+    for of_pooled in ([Shard.whole(POOLED, 0)], rows_on(0, 1, 2, 3), rows_on(0, 1)):
+        np.testing.assert_allclose(traffic(task, [*of_pooled, *rest]).waits, [0.2 + 0.15 + 0.2, 0.2])
+    dealt = traffic(task, rows_on(0, 1, 2, 3))
+    assert not dealt.forward.apart.any()  # each holder sends its partial sums
+    np.testing.assert_allclose(dealt.forward.sent[INTER], 2 * 2 * 4 * 4 + 2 * 2 * 3 / 4 * 4)
+    ids = traffic(task, [Shard.whole(POOLED, 0)]), traffic(task, [Shard.whole(weighted, 0)])
+    np.testing.assert_allclose([of_table.ids.received[INTER, 0] for of_table in ids], [4 * 3 * 4, 4 * 3 * 8])
+    assert dealt.milliseconds(task)[0][0] == pytest.approx(1e3 * dealt.forward.busiest[INTER, 0] / 2e6 + 0.55)
+
+
+def test_the_exchange_is_priced_as_an_all_to_all_until_it_is_measured():
+    speeds = {"all_to_all": {"inter": {"latency_ms": 0.4, "bandwidth": "3 MB/s"}}}
+    topology = replace(TOPOLOGY, links=speeds)
+    assert topology.bandwidth_of("exchange") == topology.bandwidth_of("all_to_all")
+    assert topology.latency_of("exchange") == topology.latency_of("all_to_all")
+
+
 def test_measured_links_price_each_collective():
     speeds = {"reduce_scatter": {"inter": {"latency_ms": 7.0, "bandwidth": "1 MB/s"}}}
     task = Task([POOLED], replace(TOPOLOGY, links=speeds), batch_size=8)

@@ -20,7 +20,7 @@ def times(cluster: Cluster, noise: float = 0.0, slow: float = 0.0, inter: LinkSp
     """Ms by rung, a share `slow` five times too long."""
     rng = np.random.default_rng(0)
     found = {}
-    for rung in (rung for ladder in ladders(cluster) for rung in ladder):
+    for rung in (rung for ladder in ladders(cluster, COLLECTIVES) for rung in ladder):
         (ms,) = predicted_ms((INTRA, inter), np.array([rung.sent(cluster)]))
         found[rung] = float(ms * np.exp(noise * rng.standard_normal()) * (5 if rng.random() < slow else 1))
     return found

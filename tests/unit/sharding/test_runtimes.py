@@ -189,3 +189,11 @@ def test_the_plan_for_the_other_runtime_lies_beside():
     only = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("tiered",))})
     barred = sw.plan(replace(TASK, constraints=only), cost_model=MODEL)
     assert elsewhere_line(barred, plan_elsewhere(barred, cost_model=MODEL)) == "no plan with --runs-on torchrec"
+
+
+def test_torchrec_runs_no_task_of_shared_collectives():
+    task = replace(TASK, tables=[POOLED], exchange=Exchange(collectives="shared"))
+    plan = sw.plan(task, cost_model=MODEL, time_limit=0.2)
+    assert plan.runs_on == ("shardwright",)
+    with pytest.raises(InfeasibleTask, match="collectives"):
+        sw.plan(task, cost_model=MODEL, runs_on="torchrec")

@@ -21,7 +21,7 @@ from shardwright.cost.files import bundled_models
 from shardwright.cost.model import CostModel
 from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.task.link_files import load_links
-from shardwright.task.links import COLLECTIVES, Collective, Links, LinkSpeed
+from shardwright.task.links import TORCHREC_CALLS, Collective, Links, LinkSpeed
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -87,7 +87,7 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology, known: Know
     if known.latencies_ms is not None:
         intra_ms, inter_ms = known.latencies_ms
         topology = replace(topology, intra_latency_ms=intra_ms, inter_latency_ms=inter_ms)
-    speeds: dict[str, Any] = {name: _speeds(name, given, topology, known) for name in COLLECTIVES}
+    speeds: dict[str, Any] = {name: _speeds(name, given, topology, known) for name in TORCHREC_CALLS}
     links = Links(**speeds, modules=known.links.modules)
     return topology if links == Links() else replace(topology, links=links)
 

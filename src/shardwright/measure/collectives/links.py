@@ -1,8 +1,8 @@
-"""Measure links: the collectives that TorchRec calls, over a ladder of sizes, inside every host and between all ranks.
+"""Measure links: the collectives that a step calls, over a ladder of sizes, inside every host and between all ranks.
 
 Bytes that a device sends inside its host and to other hosts, of a buffer of V bytes on each of D devices, P of them on each of H hosts:
 
-- all-to-all with equal splits: V (P - 1) / D and V (D - P) / D.
+- all-to-all and exchange with equal splits: V (P - 1) / D and V (D - P) / D.
 - reduce-scatter and all-gather of V: V (D - 1) / D, and if H > 1 also V (D - 1) / D / P to other hosts: the rings of a host's P devices
   share the crossing.
 - all-reduce: 2 V (P - 1) / P and 2 V (H - 1) / H / P.
@@ -15,13 +15,13 @@ late sends its data before it posts its receives, so the two directions of a lin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from shardwright.measure.visits import Progress
-from shardwright.task.links import COLLECTIVES, Collective
+from shardwright.task.links import TORCHREC_CALLS, Collective
 
 if TYPE_CHECKING:
     from shardwright.task.link_files import Cluster
@@ -30,6 +30,8 @@ SIZES = tuple(2**power for power in range(13, 27))
 """Bytes of a buffer, 8 KiB to 64 MiB."""
 ROUNDS = 2
 """Number of climbs of the ladder; their differences are the noise."""
+DIRECT: tuple[Collective, ...] = ("all_to_all", "exchange")
+"""Collectives of direct sends, which a step calls several times in a row."""
 _VALUE_BYTES = 4
 FEWEST_RUNS = 3
 """Fewest counted runs of a rung."""
@@ -65,7 +67,7 @@ class Rung:
         near = cluster.devices_per_host
         devices = near if self.within else cluster.devices
         whole = self.elements(devices) * _VALUE_BYTES
-        if self.collective == "all_to_all":
+        if self.collective in DIRECT:
             return whole * (near - 1) / devices, whole * (devices - near) / devices
         hosts = devices // near
         if self.collective == "all_reduce":
@@ -74,17 +76,17 @@ class Rung:
         return (ring if near > 1 else 0.0), (ring / near if hosts > 1 else 0.0)
 
 
-def ladders(cluster: Cluster) -> Iterator[list[Rung]]:
+def ladders(cluster: Cluster, collectives: Sequence[Collective] = TORCHREC_CALLS) -> Iterator[list[Rung]]:
     """The rungs to measure, smallest first: for each round, each class of links that the cluster has, and each collective.
 
-    A chain of all-to-alls follows their ladder.
+    A chain of collectives of direct sends follows their ladder.
     """
     classes = [within for within, there in ((True, cluster.devices_per_host > 1), (False, cluster.hosts > 1)) if there]
     for number in range(ROUNDS):
         for within in classes:
-            for collective in COLLECTIVES:
+            for collective in collectives:
                 yield [Rung(collective, within, size, number) for size in SIZES]
-                if collective == "all_to_all":
+                if collective in DIRECT:
                     yield [Rung(collective, within, SIZES[0], number, CHAIN)]
 
 
@@ -94,6 +96,7 @@ def measure_ladders(
     seconds: float,
     known: dict[Rung, float],
     progress: Progress | None = None,
+    collectives: Sequence[Collective] = TORCHREC_CALLS,
 ) -> Iterator[tuple[Rung, float]]:
     """Measure the rungs that are not known.
 
@@ -105,11 +108,12 @@ def measure_ladders(
         seconds: about how long all rungs may take.
         known: ms of the rungs that were measured before.
         progress: called after every rung.
+        collectives: the collectives that the ranks can run.
 
     Yields:
         A rung and its ms, until the last device is done, as soon as it is measured.
     """
-    todo, began = list(ladders(cluster)), monotonic()
+    todo, began = list(ladders(cluster, collectives)), monotonic()
     total, done = sum(map(len, todo)), 0
     for ladder in todo:
         if ladder[0].round and ladder[0] not in known and monotonic() - began > seconds:

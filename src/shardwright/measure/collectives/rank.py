@@ -302,13 +302,21 @@ def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[s
     """Measure a sample, or a rung of the ladder of links; return the reply of rank 0."""
     if "sample" in request:
         return member.measure(CollectiveSample(**request), policy)
-    return _measure_rung(member, request)
+    return measure_rung(member, request, _rung_call)
 
 
-def _measure_rung(member: Member, request: dict[str, Any]) -> dict[str, Any]:
-    """Measure a rung on this rank, with all others at the same time; all return the same."""
+def measure_rung(
+    member: Member, request: dict[str, Any], call_of: Callable[[Rung, Member, int], Callable[[], Any]]
+) -> dict[str, Any]:
+    """Measure a rung on this rank, with all others at the same time; all return the same.
+
+    Args:
+        member: the rank.
+        request: the rung, the number of hosts, and the seconds that it may take.
+        call_of: makes the collective of a rung.
+    """
     rung, hosts = Rung(**request["rung"]), int(request["hosts"])
-    call = _rung_call(rung, member, hosts)
+    call = call_of(rung, member, hosts)
     for run in range(2):  # the first sets up connections
         once = _slowest(member, call, run)
     runs = min(_MOST_RUNS, max(FEWEST_RUNS, int(1e3 * request["seconds"] / max(once + _PAUSE_MS, 1e-3))))

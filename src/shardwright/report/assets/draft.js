@@ -99,7 +99,7 @@ class Prices {
     const count = blocks.length;
     const ranks = new Set(blocks.map((piece) => piece.devices[0]));
     const rows = this.plan.task.tables.rows[table];
-    if (count < 2 || ranks.size < count || !this.pooled[table] || this.plan.byHotness.has(table) || blocks.some((piece) => piece.devices.length > 1)) return 0;
+    if (this.collectives.shared || count < 2 || ranks.size < count || !this.pooled[table] || this.plan.byHotness.has(table) || blocks.some((piece) => piece.devices.length > 1)) return 0;
     const sizes = blocks.map((piece) => piece.rows[1] - piece.rows[0]).sort((one, other) => one - other);
     const most = Math.ceil(rows / count);
     const equal = sizes[count - 1] - sizes[0] <= 1 || (sizes[count - 1] === most && sizes[1] === most);

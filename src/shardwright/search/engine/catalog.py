@@ -263,7 +263,7 @@ def _outputs(task: Task, table: int, way: Dealt) -> Way:
         return "data_parallel"
     if not task.tables[table].pooled:
         return "all_to_all"
-    return dealt_way(task.topology, way.devices[: way.devices.size // way.hosts].tolist())
+    return dealt_way(task, way.devices[: way.devices.size // way.hosts].tolist())
 
 
 Members: TypeAlias = tuple[tuple[int, ...], ...]

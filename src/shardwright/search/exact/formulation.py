@@ -172,7 +172,7 @@ def _link_ms(program: Program, task: Task, placement: PlacementVariables) -> tup
     These are forward, backward, and of the ids alone.
     """
     topology, prices = task.topology, prices_of(task)
-    bandwidth = np.array(topology.bandwidth_of("all_to_all"))[:, None] / 1e3
+    bandwidth = np.array(topology.bandwidth_of(task.exchange.collective))[:, None] / 1e3
     each, apart = [], []
     for way in placement.ways:
         for piece in way.pieces:

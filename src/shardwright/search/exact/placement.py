@@ -125,7 +125,7 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
             chosen = row_block_devices(table, limits, topology, np.array(among, dtype=np.int64))
             if chosen is not None:
                 across = by_host if among is ranks and topology.hosts > 1 else ()
-                yield from _equal(topology, table, limits, chosen.size, among, across)
+                yield from _equal(task, table, limits, chosen.size, among, across)
         return
     place = row_place(limits, topology, np.array(ranks, dtype=np.int64))
     gridded = row_units(table.rows) == ROW_UNITS
@@ -135,11 +135,11 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
             yield _on_grid(topology, table, among, min(len(among), limits.max_shards or ROW_UNITS), across)
         for count in row_counts(task, table, limits):
             on_grid = gridded and ROW_UNITS % count == 0
-            yield from _equal(topology, table, limits, count, among, across, dealt_only=on_grid)
+            yield from _equal(task, table, limits, count, among, across, dealt_only=on_grid)
 
 
 def _equal(
-    topology: Topology,
+    task: Task,
     table: Table,
     limits: TableConstraint,
     count: int,
@@ -154,12 +154,12 @@ def _equal(
     """
     if len(ranks) < count or count < 2:
         return
-    dealt = [place for place in _dealt_places(topology, table, ranks) if len(place) == count]
+    dealt = [place for place in _dealt_places(task.topology, table, ranks) if len(place) == count]
     for place in dealt:
         if not any(set(place) <= set(host) for host in across):
             for cut in equal_sizes(table.rows, count):
                 if cut[1] + cut[3] == count:
-                    yield _equal_blocks(table, cut, place, (), dealt_way(topology, place))
+                    yield _equal_blocks(table, cut, place, (), dealt_way(task, place))
     for cut in () if dealt_only else equal_sizes(table.rows, count, as_torchrec=limits.equal_rows):
         apart = dealt if cut[1] + cut[3] == count else []
         if list(ranks) not in apart:
@@ -230,8 +230,9 @@ def _on_grid(topology: Topology, table: Table, ranks: Sequence[int], most: int, 
     return Way(table, "rows", tuple(pieces), tuple(rules))
 
 
-def _grids(topology: Topology, table: Table, limits: TableConstraint, ranks: Sequence[int]) -> Iterator[Way]:
+def _grids(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[int]) -> Iterator[Way]:
     """Column blocks of one width on hosts, any number of them on a host, each with its rows dealt to the host's devices."""
+    topology = task.topology
     near = topology.devices_per_host
     hosts = [list(range(first, first + near)) for first in range(0, topology.devices, near)]
     hosts = [host for host in hosts if set(host) <= set(ranks)]
@@ -242,7 +243,7 @@ def _grids(topology: Topology, table: Table, limits: TableConstraint, ranks: Seq
         firsts = range(0, len(pieces), near)
         rules = [Rule((first, first + i), (1, -1), 0, 0) for first in firsts for i in range(1, near)]
         everything = Rule(tuple(firsts), (1,) * len(firsts), count, count)
-        yield Way(table, "grid", pieces, (everything, *rules), dealt_way(topology, hosts[0]))
+        yield Way(table, "grid", pieces, (everything, *rules), dealt_way(task, hosts[0]))
 
 
 def _block(table: Table, rows: int, rank: int) -> Piece:
@@ -285,7 +286,7 @@ def ways_of(task: Task, table: Table, units: int, merging_pays: bool) -> list[Wa
         columns = [_equal_columns(table, limits, ranks, count) for count in _equal_counts(table, limits, units)]
     else:
         columns = [_columns(table, limits, ranks, units, merging_pays)]
-    ways = [*columns, *row_ways(task, table, limits, ranks), *_grids(task.topology, table, limits, ranks)]
+    ways = [*columns, *row_ways(task, table, limits, ranks), *_grids(task, table, limits, ranks)]
     devices = task.topology.devices
     if limits.allows("data_parallel") and len(ranks) == devices > 1:
         replica = Piece(Shard.whole(table, *ranks), 1.0)

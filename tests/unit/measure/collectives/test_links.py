@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.measure.collectives.links import CHAIN, ROUNDS, SIZES, Rung, ladders, measure_ladders
 from shardwright.task.link_files import Cluster
-from shardwright.task.links import COLLECTIVES
+from shardwright.task.links import COLLECTIVES, TORCHREC_CALLS
 
 TWO_HOSTS, ONE_HOST, SINGLES = (Cluster("cpu", hosts, near, "gloo", "2") for hosts, near in ((2, 4), (1, 4), (4, 1)))
 MIB = 2**20
@@ -31,11 +31,13 @@ def test_bytes_by_link_class(cluster: Cluster, collective: Any, within: bool, se
 def test_a_cluster_is_measured_over_the_links_that_it_has() -> None:
     for cluster, classes in ((TWO_HOSTS, [True, False]), (ONE_HOST, [True]), (SINGLES, [False])):
         every = [
-            (ladder[0].round, ladder[0].within, ladder[0].collective, ladder[0].calls) for ladder in ladders(cluster)
+            (ladder[0].round, ladder[0].within, ladder[0].collective, ladder[0].calls)
+            for ladder in ladders(cluster, COLLECTIVES)
         ]
         alone = [(n, within, name, 1) for n in range(ROUNDS) for within in classes for name in COLLECTIVES]
         assert [one for one in every if one[3] == 1] == alone
-        chains = [(n, within, "all_to_all", CHAIN) for n in range(ROUNDS) for within in classes]
+        direct = ("all_to_all", "exchange")
+        chains = [(n, within, name, CHAIN) for n in range(ROUNDS) for within in classes for name in direct]
         assert [one for one in every if one[3] > 1] == chains
 
 
@@ -47,7 +49,7 @@ def test_what_is_known_is_not_measured_again() -> None:
         return {"ms": 0.001}
 
     known = dict(measure_ladders(ask, ONE_HOST, 1e6, {}))
-    assert len(known) == len(asked) == ROUNDS * (len(COLLECTIVES) * len(SIZES) + 1)
+    assert len(known) == len(asked) == ROUNDS * (len(TORCHREC_CALLS) * len(SIZES) + 1)
     del known[Rung("all_gather", True, SIZES[3], 1)], asked[:]
     done: list[tuple[int, int]] = []
     again = list(measure_ladders(ask, ONE_HOST, 1e6, known, lambda now, all_, _: done.append((now, all_))))

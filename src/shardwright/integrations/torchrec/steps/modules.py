@@ -1,10 +1,10 @@
-"""Measure the time of TorchRec's modules in a step besides collectives, on the ranks that have just measured the links of a cluster.
+"""Measure the time of modules in a step besides collectives, on the ranks that have just measured the links of a cluster.
 
-An `EmbeddingBagCollection`, then an `EmbeddingCollection`, of small tables train whole steps. Their time beyond the predicted collectives
-is the time of the module: Python, sorting and copying of ids and rows, and the calls of kernels. The CPU time of the ranks limits it: over
-slow links the rest is a small difference of two long times.
+An `EmbeddingBagCollection`, an `EmbeddingCollection` and `shardwright.runtime`, of small tables, train whole steps. Their time beyond the
+predicted collectives is the time of the module: Python, sorting and copying of ids and rows, and the calls of kernels. The CPU time of the
+ranks limits it: over slow links the rest is a small difference of two long times.
 
-This module is also the program of the ranks: `serve` answers requests for rungs of the ladder of links, and for the steps of a module.
+This module is also the program of the ranks: it answers requests for rungs of the ladder of links, and for the steps of a module.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from shardwright.measure.collectives.rank import Member, RunPolicy
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.link_files import MeasuredLinks
-from shardwright.task.links import Links, ModuleTimes
+from shardwright.task.links import COLLECTIVES, Collective, Links, ModuleTimes
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
+from shardwright.task.topology import Exchange, Topology
 
-KINDS = ("pooled", "sequence")
+KINDS = ("pooled", "sequence", "shared")
+"""Modules: TorchRec's of pooled and of sequence tables, and that of `shardwright.runtime`, of pooled tables."""
 _ROUNDS, _WARM_UP, _STEPS = 2, 4, 8
 _SAMPLES = {"cpu": 512}  # of a rank, by device type
 _MORE_SAMPLES = 4096
@@ -49,18 +50,20 @@ class ModuleProbe:
     Attributes:
         seconds: about how long it takes, the import of TorchRec on the ranks included.
         program: arguments of Python that run a rank of this machine.
+        collectives: the collectives whose rungs its ranks measure.
         answer: serves a request on a rank.
     """
 
-    seconds: float = 25.0
+    seconds: float = 28.0
     program: tuple[str, ...] = ("-m", "shardwright.integrations.torchrec.steps.modules")
+    collectives: tuple[Collective, ...] = COLLECTIVES
 
     def answer(self, member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
         """Serve a request for a module's steps, or for a rung."""
         return answer(member, request, policy)
 
     def with_modules(self, ask: Callable[[dict[str, Any], str], dict[str, Any]], links: MeasuredLinks) -> MeasuredLinks:
-        """The links with the times of both modules.
+        """The links with the times of the modules.
 
         Args:
             ask: has all ranks serve a request, and returns the reply of rank 0.
@@ -82,11 +85,17 @@ class ModuleProbe:
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
     """Train the steps of a module, or measure a rung, on this rank with all others at the same time; return the reply of rank 0."""
-    if "module" not in request:
+    if "module" not in request and request.get("rung", {}).get("collective") != "exchange":
         return rank.answer(member, request, policy)
+    from shardwright.integrations.torchrec.steps import shared
     from shardwright.integrations.torchrec.steps.rank import Rounds, quiet, run_rounds
 
+    if "rung" in request:
+        return rank.measure_rung(member, request, shared.exchange_call)
     quiet()
+    if request["module"] == "shared":
+        step_ms, cpu_ms = shared.steps_of(_plan(request), member, _WARM_UP, _ROUNDS * _STEPS)
+        return {"step_ms": step_ms, "cpu_ms": cpu_ms * _slowdown(member)}
     wanted = Rounds(rounds=_ROUNDS, warm_up=_WARM_UP, steps=_STEPS, profiled=1)
     (rounds,) = run_rounds([_plan(request)], wanted, member)
     step_ms, cpu_ms = (
@@ -116,8 +125,9 @@ def _plan(request: Mapping[str, Any]) -> Plan:
     kind, device = request["module"], request["device"]
     topology = Topology(request["hosts"], request["near"], device, "1 GB", "10 GB/s", "10 GB/s", 0.0, 0.0)
     count = max(_FEWEST_TABLES, topology.devices)
-    tables = [Table(f"{kind}_{number}", _ROWS, _DIM, _POOLING, pooled=kind == "pooled") for number in range(count)]
-    task = Task(tables, topology, _SAMPLES.get(device, _MORE_SAMPLES) * topology.devices)
+    tables = [Table(f"{kind}_{number}", _ROWS, _DIM, _POOLING, pooled=kind != "sequence") for number in range(count)]
+    exchange = Exchange(collectives="shared" if kind == "shared" else "by_type")
+    task = Task(tables, topology, _SAMPLES.get(device, _MORE_SAMPLES) * topology.devices, exchange=exchange)
     return Plan(task, [Shard.whole(table, number % topology.devices) for number, table in enumerate(tables)])
 
 
