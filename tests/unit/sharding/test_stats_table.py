@@ -67,8 +67,8 @@ def wrapped(text, width):
 
 
 def only(text):
-    (found,) = read_stats(text, "x.log")
-    return found
+    (stats,) = read_stats(text, "x.log")
+    return stats
 
 
 def test_the_table_is_read():

@@ -26,20 +26,21 @@ def chosen(topology, *, table=TABLE, devices=None, **limits):
     return None if found is None else found.tolist()
 
 
-def test_without_a_limit_all_devices_have_a_block():
-    assert chosen(sw.Topology(2, 2)) == [0, 1, 2, 3]
-    assert chosen(sw.Topology(2, 2), devices=[1, 2]) == [1, 2]
-
-
-@pytest.mark.parametrize(("most", "ranks"), [(1, None), (2, [0, 3]), (3, [0, 1, 3]), (4, [0, 1, 3, 4])])
-def test_few_blocks_lie_on_all_hosts(most, ranks):
-    assert chosen(sw.Topology(2, 3), max_shards=most) == ranks
-    assert chosen(sw.Topology(2, 3), table=sw.Table("t", most, 4)) == ranks
-
-
-def test_the_roomiest_of_each_host_come_first():
-    assert chosen(sw.Topology(2, 2, memory=["10 MB", "20 MB", "1 MB", "2 MB"]), max_shards=2) == [1, 3]
-    assert chosen(sw.Topology(1, 4, memory=["10 MB", "20 MB", "1 MB", "12 MB"]), max_shards=2) == [1, 3]
+@pytest.mark.parametrize(
+    ("shape", "memory", "given", "ranks"),
+    [
+        ((2, 2), "1 GB", {}, [0, 1, 2, 3]),
+        ((2, 2), "1 GB", {"devices": [1, 2]}, [1, 2]),
+        ((2, 3), "1 GB", {"max_shards": 1}, None),
+        ((2, 3), "1 GB", {"max_shards": 2}, [0, 3]),
+        ((2, 3), "1 GB", {"max_shards": 3}, [0, 1, 3]),
+        ((2, 3), "1 GB", {"table": sw.Table("t", 4, 4)}, [0, 1, 3, 4]),
+        ((2, 2), ["10 MB", "20 MB", "1 MB", "2 MB"], {"max_shards": 2}, [1, 3]),
+        ((1, 4), ["10 MB", "20 MB", "1 MB", "12 MB"], {"max_shards": 2}, [1, 3]),
+    ],
+)
+def test_few_row_blocks_lie_on_all_hosts_and_on_the_roomiest_of_each(shape, memory, given, ranks):
+    assert chosen(sw.Topology(*shape, memory=memory), **given) == ranks
 
 
 def test_equal_rows_are_as_on_all_devices_or_on_a_host():
