@@ -13,6 +13,21 @@ def test_without_a_name_they_are_listed(capsys):
     assert [one["name"] for one in listed] == [one.name for one in experiments()]
 
 
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("experiment", experiments(), ids=lambda experiment: experiment.name)
+def test_pieces_are_unique(experiment, quick):
+    keys = [tuple(piece.key.items()) for piece in experiment.pieces(quick)]
+    assert len(set(keys)) == len(keys) > 0
+
+
+@pytest.mark.parametrize("experiment", experiments(), ids=lambda experiment: experiment.name)
+def test_a_page_of_no_rows(experiment):
+    pytest.importorskip("matplotlib", reason="pages have pictures")
+    page = experiment.page([], quick=False)
+    assert page.text
+    assert not any("nan" in str(cell) for table in page.tables for row in table.rows for cell in row)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
