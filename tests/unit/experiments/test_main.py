@@ -10,7 +10,7 @@ from experiments.registry import experiments
 def test_without_a_name_they_are_listed(capsys):
     assert main(["--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["experiments"]
-    assert [one["name"] for one in listed] == [one.name for one in experiments()]
+    assert [one["name"] for one in listed] == [experiment.name for experiment in experiments()]
 
 
 @pytest.mark.parametrize("quick", [True, False])

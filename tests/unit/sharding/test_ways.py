@@ -22,8 +22,8 @@ ROWS = ("row_wise",)
 
 def chosen(topology, *, table=TABLE, devices=None, **limits):
     ranks = np.arange(topology.devices) if devices is None else np.array(devices)
-    found = row_block_devices(table, sw.TableConstraint(**limits), topology, ranks)
-    return None if found is None else found.tolist()
+    ranks_chosen = row_block_devices(table, sw.TableConstraint(**limits), topology, ranks)
+    return None if ranks_chosen is None else ranks_chosen.tolist()
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_column_blocks_of_a_grid_lie_on_hosts_of_their_own():
     assert grid_counts(table, sw.TableConstraint(max_shards=8, min_columns=16), topology) == [2, 4]
     assert grid_counts(sw.Table("t", 1000, 64, pooled=False), sw.TableConstraint(), topology) == []
     assert grid_counts(table, sw.TableConstraint(), sw.Topology(4, 1)) == []
-    found = list(grids_of(table, sw.TableConstraint(), topology, 0))
-    assert {(way.columns, way.hosts) for way in found} == {(2, 2), (4, 4)}
+    grids = list(grids_of(table, sw.TableConstraint(), topology, 0))
+    assert {(way.columns, way.hosts) for way in grids} == {(2, 2), (4, 4)}
     (two_on_each, *_) = grids_of(table, sw.TableConstraint(devices=(2, 3)), topology, 0)
     assert (two_on_each.columns, two_on_each.per_device, two_on_each.devices.tolist()) == (2, 2, [2, 3])
 

@@ -105,6 +105,6 @@ def test_a_page_of_some_rows(strategies):
     if "rnn" in strategies:
         rows = [row | {"strategy": "rnn"} for row in results(settings=(20,), tasks=1) if row["strategy"] == "random"]
     found = DreamShardTables().page(rows, quick=False)
-    cells = [str(cell) for one in found.tables for row in one.rows for cell in row]
+    cells = [str(cell) for table in found.tables for row in table.rows for cell in row]
     assert not any("nan" in cell for cell in cells)
-    assert all(len(one.heads) == len(row) for one in found.tables for row in one.rows)
+    assert all(len(table.heads) == len(row) for table in found.tables for row in table.rows)

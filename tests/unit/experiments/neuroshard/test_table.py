@@ -25,11 +25,11 @@ def test_pieces_go_task_by_task(quick):
 
 def test_a_task_is_planned():
     key = {"part": PLANNED, "devices": 4, "max_dim": 16, "task": 3, "by": "size_lookup"}
-    (found,) = EXPERIMENT.run(Piece(key))
+    (outcome,) = EXPERIMENT.run(Piece(key))
     (other,) = EXPERIMENT.run(Piece(key | {"by": "lookup"}))
-    assert (found["strategy"], other["strategy"], found["tables"]) == ("size_lookup", "lookup", other["tables"])
-    assert 10 <= found["tables"] < 60
-    assert 0 < found["embedding_cost_ms"] <= found["step_ms"]
+    assert (outcome["strategy"], other["strategy"], outcome["tables"]) == ("size_lookup", "lookup", other["tables"])
+    assert 10 <= outcome["tables"] < 60
+    assert 0 < outcome["embedding_cost_ms"] <= outcome["step_ms"]
 
 
 def test_the_page_by_hand():
