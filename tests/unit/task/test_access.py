@@ -116,6 +116,13 @@ def test_a_block_without_accesses_is_uniform() -> None:
     assert AccessProfile.from_counts([5], rows=100).block(10, 30) == AccessProfile.uniform(20)
 
 
+def test_blocks_of_steep_profiles_are_valid() -> None:
+    profile = AccessProfile.zipf(10**9, 3.0)
+    for start in (10**3, 10**5, 5 * 10**7, 9 * 10**8):
+        assert profile.block(start, 10**9).total_rows == 10**9 - start
+    assert profile.thinned(1).total_rows == 1
+
+
 def test_thinned_profiles_cover_exactly_the_rows_asked_for() -> None:
     assert AccessProfile.uniform(22).thinned(15).total_rows == 15  # 22 × (15 / 22) rounds to less
 
