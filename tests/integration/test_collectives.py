@@ -253,26 +253,3 @@ def test_links_here_survive_a_killed_rank(cache_folder: Path, tmp_path: Path) ->
     assert found[0].links.all_to_all[0] is not None
     assert found[1] == cache_folder / "links" / "cpu-1x2.json"
     assert [path.name for path in found[1].parent.iterdir()] == ["cpu-1x2.json"]
-
-
-BLOCKED = """
-import sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        missing = {"scipy", "highspy", "msgspec", "typer", "rich", "yaml", "polars", "pandas", "safetensors", "fbgemm_gpu"}
-        if name == "shardwright._engine" or name.split(".")[0] in missing:
-            raise ModuleNotFoundError(f"{name} is not installed")
-
-sys.meta_path.insert(0, Blocker())
-import shardwright.measure.collectives.rank
-from shardwright.measure.collectives.collect import new_collection
-new_collection("x", samples=1, world=2).space.draw(0)
-"""
-
-
-def test_collecting_needs_only_the_measuring_packages() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKED], capture_output=True, text=True, env=environment(), check=False
-    )
-    assert done.returncode == 0, done.stderr

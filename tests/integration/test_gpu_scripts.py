@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -182,49 +181,38 @@ def test_plans_are_prepared_here_measured_there_and_compared_here(
     assert {one["cost_model"] for one in rows} == {"h200/published"}
 
 
-def shard(**changes: Any) -> dict[str, Any]:
-    """The stored fields of a shard."""
-    plain = {"rows": 100, "dim": 8, "samples": 16, "lookups": 32.5, "pooled": True, "dtype": "fp32", "features": 1}
-    return plain | {"reuse_rows": [1.0] * 17, "reuse_lookups": [2.0] * 17} | changes
-
-
-def table_of(*sets: list[dict[str, Any]], optimizer: str = "sgd", times: Any = None) -> pa.Table:
-    """Sets as a store gives them, with forward and backward times."""
-    plain = {
-        "repeat": 0,
-        "kind": "random",
-        "label": "",
-        "batch_size": 64,
-        "device_kind": "cuda",
-        "visits": 1,
-        "sentinel": 1.0,
-    }
-    rows = [
-        plain
-        | {"sample": number, "optimizer": optimizer, "forward_ms": forward, "backward_ms": backward, "shards": shards}
-        for number, (shards, (forward, backward)) in enumerate(
-            zip(sets, times or [(1.5, 2.5)] * len(sets), strict=True)
-        )
-    ]
-    return pa.Table.from_pylist(rows, schema=columns())
-
-
 def made(bandwidth: float, launch_ms: float) -> pa.Table:
-    """Sets of 1 to 60 tables on a device with this bandwidth, in bytes a second, and this time of a launch."""
-    rng, sets, times = np.random.default_rng(0), [], []
+    """Sets of 1 to 60 tables, as a store gives them, on a device with this bandwidth, in bytes a second, and this time of a launch."""
+    rng, rows = np.random.default_rng(0), []
     for sample in range(300):
         tables = int(rng.integers(1, 61)) if sample % 2 else 1
         lookups = 64 * 10.0 ** rng.uniform(-1, 2)
-        bins = [lookups] + [0.0] * 16
-        sets.append(
-            [shard(rows=10**6, dim=64, samples=64, lookups=lookups, reuse_rows=bins, reuse_lookups=bins)] * tables
-        )
         ids, distinct, outputs = 8 * (lookups + 64), lookups * 256, 4 * 64 * 64
-        moved = tables * np.array(
-            [ids + distinct + outputs, ids + 2 * distinct + 64 * lookups + outputs]
-        )  # a state's sector, both ways
-        times.append(np.maximum(1e3 * moved / bandwidth, launch_ms).tolist())
-    return table_of(*sets, optimizer="rowwise_adagrad", times=times)
+        # Backward: a state's sector, both ways.
+        moved = tables * np.array([ids + distinct + outputs, ids + 2 * distinct + 64 * lookups + outputs])
+        forward, backward = np.maximum(1e3 * moved / bandwidth, launch_ms).tolist()
+        bins = [lookups] + [0.0] * 16
+        shard = {
+            "rows": 10**6,
+            "dim": 64,
+            "samples": 64,
+            "lookups": lookups,
+            "pooled": True,
+            "dtype": "fp32",
+            "features": 1,
+        }
+        shard |= {"reuse_rows": bins, "reuse_lookups": bins}
+        row = {
+            "sample": sample,
+            "repeat": 0,
+            "kind": "random",
+            "label": "",
+            "batch_size": 64,
+            "optimizer": "rowwise_adagrad",
+        }
+        row |= {"device_kind": "cuda", "visits": 1, "sentinel": 1.0, "forward_ms": forward, "backward_ms": backward}
+        rows.append(row | {"shards": [shard] * tables})
+    return pa.Table.from_pylist(rows, schema=columns())
 
 
 def test_the_roofline_finds_bandwidth_and_launches(program: Callable[[str], ModuleType], tmp_path: Path) -> None:

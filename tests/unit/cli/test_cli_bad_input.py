@@ -1,10 +1,12 @@
 """Input that every command refuses: it exits with code 2 and one line that names the fault, and leaves no file behind."""
 
+import json
 import shlex
 
 import pytest
 
 import shardwright as sw
+from shardwright.task.files import save_tables
 from shardwright.testing.tasks import task_of
 
 TABLES = """tables:
@@ -88,6 +90,13 @@ CASES = [
         "measured costs need no cost model",
     ),
     ("learn rnn --tasks train.yaml -o policy", "'rnn'"),
+    ("learn dreamshard --tasks empty.yaml --model model.safetensors -o policy", "the training set has no task"),
+    ("drift plan.json none.parquet", "none.parquet"),
+    ("drift plan.json tables.yaml", "none of its tables (user, item) is in plan.json"),
+    ("drift plan.json tables.yaml --sequence user", "is a file of tables"),
+    ("drift plan.json same.yaml --worth-it 2", "worth_it is 2.0"),
+    ("drift plan.json tables.yaml -o tables.yaml", "tables.yaml: is an input too"),
+    ("drift small.yaml tables.yaml", "small.yaml: unknown field 'batch_size'"),
     ("nope", "No such command 'nope' (see: shardwright --help)"),
     ("plan", "Missing argument 'TASK' (see: shardwright plan --help)"),
     ("plan task.yaml --nope", "No such option: --nope"),
@@ -133,8 +142,21 @@ CASES = [
     ("plan --check task.yaml --from x.json", "--check searches nothing"),
     ("plan --check task.yaml --runs-on torchrec", "--check searches nothing"),
     ("plan --check task.yaml --fully-sharded", "--check searches nothing"),
+    ("plan --check broken.json", "broken.json: table 'table_0' is missing from the plan"),
     ("profile no-such-log.csv -o no/tables.yaml", "its folder does not exist"),
+    ("report plan.json", "Missing option '--output'"),
+    ("report nope.json -o report.html", "nope.json: there is no such plan file"),
+    ("report plan.json -o /", "is a folder"),
+    ("report plan.json -o no/report.html", "its folder does not exist"),
     ("report plan.json -o plan.json", "plan.json: is an input too"),
+    ("review plan.json -o plan.json", "plan.json: is an input too"),
+    ("review plan.json --which 1", "is no log"),
+    ("review plan.json --pipeline sparse_dist", "leave --pipeline out"),
+    ("review plan.json --most-moved much", "most_moved: "),
+    ("review plan.json --most-moved '1 GB' --move-cost 1", "leave --move-cost out"),
+    ("review small.yaml", "unknown field"),
+    ("review hello.yaml", "neither a plan nor a log"),
+    ("review none.json", "none.json"),
     ("scale task.yaml --hosts 1,x", "number of hosts"),
     ("scale task.yaml --hosts 0", "number of hosts"),
     (f"scale task.yaml --hosts {','.join(map(str, range(1, 70)))}", "69 clusters"),
@@ -151,6 +173,7 @@ CASES = [
     ("train samples -o new.safetensors --head round", "--head"),
     ("train samples -o new.safetensors --epochs 0", "--epochs"),
     ("train samples -o new.safetensors --network autoshard", "--network"),
+    ("train samples -o new.safetensors --network neuroshard --head mlp", "leave --head out"),
     ("train samples -o no/folder/new.safetensors", "no/folder"),
     ("tune task.yaml --minutes 0", "minutes is 0"),
     ("tune task.yaml --minutes nan", "minutes is nan"),
@@ -169,7 +192,12 @@ CASES = [
 def folder(task_file, model_file, tmp_path, monkeypatch):
     """The folder that commands run in, with one good file of every kind."""
     monkeypatch.chdir(tmp_path)
-    sw.plan(sw.Task.load(task_file), strategy="greedy", cost_model=str(model_file)).save(tmp_path / "plan.json")
+    plan = sw.plan(sw.Task.load(task_file), strategy="greedy", cost_model=str(model_file))
+    plan.save(tmp_path / "plan.json")
+    (tmp_path / "broken.json").write_text(json.dumps(json.loads((tmp_path / "plan.json").read_text()) | {"shards": []}))
+    (tmp_path / "empty.yaml").write_text("groups: []")
+    (tmp_path / "hello.yaml").write_text("hello\n")
+    save_tables(plan.task.tables, tmp_path / "same.yaml")
     (tmp_path / "tables.yaml").write_text(TABLES)
     task_of(5, 2).save(tmp_path / "small.yaml")
     (tmp_path / "train.yaml").write_text("groups: [{file: small.yaml}]")

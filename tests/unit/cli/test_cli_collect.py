@@ -90,13 +90,6 @@ def test_a_backend_of_ones_own_is_checked_on_every_device(cli, tmp_path, fake_co
     assert len(asked) == 2
 
 
-def test_noise_that_is_not_known_is_null_in_json(cli, tmp_path, fake_collect):
-    document = cli("collect", "-o", tmp_path / "samples", "--json").document
-    assert document["samples"] == 20
-    assert document["repeat_mean"] is None
-    assert document["folder"] == str(tmp_path / "samples")
-
-
 def test_ctrl_c_says_how_to_go_on(cli, tmp_path, monkeypatch):
     def collect(folder, **options):
         raise KeyboardInterrupt

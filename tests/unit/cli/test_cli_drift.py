@@ -80,22 +80,3 @@ def test_a_file_of_tables_will_do(cli, fortnight, tmp_path):
     (tmp_path / "LATER.YAML").write_text((tmp_path / "tables.yaml").read_text())
     for name in ("tables.yaml", "LATER.YAML"):
         assert cli("drift", plan, tmp_path / name, *model).code == 0
-
-
-def test_bad_input_is_one_line(cli, fortnight, tmp_path):
-    plan, files, options = fortnight
-    (tmp_path / "empty.txt").write_text("")
-    other = tmp_path / "other.yaml"
-    other.write_text("tables: [{name: x, rows: 10, dim: 8}]\n")
-    for arguments, says in (
-        ([plan, tmp_path / "none.parquet"], "none.parquet"),
-        ([plan, tmp_path / "empty.txt"], "empty.txt"),
-        ([plan, other, *options], f"{other}: none of its tables (x) is in {plan}"),
-        ([plan, other, "--sequence", "x"], "is a file of tables"),
-        ([tmp_path / "task.yaml", files[0]], "the field 'format' is missing"),
-        ([plan, files[0], *options, "--worth-it", 2], "worth_it is 2.0"),
-        ([plan, files[0], "-o", files[0]], files[0].name),
-    ):
-        outcome = cli("drift", *arguments)
-        assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome.err
-        assert says in outcome.err

@@ -70,12 +70,9 @@ tables:
     ("old", "new", "code", "says"),
     [
         ("rows: 1000,", "rowz: 1000,", 2, "tables[1]: unknown field 'rowz'; did you mean 'rows'?"),
-        ("dim: 16", "dim: 16, pooling: 0", 2, "pooling is 0.0, must be"),
-        ("name: item", "name: user", 2, "'user' occurs twice"),
         ("{devices_per_host: 2, device: h100, memory: 1 GB}", "{preset: h900-8}", 2, "unknown preset 'h900-8'"),
         ("device: h100", "device: abacus", 2, "no cost model for device 'abacus'"),
         ("rows: 1_000_000,", "rows: 10_000_000_000,", 1, "together have 2.0 GB"),
-        ("\ntables", "\nconstraints: [{table: nobody, devices: [0]}]\ntables", 2, "nobody"),
         ("\ntables", "\nconstraints: [{colocate: [user, item]}, {apart: [user, item]}]\ntables", 2, "contradict"),
     ],
 )
@@ -160,7 +157,7 @@ def test_a_plan_file_is_checked_and_priced(cli, task_file, model_file, tmp_path)
     document = cli("plan", target, "--check", "--model", model_file, "--json").document
     assert document["same_cost"]
     assert document["step_ms"] == pytest.approx(plan.cost.step_ms, rel=1e-9)
-    assert [one["rank"] for one in document["devices"]] == [0, 1, 2, 3]
+    assert [device["rank"] for device in document["devices"]] == [0, 1, 2, 3]
 
 
 def test_a_plan_whose_cost_is_another_is_priced_anew(cli, task_file, model_file, tmp_path):
@@ -179,33 +176,14 @@ def test_a_plan_whose_cost_is_another_is_priced_anew(cli, task_file, model_file,
     assert (document["stated_step_ms"], document["same_cost"]) == (None, False)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"shards": []}, "is missing from the plan; every table must be tiled exactly"),
-        ({"seed": "three"}, "seed"),
-        ({"nonsense": 1}, "nonsense"),
-    ],
-)
-def test_a_file_that_breaks_a_rule_fails_the_check_in_one_line(cli, task_file, model_file, tmp_path, change, says):
-    target = tmp_path / "plan.json"
-    cli("plan", task_file, "-o", target, "--model", model_file, "--strategy", "dim")
-    target.write_text(json.dumps(json.loads(target.read_text()) | change))
-    outcome = cli("plan", "--check", target)
-    assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {target}")
-    assert says in outcome.err
-    assert outcome.err.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_memory_is_balanced_within_a_tolerance(cli, task_file, model_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = cli(
+    document = cli(
         "plan", task_file, "--model", model_file, "--balance-memory", "20%", "-o", "even.json", "--json"
     ).document
-    assert sw.Plan.load("even.json").cost.step_ms <= 1.2 * found["balance"]["best_ms"]
-    assert found["balance"]["least_bytes"] <= found["balance"]["fullest_bytes"]
+    assert sw.Plan.load("even.json").cost.step_ms <= 1.2 * document["balance"]["best_ms"]
+    assert document["balance"]["least_bytes"] <= document["balance"]["fullest_bytes"]
     assert "the fullest device holds" in cli("plan", task_file, "--model", model_file, "--balance-memory", "0.2").out
     for value, says in (("much", "balance_memory is"), ("-1%", "balance_memory is")):
         outcome = cli("plan", task_file, "--model", model_file, "--balance-memory", value)

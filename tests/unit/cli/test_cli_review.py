@@ -18,15 +18,19 @@ def plan_file(cli, task_file, model_file, tmp_path):
 def torchrec_file(plan_file, tmp_path):
     plan = sw.Plan.load(plan_file)
     tables = {
-        one.table: {
+        shard.table: {
             "sharding_type": "table_wise",
             "compute_kernel": "fused",
-            "ranks": list(one.devices),
+            "ranks": list(shard.devices),
             "shards": [
-                {"offsets": [0, 0], "sizes": [one.rows[1], one.columns[1]], "placement": f"rank:{one.devices[0]}/cpu"}
+                {
+                    "offsets": [0, 0],
+                    "sizes": [shard.rows[1], shard.columns[1]],
+                    "placement": f"rank:{shard.devices[0]}/cpu",
+                }
             ],
         }
-        for one in plan.shards
+        for shard in plan.shards
     }
     path = tmp_path / "torchrec.json"
     path.write_text(json.dumps({"format": 1, "sharding_plan": {"bags": tables}}))
@@ -57,7 +61,7 @@ def test_the_document_has_both_plans_and_the_tables_that_count(cli, plan_file, m
     assert sum(row["now_ms"] for row in phases) == pytest.approx(found["step_ms"])
     assert sum(row["better_ms"] for row in phases) == pytest.approx(found["better_ms"])
     assert found["fullest_bytes"] == max(sw.Plan.load(plan_file).memory.total)
-    saves = [one["saves_ms"] for one in found["tables"]]
+    saves = [table["saves_ms"] for table in found["tables"]]
     assert saves == sorted(saves, reverse=True)
     assert 0 < saves[0] < found["step_ms"]
 
@@ -90,9 +94,6 @@ def test_bad_input_is_one_line(cli, plan_file, torchrec_file, task_file, tmp_pat
         ([plan_file, "--task", task_file], "leave --task out"),
         ([torchrec_file, "--task", other], "the task has no table"),
         ([tmp_path / "empty.json"], "empty.json"),
-        ([tmp_path / "none.json"], "none.json"),
-        ([task_file], "unknown field"),
-        ([plan_file, "-o", plan_file], "plan.json"),
     ):
         outcome = cli("review", *arguments)
         assert outcome.code == 2
@@ -143,26 +144,20 @@ def test_few_bytes_move(cli, model_file, tmp_path):
     assert few["elsewhere"] is None
 
 
-def test_bad_logs_are_one_line(cli, plan_file, task_file, tmp_path):
-    two, none, neither = (tmp_path / name for name in ("two.log", "none.log", "neither.yaml"))
-    neither.write_text("hello\n")
+def test_bad_logs_are_one_line(cli, task_file, tmp_path):
+    two, none = tmp_path / "two.log", tmp_path / "none.log"
     two.write_text(stats_log(table()) + "\n" + stats_log(table(rows=ROWS[:2])))
     none.write_bytes(b"\xff epoch 1\n" * 100)
     for arguments, says in (
         ([two], "holds 2 plans, which begin in lines"),
         ([two, "--which", 3], "choose one of them with --which, from 1 to 2"),
         ([none], "holds no planner statistics"),
-        ([neither], "neither a plan nor a log"),
         ([two, "--which", 1, "--task", task_file], "the task has no table 'user'; it has"),
         ([two, "--task", task_file, "--topology", "h100-8"], "leave --topology out"),
         ([two, "--which", 1, "--pipeline", "sparse_disk"], "sparse_dist"),
         ([two, "--which", 1, "--pipeline", "sparse_dist", "--dense-ms", -1], "dense_ms"),
         ([two, "--which", 1, "--dense-ms", 4], "add --pipeline sparse_dist"),
         ([two, "--task", task_file, "--dense-ms", 4], "leave --dense-ms out"),
-        ([plan_file, "--which", 1], "is no log"),
-        ([plan_file, "--pipeline", "sparse_dist"], "leave --pipeline out"),
-        ([plan_file, "--most-moved", "much"], "most_moved: "),
-        ([plan_file, "--most-moved", "1 GB", "--move-cost", 1], "leave --move-cost out"),
     ):
         outcome = cli("review", *arguments)
         assert outcome.code == 2

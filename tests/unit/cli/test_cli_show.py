@@ -5,7 +5,7 @@ import pytest
 from shardwright.report import entry_of, verdict
 from shardwright.sharding import PHASES
 from shardwright.task import DenseTime, Exchange
-from tests.unit.report.plans import hostile_plan, mixed_plan
+from tests.unit.report.plans import mixed_plan
 
 
 @pytest.fixture
@@ -61,24 +61,17 @@ def test_the_json_document_lists_everything(cli, plan_file):
         assert all(found[phase] == getattr(device, phase) for phase in PHASES)
         assert found["weight_bytes"] + found["optimizer_bytes"] + found["buffer_bytes"] == held
     assert [one["phase"] for one in document["bottlenecks"]] == list(PHASES)
-    assert {one["table"] for one in document["tables"]} == set(plan.task.table_by_name)
-    assert sum(one["memory_bytes"] for one in document["tables"]) == plan.memory.total.sum()
-    rows = next(one for one in document["tables"] if one["table"] == "rows")
+    assert {table["table"] for table in document["tables"]} == set(plan.task.table_by_name)
+    assert sum(table["memory_bytes"] for table in document["tables"]) == plan.memory.total.sum()
+    rows = next(table for table in document["tables"] if table["table"] == "rows")
     assert (rows["ranks"], rows["devices"], rows["share_of_table"]) == ("0,3", [0, 3], [0.25, 0.75])
-    less = [one["step_ms_less"] for one in document["tables"]]
+    less = [table["step_ms_less"] for table in document["tables"]]
     assert less == sorted(less, reverse=True)
 
 
 def test_few_tables_or_none(cli, plan_file):
     assert "the costliest 2 of 6 tables" in cli("show", plan_file, "--tables", 2).out
     assert "step less" not in cli("show", plan_file, "--tables", 0).out
-
-
-def test_names_that_look_like_markup_are_shown_as_they_are(cli, tmp_path):
-    hostile_plan().save(tmp_path / "plan.json")
-    outcome = cli("show", tmp_path / "plan.json")
-    assert outcome.code == 0
-    assert "<script>window.broken = 1</script>" in outcome.out
 
 
 def test_long_names_leave_phases_and_numbers_whole(cli, tmp_path, monkeypatch):

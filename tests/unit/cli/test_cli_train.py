@@ -51,14 +51,6 @@ def test_samples_become_a_model_that_says_where_it_comes_from(cli, store, tmp_pa
     assert float(model.metadata["mean_error"]) == pytest.approx(outcome.document["accuracy"]["mean_error"], abs=1e-5)
 
 
-def test_the_errors_stand_beside_the_repeat_noise(cli, store, tmp_path):
-    outcome = cli("train", store, "-o", tmp_path / "model.safetensors", "--epochs", 1)
-    assert outcome.code == 0
-    for text in ("forward + backward, mean", "rank correlation", "1-3 tables", "4-7 tables"):
-        assert text in outcome.out
-    assert next(line for line in outcome.out.splitlines() if "repeated" in line).split()[-1] == "2.0%"
-
-
 def test_the_seed_and_the_epochs_decide(cli, store, tmp_path):
     def trained(seed, epochs):
         target = tmp_path / "model.safetensors"
@@ -135,12 +127,6 @@ def test_neuroshard_without_collectives_is_the_compute_network_alone(cli, store,
     planned = cli("plan", task_file, "--model", target, "--strategy", "greedy", "--json")
     assert planned.code == 0
     assert planned.document["cost_model"] == load_model(target).name
-
-
-def test_a_head_for_neuroshard_is_refused(cli, store, tmp_path):
-    outcome = cli("train", store, "-o", tmp_path / "m.safetensors", "--network", "neuroshard", "--head", "mlp")
-    assert outcome.code == 2
-    assert "leave --head out" in outcome.err
 
 
 def test_collectives_alone_make_no_model(cli, tmp_path):

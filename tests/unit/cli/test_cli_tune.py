@@ -9,7 +9,6 @@ from shardwright.measure.visits import control_works
 from shardwright.task import Table, Topology
 from shardwright.testing.tasks import task_of
 from tests.unit.calibration.machines import HiddenMachine
-from tests.unit.sharding.test_costs import tuned_plan
 
 
 @pytest.fixture(autouse=True)
@@ -63,10 +62,10 @@ def test_tables_that_do_not_fit_are_measured_with_fewer_rows_and_planned_in_full
         topology=Topology(devices_per_host=2, memory="64 GB"),
     )  # fmt: skip
     monkeypatch.setattr("shardwright.calibration.tuning.available_memory", lambda: 40 << 20)
-    found = sw.tune(large, minutes=0.01, progress=lambda *_: None)
-    assert "of their rows" in found.notes[0]
-    found.plan.check()
-    assert found.plan.task is large
+    tuned = sw.tune(large, minutes=0.01, progress=lambda *_: None)
+    assert "of their rows" in tuned.notes[0]
+    tuned.plan.check()
+    assert tuned.plan.task is large
     controls = control_works("cpu", large.optimizer)
     assert max(work.table_bytes for work in hidden.visited if work not in controls) < 64 << 20
 
@@ -80,10 +79,3 @@ def test_a_task_for_another_device_or_a_cache_that_cannot_be_written_to(cli, tmp
     outcome = cli("tune", task_file)
     assert outcome.code == 2
     assert "SHARDWRIGHT_CACHE" in outcome.err
-
-
-def test_a_report_draws_what_was_measured(cli, tmp_path):
-    path, page = tmp_path / "plan.json", tmp_path / "report.html"
-    tuned_plan().save(path)
-    assert cli("report", path, "-o", page).code == 0
-    assert '"trials":[["certified",0' in page.read_text()

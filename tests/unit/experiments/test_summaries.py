@@ -1,12 +1,8 @@
 import math
 
-import pytest
 from experiments.summaries import (
     NOTHING,
-    cell,
     common_tasks,
-    grouped,
-    in_order,
     mean_interval,
     ratio_of_means,
     values_by_task,
@@ -37,11 +33,6 @@ def test_a_strategy_that_placed_nothing_has_no_values():
     assert values_by_task(ROWS[2:3], "step_ms") == {"size": {}}
 
 
-def test_groups_keep_their_order():
-    assert list(grouped(ROWS, "task")) == [(0,), (1,), (2,)]
-    assert [len(group) for group in grouped(ROWS, "strategy").values()] == [3, 3]
-
-
 def test_means_and_intervals():
     mean, low, high = mean_interval([1.0, 2.0, 3.0, 6.0])
     assert mean == 3.0
@@ -52,12 +43,3 @@ def test_means_and_intervals():
     assert with_interval([2.0, 2.0]) == "2.00 (2.00 to 2.00)"
     assert with_interval([2.0]) == "2.00"
     assert with_interval([]) == NOTHING
-
-
-@pytest.mark.parametrize(("value", "text"), [(None, NOTHING), (float("nan"), NOTHING), (1.234, "1.23")])
-def test_cells(value, text):
-    assert cell(value) == text
-
-
-def test_names_are_ordered_as_wanted():
-    assert in_order(["b", "x", "a", "b"], ["a", "b", "c"]) == ["a", "b", "x"]

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-import shardwright as sw
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.environment import UNPLACED, Environment, PlacementBatch
 from shardwright.testing.tasks import constrained_task, impossible_task, task_of, tight_task
@@ -17,21 +16,6 @@ def batch():
 
 def in_order(batch):
     return torch.arange(batch.units).repeat(batch.episodes, 1)
-
-
-def test_tasks_are_padded_to_the_largest(batch):
-    assert (batch.episodes, batch.units, batch.devices) == (3, max(map(len, batch.tasks)), 4)
-    for e, arrays in enumerate(batch.tasks):
-        n, b, d = len(arrays), len(arrays.features), arrays.devices
-        np.testing.assert_allclose(batch.features_ebf[e, :b], arrays.features, rtol=1e-6, atol=1e-6)
-        assert not batch.features_ebf[e, b:].any()
-        assert batch.unit_eb[e, :b].tolist() == arrays.unit_of.tolist()
-        assert (batch.unit_eb[e, b:] == batch.units).all()
-        assert batch.bytes_eu[e].tolist() == arrays.bytes.tolist() + [0] * (batch.units - n)
-        assert batch.device_ed[e].tolist() == [rank < d for rank in range(4)]
-        assert not batch.allowed_eud[e, n:].any()
-        assert not batch.allowed_eud[e, :, d:].any()
-        assert not batch.memory_ed[e, d:].any()
 
 
 def test_sums_over_units_and_devices_are_those_of_loops(batch):
@@ -119,13 +103,3 @@ def test_a_unit_without_a_device_stays_unplaced_and_the_episode_has_failed():
     need, memory = int(batch.bytes_eu[0, 0]), int(batch.memory_ed[0, 0])
     assert float(environment.excess_e[0]) == pytest.approx((2 * need - memory) / memory)
     assert environment.used_ed[0].tolist() == [need, need]
-
-
-def test_rivals_are_masked_once_one_of_them_is_placed():
-    constraints = sw.Constraints(apart=(("table_0", "table_1"),))
-    batch = PlacementBatch.of([PlacementArrays.of(task_of(3, 3, constraints=constraints))])
-    environment = Environment(batch, in_order(batch))
-    environment.step(torch.tensor([1]))
-    assert environment.mask().tolist() == [[True, False, True]]
-    environment.step(torch.tensor([2]))
-    assert environment.mask().all()

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 
 import pytest
@@ -23,13 +22,6 @@ def test_every_step_is_in_the_event_files_and_the_json_lines(tmp_path):
     assert scalars(tmp_path / "log", "latency_ms") == [(1, 4), (2, 4), (3, 4)]
     rows = [{"iteration": step, "reward": step / 2, "latency_ms": 4.0} for step in (1, 2, 3)]
     assert read_figures(tmp_path / "log") == record.rows == rows
-
-
-def test_rows_are_readable_while_the_training_runs(tmp_path):
-    record = TrainingRecord(tmp_path)
-    record.step(1, 9, {"reward": 1.0})
-    assert read_figures(tmp_path) == [{"iteration": 1, "reward": 1.0}]
-    record.close()
 
 
 def test_progress_is_told_without_a_folder():
@@ -86,12 +78,3 @@ def test_without_tensorboard_the_message_says_what_to_install(tmp_path, monkeypa
         record.step(1, 1, {"reward": 1.0})
     with TrainingRecord() as record:
         record.step(1, 1, {"reward": 1.0})
-
-
-def test_importing_what_planning_needs_imports_no_torch():
-    code = (
-        "import sys, shardwright, shardwright.learned.policy_files, shardwright.learned.records, shardwright.cli.learn; "
-        "from shardwright.search import strategy_names; strategy_names(); print('torch' in sys.modules, 'gymnasium' in sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False False\n"

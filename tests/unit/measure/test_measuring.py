@@ -44,15 +44,6 @@ def visit(forward: float, sentinel: float = 1.0) -> Visit:
     return Visit(forward, 2 * forward, 2, sentinel, 1.0, 0.0)
 
 
-def test_quiet_visits_count_and_of_these_the_median() -> None:
-    visits = [visit(9.0, 1.6), visit(2.0), visit(4.0), visit(3.0, 1.02)]
-    assert time_of(visits) == (3.0, 6.0)
-
-
-def test_where_none_was_quiet_the_quietest_counts() -> None:
-    assert time_of([visit(9.0, 1.8), visit(7.0, 1.6), visit(5.0, 2.0)]) == (7.0, 14.0)
-
-
 def test_visits_of_two_processes_are_converted_to_one_state() -> None:
     fast = Visit(1.0, 2.0, 2, 1.0, 1.0, 0.0, elasticity=(0.9, 0.35))
     slow = Visit(2**0.9, 2 * 2**0.35, 2, 1.0, 2.0, 0.0, elasticity=(0.9, 0.35))
@@ -135,16 +126,6 @@ def test_noise_makes_the_slowest_of_equal_devices_look_slower(small_task: Task) 
     assert abs(MeasuredPlan(plan, one, one, 2, noise=(0.02, 0.02)).excess) < 0.002
 
 
-def test_progress_counts_what_is_wanted(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "answer", lambda work, before: visit(1.0))
-    told: list[tuple[int, int, str]] = []
-    measure_works([work_of(1.0)], rounds=2, progress=lambda *one: told.append(one))
-    assert [one[:2] for one in told] == [(0, 8), *((done, 8) for done in range(9))]
-    assert told[0][2] == "starting the measuring process"
-    assert told[1][2] == "device 1 of 4, round 1 of 2"
-    assert told[-1][2] == ""
-
-
 def test_no_round_begins_when_time_is_up(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "answer", lambda work, before: visit(1.0))
     measure_works([work_of(1.0)], rounds=9, seconds=0)
@@ -185,16 +166,6 @@ def test_where_none_can_be_started_again_it_is_said(worker: type[FakeWorker], mo
             process.visit(work_of(1.0))
     with Measurer("cpu", "embedding_bag", 2**20) as process, pytest.raises(MeasurementFailed, match="^no device$"):
         process.visit(work_of(1.0))
-
-
-@pytest.mark.slow
-def test_real_kernels_are_visited() -> None:
-    work = DeviceWork((ShardWork(100, 8, 16, 32.5, True, AccessProfile.uniform(100)),) * 2, (1, 2), "rowwise_adagrad")
-    with Measurer("cpu", "embedding_bag", 2**20) as process:
-        found = process.visit(work)
-    assert min(found.forward_ms, found.backward_ms, found.sentinel) > 0
-    assert found.batches == 2
-    assert {"start", "runs", "talking"} <= set(process.spent)
 
 
 def test_controls_are_the_same_each_time_and_small() -> None:

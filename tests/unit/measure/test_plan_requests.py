@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,46 +15,22 @@ from benchmarks.plan_requests import (
 )
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure import measurer
 from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.timing import TimingPolicy
-from shardwright.sharding import Plan, Shard, ShardWork
+from shardwright.sharding import Plan, Shard
 from shardwright.task import Task
+from tests.unit.measure.workers import FakeWorker
 
-ONCE = TimingPolicy(warm_up=0, passes=1, runs=1)
 
-
-class FakeWorker:
-    """Takes as long as there are lookups, and one ms longer each time; dies of what `deadly` names."""
-
-    asked: list[tuple[ShardWork, ...]] = []  # noqa: RUF012
-    starts = 0
-    deadly: Any = None
-    refused: Any = None
-
-    def __init__(self, options: Any) -> None:
-        FakeWorker.starts += 1
-        self.alive = True
-
-    def visit(self, work: DeviceWork) -> Visit:
-        FakeWorker.asked.append(work.works)
-        if work.works == FakeWorker.deadly:
-            self.alive = False
-            raise MeasurementFailed("the measuring process exited with 1")
-        if work.works == FakeWorker.refused:
-            raise MeasurementFailed("too large")
-        forward = sum(one.lookups for one in work.works) + FakeWorker.asked.count(work.works)
-        return Visit(forward, 2 * forward, 2, 1.0, 1.0, 0.0)
-
-    def close(self) -> None:
-        """Nothing to end."""
+def later(work: DeviceWork, before: int) -> Visit:
+    """Takes as long as there are lookups, and one ms longer each time."""
+    forward = sum(shard.lookups for shard in work.works) + before + 1
+    return Visit(forward, 2 * forward, 2, 1.0, 1.0, 0.0)
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
-    monkeypatch.setattr(measurer, "Worker", FakeWorker)
-    FakeWorker.asked, FakeWorker.starts, FakeWorker.deadly, FakeWorker.refused = [], 0, None, None
-    return FakeWorker
+def worker(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
+    monkeypatch.setattr(worker, "answer", later)
+    return worker
 
 
 @pytest.fixture
@@ -88,10 +63,12 @@ def test_each_work_is_measured_in_every_round(worker: type[FakeWorker], requests
     )
     assert missing == 0
     assert seen == [(done, 12) for done in range(1, 13)]
-    assert [sorted(map(len, worker.asked[start : start + 4])) for start in (0, 4, 8)] == [[1, 1, 2, 2]] * 3
+    assert [sorted(len(work.works) for work in worker.asked[start : start + 4]) for start in (0, 4, 8)] == [
+        [1, 1, 2, 2]
+    ] * 3
     results = read_results(path)
     assert (results.rounds, results.errors) == (3, {})
-    lookups = [sum(work.lookups for work in one.works) for one in requests.works]
+    lookups = [sum(shard.lookups for shard in work.works) for work in requests.works]
     for position, total in enumerate(lookups):
         np.testing.assert_allclose(results.times[position], [total + 2, 2 * (total + 2)])  # the median
 
@@ -108,23 +85,25 @@ def test_it_goes_on_where_it_stopped(worker: type[FakeWorker], requests: Request
     assert read_results(path).rounds == 2
 
 
-def test_failures_are_noted_and_the_process_started_anew(
-    worker: type[FakeWorker], requests: Requests, tmp_path: Path
+def test_failures_are_noted_and_not_tried_again(
+    worker: type[FakeWorker], requests: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "results.jsonl"
-    worker.deadly, worker.refused = requests.works[1].works, requests.works[2].works
-    assert measure_requests(requests, path, device="cpu", rounds=2) == 0
-    assert worker.starts in (1, 2)
+    wrong, path = (
+        {requests.works[1]: "the measuring process exited with 1", requests.works[2]: "too large"},
+        tmp_path / "results.jsonl",
+    )
+
+    def answer(work: DeviceWork, before: int) -> Visit:
+        if work in wrong:
+            raise MeasurementFailed(wrong[work])
+        return later(work, before)
+
+    monkeypatch.setattr(worker, "answer", answer)
+    assert measure_requests(requests, path, device="cpu", rounds=20) == 0
+    assert [worker.asked.count(work) for work in requests.works] == [20, 1, 1, 20]
     results = read_results(path)
     assert set(results.times) == {0, 3}
     assert results.errors == {1: "the measuring process exited with 1", 2: "too large"}
-
-
-def test_a_work_that_fails_is_not_tried_again(worker: type[FakeWorker], requests: Requests, tmp_path: Path) -> None:
-    worker.deadly = requests.works[0].works
-    assert measure_requests(Requests(requests.works[:1], ()), tmp_path / "results.jsonl", device="cpu", rounds=20) == 0
-    assert worker.starts == 1
-    assert read_results(tmp_path / "results.jsonl").errors == {0: "the measuring process exited with 1"}
 
 
 def test_results_of_other_hardware_are_not_added_to(
@@ -138,14 +117,3 @@ def test_results_of_other_hardware_are_not_added_to(
     for name in ("missing", "empty"):
         with pytest.raises(InvalidInput, match="holds no measured plans"):
             read_results(tmp_path / name)
-
-
-@pytest.mark.slow
-def test_real_kernels_run(requests: Requests, tmp_path: Path) -> None:
-    save_requests(requests, tmp_path / "requests.json.gz")
-    loaded = load_requests(tmp_path / "requests.json.gz")
-    options: dict[str, Any] = {"device": "cpu", "backend": "embedding_bag", "rounds": 1, "policy": ONCE}
-    assert measure_requests(loaded, tmp_path / "results.jsonl", **options) == 0
-    results = read_results(tmp_path / "results.jsonl")
-    assert set(results.times) == {0, 1, 2, 3}
-    assert all(min(times) > 0 for times in results.times.values())

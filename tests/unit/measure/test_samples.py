@@ -36,14 +36,6 @@ def test_visits_are_merged_into_one_time(tmp_path: Path) -> None:
     assert table["visits"].to_pylist() == [4, 2]
 
 
-def test_visits_of_a_slower_state_are_converted(tmp_path: Path) -> None:
-    with SampleStore(tmp_path, HERE) as store:
-        for usual in (1.0, 1.0, 2.0):
-            store.add(work(int(usual)), visit(8.0, usual=usual), kind="task")
-    usual, slow = read_samples(tmp_path)["forward_ms"].to_pylist()
-    assert slow < usual == 8.0
-
-
 def test_a_random_set_that_was_visited_again_has_a_second_row(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
         for kind in ("random", "control"):

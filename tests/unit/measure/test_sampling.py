@@ -10,7 +10,6 @@ import pytest
 from shardwright.measure.backend import kernel_groups
 from shardwright.measure.sampling import (
     BREADTHS,
-    DIMS,
     MAX_POOLING,
     MAX_ROWS,
     MAX_TABLES,
@@ -45,16 +44,6 @@ def test_table_counts_are_balanced() -> None:
     large = [count for count in counts.elements() if count > 15]
     assert len(large) == 15
     assert 15 < min(large) < max(large) <= MAX_TABLES
-
-
-@pytest.mark.slow
-def test_all_dims_occur_and_some_sets_share_one() -> None:
-    sets = [SampleSpace(POOL).draw(sample).works for sample in range(300)]
-    dims = Counter(work.dim for works in sets for work in works)
-    assert set(dims) == set(DIMS)
-    large = [works for works in sets if len(works) > 5]
-    common = sum(len({work.dim for work in works}) == 1 for works in large)
-    assert 0.15 < common / len(large) < 0.4
 
 
 def test_shapes_stay_inside_their_limits_and_vary() -> None:
@@ -93,19 +82,6 @@ def test_some_tables_are_row_blocks() -> None:
     assert 0.03 < (ratio < 0.3).mean() < 0.2
 
 
-@pytest.mark.slow
-def test_batch_sizes_and_sequences_are_drawn() -> None:
-    sets = [
-        SampleSpace(POOL, breadth=Breadth(batch_sizes=(64, 256), sequence_share=0.4)).draw(sample)
-        for sample in range(300)
-    ]
-    assert {drawn.batch_size for drawn in sets} == {64, 256}
-    sequences = [np.mean([not work.pooled for work in drawn.works]) for drawn in sets if len(drawn.works) > 4]
-    assert 0.4 < np.mean(np.array(sequences) == 0) < 0.8
-    assert 0.1 < np.mean(np.array(sequences) == 1) < 0.3
-    assert not any(not work.pooled for sample in range(50) for work in SampleSpace(POOL).draw(sample).works)
-
-
 def test_sequences_of_half_precision_return_rows_of_fp32_and_leave_room_for_them() -> None:
     room = 20_000_000
     breadth = replace(BREADTHS["wide"], batch_sizes=(1024,), fp16_share=1.0, sequence_share=1.0)
@@ -115,22 +91,6 @@ def test_sequences_of_half_precision_return_rows_of_fp32_and_leave_room_for_them
         for sample in range(200)
     ]
     assert 0.5 * room / 16 < max(returned) <= room / 16
-
-
-@pytest.mark.slow
-def test_some_sets_hold_replicas_that_see_a_part_of_the_batch() -> None:
-    sets = [SampleSpace(POOL, breadth=Breadth(batch_sizes=(256,))).draw(sample) for sample in range(300)]
-    parts = [work.samples for drawn in sets for work in drawn.works if work.samples != 256]
-    assert set(parts) == {128, 64, 32, 16}
-    assert all(0 < work.pooling <= MAX_POOLING for drawn in sets for work in drawn.works)
-    replicated = np.mean([any(work.samples != 256 for work in drawn.works) for drawn in sets])
-    assert 0.2 < replicated < 0.4
-    assert all(len({work.samples for work in drawn.works} - {256}) <= 1 for drawn in sets)
-    assert {
-        work.samples
-        for sample in range(300)
-        for work in SampleSpace(POOL, breadth=Breadth(batch_sizes=(4,))).draw(sample).works
-    } == {4}
 
 
 def test_samples_of_stores_that_were_begun_long_ago_stay_what_they_were() -> None:
@@ -196,8 +156,3 @@ def test_only_the_sets_that_read_most_have_fewer_lookups(sets: list[TableSet]) -
             assert work.lookups <= other.lookups
             cut += work.lookups < other.lookups
     assert 0 < cut < 30
-
-
-def test_samples_follow_from_the_seed(sets: list[TableSet]) -> None:
-    assert SPACE.draw(7) == sets[7]
-    assert replace(SPACE, seed=1).draw(7) != sets[7]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -277,8 +276,3 @@ def test_several_make_one_store_at_once(tmp_path: Path) -> None:
         with ThreadPoolExecutor(4) as pool:
             for one in [pool.submit(opened) for _ in range(4)]:
                 one.result()
-
-
-def test_a_copy_of_a_store_is_a_store(tmp_path: Path) -> None:
-    shutil.copytree(filled(tmp_path / "one"), tmp_path / "two")
-    assert read_samples(tmp_path / "one").equals(read_samples(tmp_path / "two"))

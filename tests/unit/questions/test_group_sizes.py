@@ -9,7 +9,7 @@ from shardwright import plan
 from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.questions.group_sizes import GroupSize, GroupSizes, each_size, plan_groups
+from shardwright.questions.group_sizes import GroupSize, each_size, plan_groups
 from shardwright.sharding.groups import group_task
 from shardwright.task import Constraints, ShardingGroups, Table, TableConstraint, Task, Topology
 
@@ -85,14 +85,6 @@ def test_a_named_size_must_divide_and_must_have_the_pinned_ranks():
         plan_groups(pinned, sharding_group_size=2)
 
 
-def test_a_group_has_no_groups():
-    task = group_task(cluster(), ShardingGroups(2, 2, 4))
-    with pytest.raises(InvalidInput, match="this task is already that of one group"):
-        plan_groups(task)
-    with pytest.raises(InfeasibleTask, match="plan for runs_on 'torchrec'"):
-        plan(task, **QUICK, runs_on="shardwright")
-
-
 FOUR = [ShardingGroups(size, 1, 4) for size in (1, 2, 4)]
 
 
@@ -130,9 +122,3 @@ def test_after_an_interruption_the_sizes_so_far_count(answered):
     assert len(each_size(FOUR, None, search)) == (2 if answered else 1)
     with pytest.raises(KeyboardInterrupt):
         each_size(FOUR[1:], None, lambda groups, limit: signal.raise_signal(signal.SIGINT))
-
-
-def test_sizes_are_a_sequence():
-    found = plan_groups(cluster(), sharding_group_size=8, **QUICK)
-    assert isinstance(found, GroupSizes)
-    assert (len(found), found[0], list(found)) == (1, found.best, [found.best])

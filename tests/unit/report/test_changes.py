@@ -160,15 +160,6 @@ def test_leaving_a_table_out_is_scoring_the_plan_without_it(device):
         assert found.phase_ms[index] == pytest.approx(whole.max(axis=0) - rest.max(axis=0), abs=1e-12)
 
 
-def test_a_device_with_one_table_is_free_without_it():
-    tables = (Table("a", 1000, 16, 3.0), Table("b", 10, 8))
-    task = Task(tables, Topology(1, 2, "h100", "64 MB"), batch_size=64)
-    plan, model = Plan(task, (Shard.whole(tables[0], 0), Shard.whole(tables[1], 1))), cost_model_for("h100")
-    found = marginals(plan, model)
-    assert found.cell_ms[:, [0, 3]] == pytest.approx(found.times[:, [0, 3]])
-    assert found.times[:, 0].min() > 0
-
-
 def test_the_bottleneck_of_a_phase_and_the_tables_that_make_it():
     entry = entry_of(mixed_plan(), "mixed")
     for index, one in enumerate(bottlenecks(entry, most=2)):

@@ -96,11 +96,6 @@ def test_the_device_that_was_measured_is_read(saved):
     assert read_measured(saved({**verified(plan), "measured_on": "h200"}), plan).device == "h200"
 
 
-@pytest.mark.parametrize("measured_on", [None, "h200"])
-def test_times_of_one_device_are_compared(measured_on):
-    assert not_comparable("h200", measured_on) is None
-
-
 def test_times_of_two_devices_are_not_compared():
     text = "predicted for cpu, measured on h200: the times differ because the devices do"
     assert not_comparable("cpu", "h200") == text

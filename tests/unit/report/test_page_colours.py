@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from shardwright.report.page import DARK, KINDS, LIGHT, css_variables
+from shardwright.report.page import DARK, LIGHT
 
 VISION = {
     "full": np.eye(3),
@@ -54,8 +54,3 @@ class TestPalette:
     def test_the_ramp_goes_one_way(self, palette):
         lightness = [lab(colour, "full")[0] for colour in palette.ramp]
         assert lightness in (sorted(lightness), sorted(lightness, reverse=True))
-
-    def test_the_style_gets_every_colour(self, palette):
-        text = css_variables(palette)
-        assert f"--ink: {palette.ink};" in text
-        assert f"--kind-{len(KINDS) - 1}: {palette.kinds[-1]};" in text

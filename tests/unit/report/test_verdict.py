@@ -3,11 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.report import Change, Entry, bottlenecks, entry_of, verdict
-from shardwright.report.verdict import used
+from shardwright.report import Change, Entry, entry_of, verdict
 from shardwright.sharding import BOUND_SCOPES, DeviceCost, Plan, PlanCost, Shard
 from shardwright.task import Table, Task, Topology
-from tests.unit.report.plans import hostile_plan, mixed_plan
+from tests.unit.report.plans import hostile_plan
 
 SCOPE = BOUND_SCOPES["blocks"]
 TASK = Task((Table("a", 10_000, 8), Table("b", 10_000, 8)), Topology(1, 2, "h100", "4 MB"), 64)
@@ -97,19 +96,6 @@ def test_no_time_is_predicted():
     assert verdict(entry(0.0, 0.0, 0.0, 0.0)) == "No time is predicted for a step."
 
 
-def test_figures_are_those_of_the_plan():
-    plan = mixed_plan()
-    slow = replace(plan.cost.devices[2], backward_ms=1.0)
-    found = entry_of(replace(plan, cost=PlanCost((*plan.cost.devices[:2], slow, plan.cost.devices[3]))), "mixed")
-    phases = bottlenecks(found)
-    lost = sum(one.ms - one.mean_ms for one in phases) / found.cost.step_ms
-    busiest = plan.task.tables[phases[3].tables[0].table].name
-    assert verdict(found).startswith(
-        f"A device waits {100 * lost:.0f}% of a step for slower ones on average, most of it in backward and optimizer for device 2, "
-        f"busy with '{busiest}', and"
-    )
-
-
 def test_it_is_two_sentences_whatever_tables_are_called():
     plan = hostile_plan()
     slow = replace(plan.cost.devices[1], forward_ms=100.0)
@@ -117,8 +103,3 @@ def test_it_is_two_sentences_whatever_tables_are_called():
     assert len(text) < 500
     assert f"'{'long' * 9}lon…'" in text
     assert re.fullmatch(r".*of its memory\. .*\.", text)
-
-
-@pytest.mark.parametrize(("share", "text"), [(0.0, "0%"), (0.004, "below 1%"), (0.018, "2%"), (1.0, "100%")])
-def test_how_full_memory_is(share, text):
-    assert used(share) == text

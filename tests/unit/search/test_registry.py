@@ -3,11 +3,9 @@ from pathlib import Path
 import pytest
 
 import shardwright as sw
-from shardwright.errors import InvalidInput
 from shardwright.search import strategy_named, strategy_names
 from shardwright.search.registry import takes_policy, with_policy
 from shardwright.testing.model import SimpleCostModel
-from shardwright.testing.tasks import task_of
 
 LEARNED = ("autoshard", "dreamshard", "dreamshard+")
 
@@ -26,12 +24,6 @@ def test_a_named_policy_takes_the_place_of_the_bundled_one(name):
     assert strategy.policy is None
 
 
-@pytest.mark.parametrize("name", ["greedy", "auto", "rnn"])
-def test_other_strategies_refuse_a_policy(name):
-    with pytest.raises(InvalidInput, match="takes no policy; name one that places by a learned policy"):
-        with_policy(strategy_named(name), Path("my.safetensors"))
-
-
 @pytest.mark.parametrize("name", LEARNED)
 def test_the_bundled_policy_serves_a_device_that_nobody_knows(name):
     task = sw.Task(
@@ -39,10 +31,3 @@ def test_the_bundled_policy_serves_a_device_that_nobody_knows(name):
     )
     assert name in strategy_names(task)
     assert sw.plan(task, strategy=name, cost_model=SimpleCostModel()).strategy == name
-
-
-@pytest.mark.parametrize("name", LEARNED)
-def test_a_policy_file_that_is_not_there_is_bad_input(name, tmp_path):
-    strategy = with_policy(strategy_named(name), tmp_path / "none.safetensors")
-    with pytest.raises(InvalidInput, match="none.safetensors: there is no such policy"):
-        sw.plan(task_of(4, 2), strategy=strategy, cost_model=SimpleCostModel())

@@ -51,44 +51,6 @@ def test_greedy_beats_every_baseline_on_its_own_cost_model_on_average():
     assert np.mean(ratios) < 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [5, 20, 40])
-def test_certified_is_never_worse_than_greedy_and_states_a_bound(count):
-    task = task_of(count, 4)
-    greedy, certified = (sw.plan(task, strategy=name, cost_model=MODEL) for name in ("greedy", "certified"))
-    assert certified.bound_ms <= certified.cost.step_ms <= greedy.cost.step_ms * (1 + 1e-9)
-    of_links = certified.bound_scope == "links"  # its gap would be one of kernels
-    assert certified.gap == (None if of_links else pytest.approx(certified.cost.step_ms / certified.bound_ms - 1))
-
-
-def test_certified_without_a_convex_model_plans_without_a_bound():
-    class NotConvex(SimpleCostModel):
-        @property
-        def pricing(self):
-            return replace(super().pricing, mix=-0.1 * np.ones((2, 1)))
-
-    plan = sw.plan(task_of(12, 4), strategy="certified", cost_model=NotConvex())
-    assert plan.bound_ms is None
-    assert plan.gap is None
-
-
-def test_a_time_limit_of_zero_still_gives_a_plan():
-    plan = sw.plan(task_of(30, 4), strategy="certified", cost_model=MODEL, time_limit=0)
-    plan.check()
-
-
-def test_auto_is_a_registered_strategy():
-    assert sw.plan(task_of(4, 2), cost_model=MODEL).strategy in sw.strategy_names()
-
-
-def test_a_table_too_large_for_any_device_says_what_would_help():
-    table = sw.Table("item", rows=1_000_000, dim=16, pooling=2)
-    constraints = sw.Constraints({"item": sw.TableConstraint(sharding_types=("table_wise",))})
-    topology = sw.Topology(devices_per_host=4, memory="40 MB")
-    with pytest.raises(InfeasibleTask, match=r"table 'item' needs 68\.\d MB.*has 40\.0 MB.*allow row_wise"):
-        sw.plan(sw.Task([table], topology, 256, constraints=constraints), cost_model=MODEL)
-
-
 def test_a_table_too_large_for_any_device_is_cut_where_that_is_allowed():
     table = sw.Table("item", rows=1_000_000, dim=16, pooling=2)
     topology = sw.Topology(devices_per_host=4, memory="40 MB")
@@ -97,12 +59,6 @@ def test_a_table_too_large_for_any_device_is_cut_where_that_is_allowed():
     narrow = sw.Table("item", rows=1_000_000, dim=1, pooling=2)
     plan = sw.plan(sw.Task([narrow], sw.Topology(devices_per_host=4, memory="4 MB"), 256), cost_model=MODEL)
     assert plan.sharding_type("item") == "row_wise"
-
-
-def test_more_weights_than_all_memory_is_recognised_by_proof():
-    table = sw.Table("item", rows=1_000_000, dim=64)
-    with pytest.raises(InfeasibleTask, match="all 2 devices together have.*use at least"):
-        sw.plan(sw.Task([table], sw.Topology(devices_per_host=2, memory="40 MB"), 256), cost_model=MODEL)
 
 
 @pytest.mark.parametrize("name", CPU_STRATEGIES)
@@ -139,11 +95,6 @@ def test_a_search_says_why_it_ended(tmp_path):
     assert sw.plan(task, strategy="greedy", cost_model=MODEL).search_end is None
     limited.save(tmp_path / "plan.json")
     assert sw.Plan.load(tmp_path / "plan.json").search_end == "deadline"
-
-
-def test_certified_takes_the_least_that_its_options_may_be():
-    plan = sw.plan(task_of(4, 2), strategy=Certified(tolerance=0, patience=0, threads=1), cost_model=MODEL)
-    assert plan.strategy == "certified"
 
 
 def test_a_user_can_register_a_strategy_under_a_new_name_only():
@@ -209,9 +160,9 @@ def test_narrow_blocks_are_not_cut_where_the_cost_model_knows_better(strategy):
 
 def test_narrow_blocks_are_cut_where_memory_forces_it():
     task = few_tables(memory="700 MB", rows=3_000_000)  # a block of 32 columns has 384 MB: only one fits a device
-    found = sw.plan(task, strategy="certified", cost_model=PublishedModel("h100"))
-    assert narrowest(found) < 32
-    assert found.bound_scope == "torchrec"
+    plan = sw.plan(task, strategy="certified", cost_model=PublishedModel("h100"))
+    assert narrowest(plan) < 32
+    assert plan.bound_scope == "torchrec"
 
 
 @pytest.mark.slow
@@ -229,10 +180,10 @@ def test_a_cut_below_the_models_error_is_not_made():
 
 def test_a_search_tells_its_best_step_and_bound():
     told = []
-    found = sw.plan(task_of(12, 4), strategy="certified", gap=0.0, progress=lambda *what: told.append(what))
+    plan = sw.plan(task_of(12, 4), strategy="certified", gap=0.0, progress=lambda *what: told.append(what))
     steps, bounds = zip(*told, strict=True)
-    assert min(steps) >= found.cost.step_ms * (1 - 1e-9)
-    assert max(bound or 0.0 for bound in bounds) <= found.cost.step_ms
+    assert min(steps) >= plan.cost.step_ms * (1 - 1e-9)
+    assert max(bound or 0.0 for bound in bounds) <= plan.cost.step_ms
     assert any(bounds)
 
 

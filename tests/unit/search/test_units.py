@@ -43,28 +43,12 @@ def test_column_blocks_are_the_fewest_that_fit_and_multiples_of_four():
     assert [b.dim for b in blocks] == [8, 8, 8]
 
 
-def test_row_blocks_lie_on_one_host_each_for_table_row_wise():
-    task = task_with(TableConstraint(sharding_types=("table_row_wise",)), hosts=2, devices=2)
-    devices = {shard.devices[0] for shard in blocks_of(task, "a")}
-    assert devices in ({0, 1}, {2, 3})
-
-
 @pytest.mark.parametrize(("pinned", "ranks"), [((1, 3), [1, 3]), ((0, 1, 2, 5), [0, 1, 2]), (range(6), [0, 1, 2, 3])])
 def test_row_blocks_lie_on_a_part_of_a_host_if_the_table_is_pinned_to_it(pinned, ranks):
     task = task_with(TableConstraint(sharding_types=("table_row_wise",), devices=tuple(pinned)), hosts=2)
     assert [shard.devices[0] for shard in blocks_of(task, "a")] == ranks
     for strategy in ("greedy", "neuroshard", "certified", "table_row_wise"):
         assert sw.plan(task, strategy=strategy, cost_model=SimpleCostModel()).sharding_type("a") == "table_row_wise"
-
-
-def test_row_blocks_keep_to_pinned_devices():
-    task = task_with(TableConstraint(sharding_types=("row_wise",), devices=(1, 3)))
-    assert [shard.devices for shard in blocks_of(task, "a")] == [(1,), (3,)]
-
-
-def test_max_shards_limits_row_blocks():
-    task = task_with(TableConstraint(sharding_types=("row_wise",), max_shards=2))
-    assert len(blocks_of(task, "a")) == 2
 
 
 def test_few_row_blocks_lie_on_several_hosts_where_one_host_is_not_allowed():

@@ -136,12 +136,6 @@ def test_the_same_seed_gives_the_same_plan_on_one_and_two_threads():
     assert plans[0].shards == plans[1].shards == plans[2].shards
 
 
-def test_the_inputs_are_not_changed():
-    before = (OLD.shards, OLD.task)
-    replan(GROWN, OLD, 1.0)
-    assert (OLD.shards, OLD.task) == before
-
-
 def test_a_strategy_of_the_users_own_can_start_from_a_plan():
     class Stubborn:
         name = "stubborn"

@@ -19,10 +19,6 @@ def limits(**changes) -> Constraints:
     return Constraints({"a": TableConstraint(**changes)})
 
 
-def test_a_good_plan_passes():
-    plan_of(0, 1, constraints=limits(sharding_types=("table_wise",), devices=(0,), max_shards=1)).check()
-
-
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
@@ -50,21 +46,6 @@ TABLE = Table("t", 4, 6)
 
 def blocks(*ranges: tuple[int, int, int, int]) -> list[Shard]:
     return [Shard("t", (top, bottom), (left, right), (0,)) for top, bottom, left, right in ranges]
-
-
-@pytest.mark.parametrize(
-    "ranges",
-    [
-        [(0, 4, 0, 6)],
-        [(0, 1, 0, 6), (1, 4, 0, 6)],
-        [(0, 4, 0, 1), (0, 4, 1, 6)],
-        [(row, row + 1, column, column + 1) for row in range(4) for column in range(6)],
-        [(0, 1, 0, 5), (0, 3, 5, 6), (3, 4, 1, 6), (1, 4, 0, 1), (1, 3, 1, 5)],  # a pinwheel
-    ],
-)
-def test_exact_tilings(ranges: list[tuple[int, int, int, int]]) -> None:
-    check_tiling(TABLE, blocks(*ranges))
-    check_tiling(TABLE, blocks(*reversed(ranges)))
 
 
 @pytest.mark.parametrize(

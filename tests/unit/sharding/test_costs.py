@@ -60,8 +60,8 @@ def test_a_longer_phase_never_shortens_a_step(phase):
 
 def tuned_plan(**fields) -> Plan:
     trials = (Trial(0, "certified", 1.0, 1.3, True), Trial(1, "2 moves", 1.25, 1.2, True))
-    found = Tuning(1.2, (1.1, 1.3), 1.3, (1.25, 1.4), 1.15, (0.5,) * 4, (0.7,) * 4, trials)
-    return replace(mixed_plan(), tuning=replace(found, **fields))
+    tuning = Tuning(1.2, (1.1, 1.3), 1.3, (1.25, 1.4), 1.15, (0.5,) * 4, (0.7,) * 4, trials)
+    return replace(mixed_plan(), tuning=replace(tuning, **fields))
 
 
 def test_a_plan_file_keeps_what_was_measured(tmp_path):

@@ -15,23 +15,11 @@ def plan_of(*shards: Shard, dim=8, names=("t",)) -> Plan:
 WHOLE_ON_0 = plan_of(Shard("t", (0, 10), (0, 8), (0,)))
 
 
-def test_nothing_moves_between_equal_plans():
-    diff = WHOLE_ON_0.diff(WHOLE_ON_0)
-    assert diff.moves == ()
-    assert diff.moved_bytes == 0
-
-
 def test_a_table_that_changes_its_device_moves_with_its_state():
     diff = WHOLE_ON_0.diff(plan_of(Shard("t", (0, 10), (0, 8), (1,))))
     (move,) = diff.moves
     assert (move.table, move.device, move.elements, move.bytes) == ("t", 1, 80, 80 * 4 + 10 * 4)
     assert diff.moved_tables == ("t",)
-
-
-def test_a_split_moves_only_the_part_that_leaves():
-    newer = plan_of(Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (2,)))
-    (move,) = WHOLE_ON_0.diff(newer).moves
-    assert (move.device, move.elements) == (2, 40)
 
 
 def test_a_new_replica_is_fetched_and_a_dropped_one_is_free():

@@ -63,8 +63,8 @@ class Cells(HTMLParser):
 
 def test_a_notebook_shows_a_small_table():
     plan = mixed_plan()
-    found = Cells(plan._repr_html_())
-    rows = [found.cells[start : start + 6] for start in range(0, len(found.cells), 6)]
+    page = Cells(plan._repr_html_())
+    rows = [page.cells[start : start + 6] for start in range(0, len(page.cells), 6)]
     assert {row[0]: (row[1], row[4]) for row in rows} == {
         "whole": ("table_wise", "1"),
         "columns": ("column_wise", "0,2"),

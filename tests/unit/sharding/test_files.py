@@ -26,12 +26,6 @@ def test_a_plan_survives_a_file(plan, plan_file):
     assert again.cost.step_ms == plan.cost.step_ms
 
 
-def test_an_unscored_plan_survives_a_file(plan, tmp_path):
-    bare = Plan(plan.task, plan.shards)
-    bare.save(tmp_path / "bare.json")
-    assert Plan.load(tmp_path / "bare.json") == bare
-
-
 def test_the_file_is_laid_out_as_the_design_says(plan, plan_file):
     document = json.loads(plan_file.read_text())
     assert document["format"] == 1

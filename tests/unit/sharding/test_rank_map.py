@@ -24,10 +24,6 @@ def test_ids_and_ranks_are_a_bijection(rows: int, random: object, data: st.DataO
     assert ranks.ranks(ranked).tolist() == list(range(rows))
 
 
-def test_identity() -> None:
-    assert RankMap.identity(5).ranks(np.array([4, 0, 2])).tolist() == [4, 0, 2]
-
-
 ROWS = 4000
 HOT, WARM = 10, 100
 
@@ -117,11 +113,6 @@ def test_where_the_coldest_rows_are_one_block_only_the_ranks_above_it_count(rank
     ]
     kept = Plan(task, shards).with_rank_maps({"history": ranks}).rank_maps["history"]
     assert kept.hottest.tolist() == ranks.hottest[:HOT].tolist()
-
-
-def test_a_map_of_another_length_is_refused(plan):
-    with pytest.raises(InvalidInput, match="'history': is of 17 rows, the table has 4000; profile the table anew"):
-        plan.with_rank_maps({"history": RankMap.identity(17)})
 
 
 def test_a_plan_with_maps_survives_its_two_files(plan, ranks, saved):

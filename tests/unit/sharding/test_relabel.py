@@ -34,9 +34,9 @@ def test_a_renumbered_plan_is_found_again(seed: int) -> None:
     older = _whole(task, rng.integers(8, size=12).tolist())
     order = np.concatenate([4 * host + rng.permutation(4) for host in rng.permutation(2)])
     newer = _whole(task, order[[shard.devices[0] for shard in older.shards]].tolist())
-    found = relabelled(newer, older)
-    assert diff_plans(older, found).moved_bytes == 0
-    assert score(task, found.shards, MODEL).step_ms == pytest.approx(score(task, newer.shards, MODEL).step_ms)
+    renumbered = relabelled(newer, older)
+    assert diff_plans(older, renumbered).moved_bytes == 0
+    assert score(task, renumbered.shards, MODEL).step_ms == pytest.approx(score(task, newer.shards, MODEL).step_ms)
 
 
 @given(st.integers(0, 10_000))
@@ -44,9 +44,9 @@ def test_a_renumbered_plan_is_found_again(seed: int) -> None:
 def test_no_more_bytes_move_and_the_step_stays(seed: int) -> None:
     rng, task = np.random.default_rng(seed), _task()
     older, newer = (_whole(task, rng.integers(8, size=12).tolist()) for _ in range(2))
-    found = relabelled(newer, older)
-    assert diff_plans(older, found).moved_bytes <= diff_plans(older, newer).moved_bytes
-    assert score(task, found.shards, MODEL).step_ms == pytest.approx(score(task, newer.shards, MODEL).step_ms)
+    renumbered = relabelled(newer, older)
+    assert diff_plans(older, renumbered).moved_bytes <= diff_plans(older, newer).moved_bytes
+    assert score(task, renumbered.shards, MODEL).step_ms == pytest.approx(score(task, newer.shards, MODEL).step_ms)
 
 
 def test_rows_stay_in_the_order_of_ranks() -> None:
@@ -54,10 +54,10 @@ def test_rows_stay_in_the_order_of_ranks() -> None:
     dealt = [Shard("t0", (250 * place, 250 * place + 250), (0, 16), (4 + place,)) for place in range(4)]
     older = _whole(task, [0, 3, 2, 1, *range(8)])
     newer = Plan(task, (*dealt, *_whole(task, [4, 4, 5, 6, 7, 6, 5, 4, 3, 2, 1, 0]).shards[1:]))
-    found = relabelled(newer, older)
-    own = [shard for shard in found.shards if shard.table == "t0"]
+    renumbered = relabelled(newer, older)
+    own = [shard for shard in renumbered.shards if shard.table == "t0"]
     assert [shard.devices for shard in sorted(own, key=lambda shard: shard.rows)] == [(0,), (1,), (2,), (3,)]
-    assert "torchrec" in found.runs_on
+    assert "torchrec" in renumbered.runs_on
 
 
 @pytest.mark.parametrize(

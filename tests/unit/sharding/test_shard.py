@@ -19,15 +19,6 @@ def block(rows: tuple[int, int], columns: tuple[int, int], *devices: int, hot: b
     return Shard("t", rows, columns, devices, "hotness" if hot else "id")
 
 
-def test_sizes() -> None:
-    shard = block((2, 7), (4, 8), 0)
-    assert (shard.row_count, shard.dim, shard.area) == (5, 4, 20)
-
-
-def test_whole() -> None:
-    assert Shard.whole(TABLE, 3, 1) == block((0, 12), (0, 8), 1, 3)
-
-
 def test_overlap() -> None:
     shard = block((2, 7), (4, 8), 0)
     assert shard.overlap(shard) == shard.area

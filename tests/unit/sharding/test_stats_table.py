@@ -67,8 +67,8 @@ def wrapped(text, width):
 
 
 def only(text):
-    (found,) = read_stats(text, "x.log")
-    return found
+    (stats,) = read_stats(text, "x.log")
+    return stats
 
 
 def test_the_table_is_read():
@@ -125,8 +125,8 @@ def test_a_feature_has_as_many_bags_as_poolings():
 
 def test_batches_of_features_count_in_samples_of_the_step():
     rows = [(*row, batches) for row, batches in zip(ROWS, ("256, 1024", "n/a", "512"), strict=True)]
-    found = only(log(table((*NEW, "Batch Sizes"), rows)))
-    assert [row.lookups for row in found.tables] == [(1.5, 6.0), (0.0,), (9.5,)]
+    plan = only(log(table((*NEW, "Batch Sizes"), rows)))
+    assert [row.lookups for row in plan.tables] == [(1.5, 6.0), (0.0,), (9.5,)]
 
 
 def test_several_plans_come_in_their_order():

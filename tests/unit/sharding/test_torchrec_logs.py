@@ -59,15 +59,15 @@ def test_the_task_is_that_of_the_log():
     big = row(
         "m.big", rows=50_000_000, dim=64, lookups=(0.0, 3.0), storage=50e6 * 64 * 2.1, pooled=False, weighted=True
     )
-    found = plan_of_stats(stats(big, row("n.x"), row("o.x"), ranks=16, memory=60e9, card=140e9, others=10e9), "x.log")
-    task, table = found.plan.task, found.plan.task.tables[0]
+    logged = plan_of_stats(stats(big, row("n.x"), row("o.x"), ranks=16, memory=60e9, card=140e9, others=10e9), "x.log")
+    task, table = logged.plan.task, logged.plan.task.tables[0]
     assert (table.rows, table.dim, table.dtype, table.pooled, table.weighted) == (50_000_000, 64, "fp16", False, True)
     assert table.poolings == (0.001, 3.0)
     assert [one.name for one in task.tables] == ["big", "n.x", "o.x"]  # two modules have a table x
     assert task.batch_size == 512 * 16
     assert (task.topology.hosts, task.topology.devices_per_host, task.topology.device) == (2, 8, "h200")
     assert task.topology.memory_bytes[0] == 50_000_000_000
-    assert any("h200" in text for text in found.assumed)
+    assert any("h200" in text for text in logged.assumed)
 
 
 def test_what_is_assumed_can_be_set():
@@ -151,19 +151,19 @@ def test_what_the_installed_torchrec_logs_is_its_plan():
         logger.removeHandler(handler)
         logger.setLevel(level)
     (table,) = read_stats(text.getvalue(), "x.log")
-    found = plan_of_stats(table, "x.log")
-    found.plan.check()
-    assert found.plan.task.batch_size == 4 * 64
-    assert [one.poolings for one in sorted(found.plan.task.tables, key=lambda one: one.name)] == [
+    logged = plan_of_stats(table, "x.log")
+    logged.plan.check()
+    assert logged.plan.task.batch_size == 4 * 64
+    assert [one.poolings for one in sorted(logged.plan.task.tables, key=lambda one: one.name)] == [
         (3.0,) * (1 + list(kinds).index(name) % 2) for name in sorted(kinds)
     ]
     for name in kinds:
         spec = planned[name].sharding_spec
         if spec is not None:
-            theirs = [(*one.shard_offsets, *one.shard_sizes) for one in spec.shards]
+            theirs = [(*shard.shard_offsets, *shard.shard_sizes) for shard in spec.shards]
             ours = [
                 (one.rows[0], one.columns[0], one.rows[1] - one.rows[0], one.columns[1] - one.columns[0])
-                for one in found.plan.by_table[name]
+                for one in logged.plan.by_table[name]
             ]
             assert sorted(ours) == sorted(theirs)
-            assert sorted(one.devices[0] for one in found.plan.by_table[name]) == sorted(planned[name].ranks)
+            assert sorted(one.devices[0] for one in logged.plan.by_table[name]) == sorted(planned[name].ranks)

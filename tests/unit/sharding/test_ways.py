@@ -22,24 +22,25 @@ ROWS = ("row_wise",)
 
 def chosen(topology, *, table=TABLE, devices=None, **limits):
     ranks = np.arange(topology.devices) if devices is None else np.array(devices)
-    found = row_block_devices(table, sw.TableConstraint(**limits), topology, ranks)
-    return None if found is None else found.tolist()
+    ranks_chosen = row_block_devices(table, sw.TableConstraint(**limits), topology, ranks)
+    return None if ranks_chosen is None else ranks_chosen.tolist()
 
 
-def test_without_a_limit_all_devices_have_a_block():
-    assert chosen(sw.Topology(2, 2)) == [0, 1, 2, 3]
-    assert chosen(sw.Topology(2, 2), devices=[1, 2]) == [1, 2]
-
-
-@pytest.mark.parametrize(("most", "ranks"), [(1, None), (2, [0, 3]), (3, [0, 1, 3]), (4, [0, 1, 3, 4])])
-def test_few_blocks_lie_on_all_hosts(most, ranks):
-    assert chosen(sw.Topology(2, 3), max_shards=most) == ranks
-    assert chosen(sw.Topology(2, 3), table=sw.Table("t", most, 4)) == ranks
-
-
-def test_the_roomiest_of_each_host_come_first():
-    assert chosen(sw.Topology(2, 2, memory=["10 MB", "20 MB", "1 MB", "2 MB"]), max_shards=2) == [1, 3]
-    assert chosen(sw.Topology(1, 4, memory=["10 MB", "20 MB", "1 MB", "12 MB"]), max_shards=2) == [1, 3]
+@pytest.mark.parametrize(
+    ("shape", "memory", "given", "ranks"),
+    [
+        ((2, 2), "1 GB", {}, [0, 1, 2, 3]),
+        ((2, 2), "1 GB", {"devices": [1, 2]}, [1, 2]),
+        ((2, 3), "1 GB", {"max_shards": 1}, None),
+        ((2, 3), "1 GB", {"max_shards": 2}, [0, 3]),
+        ((2, 3), "1 GB", {"max_shards": 3}, [0, 1, 3]),
+        ((2, 3), "1 GB", {"table": sw.Table("t", 4, 4)}, [0, 1, 3, 4]),
+        ((2, 2), ["10 MB", "20 MB", "1 MB", "2 MB"], {"max_shards": 2}, [1, 3]),
+        ((1, 4), ["10 MB", "20 MB", "1 MB", "12 MB"], {"max_shards": 2}, [1, 3]),
+    ],
+)
+def test_few_row_blocks_lie_on_all_hosts_and_on_the_roomiest_of_each(shape, memory, given, ranks):
+    assert chosen(sw.Topology(*shape, memory=memory), **given) == ranks
 
 
 def test_equal_rows_are_as_on_all_devices_or_on_a_host():
@@ -140,8 +141,8 @@ def test_column_blocks_of_a_grid_lie_on_hosts_of_their_own():
     assert grid_counts(table, sw.TableConstraint(max_shards=8, min_columns=16), topology) == [2, 4]
     assert grid_counts(sw.Table("t", 1000, 64, pooled=False), sw.TableConstraint(), topology) == []
     assert grid_counts(table, sw.TableConstraint(), sw.Topology(4, 1)) == []
-    found = list(grids_of(table, sw.TableConstraint(), topology, 0))
-    assert {(way.columns, way.hosts) for way in found} == {(2, 2), (4, 4)}
+    grids = list(grids_of(table, sw.TableConstraint(), topology, 0))
+    assert {(way.columns, way.hosts) for way in grids} == {(2, 2), (4, 4)}
     (two_on_each, *_) = grids_of(table, sw.TableConstraint(devices=(2, 3)), topology, 0)
     assert (two_on_each.columns, two_on_each.per_device, two_on_each.devices.tolist()) == (2, 2, [2, 3])
 

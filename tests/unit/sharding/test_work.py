@@ -21,12 +21,6 @@ def test_a_whole_table() -> None:
     assert work.weight_bytes == 32_000
 
 
-def test_a_column_block_makes_all_lookups() -> None:
-    work = shard_work(TASK, Shard("t", (0, 1000), (4, 8), (0,)))
-    assert (work.rows, work.dim, work.lookups) == (1000, 4, 500)
-    assert work.access == TABLE.access
-
-
 def test_a_row_block_by_id_gets_its_part_of_rows_hot_and_cold() -> None:
     work = shard_work(TASK, Shard("t", (900, 1000), (0, 16), (0,)))
     assert work.lookups == pytest.approx(50)
@@ -72,11 +66,6 @@ def test_lookups_of_row_blocks_sum_to_the_whole(order: str) -> None:
     assert sum(work.rows for work in works) == whole.rows
     seen = np.sum([work.access.reuse(work.lookups)[0] for work in works], axis=0)
     assert seen == pytest.approx(whole.access.reuse(whole.lookups)[0], rel=1e-6)
-
-
-def test_tiny_batches_leave_every_replica_a_sample() -> None:
-    task = Task([TABLE], Topology(devices_per_host=4), batch_size=2)
-    assert shard_work(task, Shard.whole(TABLE, 0, 1, 2, 3)).samples == 1
 
 
 def test_row_blocks_by_id_count_as_the_busiest_of_their_size() -> None:

@@ -6,27 +6,13 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.task import SHARDING_TYPES, Constraints, Table, TableConstraint, Task, Topology
+from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 
 NAMES = ("a", "b", "c", "d")
 
 
 def pinned(**devices: tuple[int, ...]) -> dict[str, TableConstraint]:
     return {name: TableConstraint(devices=ranks) for name, ranks in devices.items()}
-
-
-def test_no_limits_allow_everything() -> None:
-    limits = Constraints().of("a")
-    assert all(limits.allows(kind) for kind in SHARDING_TYPES)
-    assert limits.devices is None
-    assert limits.max_shards is None
-
-
-def test_limits_of_a_table() -> None:
-    limits = Constraints({"a": TableConstraint(["row_wise"], max_shards=2)})  # type: ignore[arg-type]
-    assert limits.of("a").allows("row_wise")
-    assert not limits.of("a").allows("table_wise")
-    assert limits == Constraints({"a": TableConstraint(("row_wise",), max_shards=2)})
 
 
 def test_colocated_groups_with_a_common_table_are_one() -> None:
@@ -62,12 +48,6 @@ def test_ranks_keep_the_order_of_a_list() -> None:
 def test_sharding_types_may_come_in_any_iterable() -> None:
     limits = TableConstraint({"table_wise", "row_wise"})  # type: ignore[arg-type]
     assert limits.sharding_types == ("row_wise", "table_wise")
-
-
-def test_numbers_of_numpy_become_plain() -> None:
-    limits = TableConstraint(max_shards=np.int64(2), min_columns=np.int32(4), column_multiple=np.uint8(4))  # type: ignore[arg-type]
-    assert limits == TableConstraint(max_shards=2, min_columns=4, column_multiple=4)
-    assert {type(value) for value in (limits.max_shards, limits.min_columns, limits.column_multiple)} == {int}
 
 
 @pytest.mark.parametrize(

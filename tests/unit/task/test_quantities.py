@@ -1,5 +1,4 @@
 import enum
-import math
 from decimal import Decimal
 from fractions import Fraction
 
@@ -8,8 +7,6 @@ import pytest
 
 from shardwright.errors import InvalidInput
 from shardwright.task.quantities import (
-    checked_flag,
-    checked_whole,
     format_bytes,
     list_of,
     listed,
@@ -125,11 +122,6 @@ def test_real_numbers_become_floats(value: object) -> None:
     assert type(real(value)) is float
 
 
-def test_whole_numbers_are_real_numbers() -> None:
-    assert [real(value) for value in (7, np.int32(7), np.uint64(7))] == [7.0] * 3
-    assert real(10**400) == math.inf
-
-
 @pytest.mark.parametrize("value", [True, np.True_, "1", None, Decimal(1), 1j, [1.0]])
 def test_what_is_no_real_number(value: object) -> None:
     assert real(value) is None
@@ -163,30 +155,3 @@ def test_what_is_no_list(value: object) -> None:
 def test_lists_of_other_things(value: object) -> None:
     assert list_of(whole, value) is None
     assert list_of(text, value) is None
-
-
-def test_checked_values_are_plain() -> None:
-    assert type(checked_whole(np.int64(8), "n", 8)) is int
-    assert checked_flag(np.True_, "n") is True
-    assert checked_flag(False, "n") is False
-
-
-@pytest.mark.parametrize(
-    ("value", "most", "message"),
-    [
-        (0, None, "hosts is 0, must be a whole number of at least 1"),
-        (True, None, "hosts is True, must be a whole number of at least 1"),
-        (9, 8, "hosts is 9, must be a whole number from 1 to 2**3"),
-        ("1", 8, "hosts is '1', must be a whole number from 1 to 2**3"),
-    ],
-)
-def test_messages_of_whole_numbers(value: object, most: int | None, message: str) -> None:
-    with pytest.raises(InvalidInput) as error:
-        checked_whole(value, "hosts", most)
-    assert str(error.value) == message
-
-
-@pytest.mark.parametrize("value", ["false", "", 0, 1, None, np.int64(1)])
-def test_truthy_is_not_true(value: object) -> None:
-    with pytest.raises(InvalidInput, match="pooled is .*, must be True or False"):
-        checked_flag(value, "pooled")

@@ -8,24 +8,10 @@ from shardwright.task import AccessProfile, Table
 from shardwright.task.table import shares_of_more_ids
 
 
-def test_defaults() -> None:
-    table = Table("t", 1000, 16)
-    assert (table.pooling, table.pooled, table.dtype) == (1.0, True, "fp32")
-    assert table.access == AccessProfile.uniform(1000)
-
-
 def test_weight_bytes() -> None:
     assert Table("t", 1000, 16).weight_bytes == 64_000
     assert Table("t", 1000, 16, dtype="fp16").weight_bytes == 32_000
     assert Table("t", 1000, 16, dtype="int8").weight_bytes == 24_000  # with 8 bytes of scale and bias a row
-
-
-def test_numbers_of_numpy_become_plain() -> None:
-    table = Table("t", np.int64(1000), np.int32(8), np.float32(2.5), np.False_)  # type: ignore[arg-type]
-    assert table == Table("t", 1000, 8, 2.5, pooled=False)
-    assert [type(value) for value in (table.rows, table.dim, table.pooling, table.pooled)] == [int, int, float, bool]
-    assert type(table.access.total_rows) is float
-    assert type(Table("t", 1000, 8, pooling=3).pooling) is float
 
 
 @pytest.mark.parametrize("given", [[1, 30], (1.0, 30.0), np.array([1, 30]), iter([1.0, 30.0])])

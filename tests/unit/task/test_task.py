@@ -1,5 +1,3 @@
-import numpy as np
-
 from shardwright.task import Table, Task, Topology
 
 TABLES = (Table("a", 10, 4), Table("b", 20, 8))
@@ -16,9 +14,3 @@ def test_equal_tasks() -> None:
     assert Task(TABLES, Topology(), 64) == Task(TABLES, Topology(), 64)
     assert Task(TABLES, Topology(), 64) != Task(TABLES, Topology(), 65)
     assert Task(TABLES, Topology(), 64) != Task(TABLES[::-1], Topology(), 64)
-
-
-def test_a_batch_size_of_numpy_becomes_plain() -> None:
-    task = Task(TABLES, Topology(), np.int64(64))  # type: ignore[arg-type]
-    assert task == Task(TABLES, Topology(), 64)
-    assert type(task.batch_size) is int

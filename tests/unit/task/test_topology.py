@@ -2,7 +2,6 @@ import re
 import warnings
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
@@ -15,26 +14,6 @@ def test_units_become_numbers() -> None:
     topology = Topology(2, 2, "h100", "80 GB", "450 GB/s", "400 Gbit/s")
     assert topology.memory_bytes == (80 * 10**9,) * 4
     assert topology.link_bandwidth == (450e9, 50e9)
-
-
-def test_memory_may_differ() -> None:
-    assert Topology(1, 3, memory=["1 GB", "2 GiB", 3]).memory_bytes == (10**9, 2**31, 3)
-
-
-def test_numbers_of_numpy_become_plain() -> None:
-    two, latency = np.int64(2), np.float32(0.5)
-    topology = Topology(two, two, "cpu", np.int64(10**9), np.float64(1e9), np.int64(10**9), latency, np.int8(1))  # type: ignore[arg-type]
-    assert topology == Topology(2, 2, "cpu", 10**9, 1e9, 1e9, 0.5, 1)
-    assert [type(value) for value in (topology.hosts, topology.devices, topology.memory_bytes[0])] == [int] * 3
-    assert {
-        type(value) for value in (*topology.link_bandwidth, topology.intra_latency_ms, topology.inter_latency_ms)
-    } == {float}
-
-
-def test_memory_sizes_may_come_in_an_array() -> None:
-    topology = Topology(1, 2, memory=np.array([10**9, 2**40]))  # type: ignore[arg-type]
-    assert topology.memory_bytes == (10**9, 2**40)
-    assert {type(size) for size in topology.memory_bytes} == {int}
 
 
 def test_ranks_go_host_by_host() -> None:
@@ -118,9 +97,9 @@ def test_a_number_of_dense_ms_hides_ids_in_a_pipeline(pipeline: Pipeline) -> Non
 )
 def test_bad_dense_layers_are_named_in_one_line(dense_ms: object, message: str) -> None:
     document = task_to_dict(Task([Table("t", 10, 4)], Topology(1, 2, "cpu", "1 GB"), 8))
-    with pytest.raises(InvalidInput, match=re.escape(message)) as found:
+    with pytest.raises(InvalidInput, match=re.escape(message)) as error:
         task_from_dict(document | {"exchange": {"dense_ms": dense_ms}})
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_device_brings_the_links_of_its_first_preset() -> None:

@@ -163,14 +163,6 @@ def test_reuse_histograms_match_the_published_ones(batch):
     np.testing.assert_allclose(lookups / lookups.sum(), facts["lookup_share"], atol=0.001, rtol=0)
 
 
-@pytest.mark.parametrize("name", POOLS)
-def test_lookups_follow_from_the_pooling_factors_alone(name):
-    facts = FACTS[name.replace("dlrm-", "dlrm_datasets_")]
-    assert POOLS[name] == facts["batch_size"]
-    total = sum(table.pooling for table in table_pool(name)) * POOLS[name]
-    assert total == pytest.approx(facts["lookups"], rel=0.001)
-
-
 @pytest.mark.parametrize(("name", "tables"), [("dlrm-2021", 856), ("dlrm-2022", 788)])
 def test_tables_are_many_and_varied(name, tables):
     pool = table_pool(name)
@@ -188,14 +180,6 @@ def test_tables_are_many_and_varied(name, tables):
     assert exponent.max() > 1.4
     assert exponent.std() > 0.2
     assert (np.diff(rows) < 0).any(), "the order of the pool must not give the size away"
-
-
-def test_a_pool_is_made_once():
-    assert table_pool("dlrm-2021") is table_pool("dlrm-2021")
-
-
-def test_the_pools_are_different():
-    assert table_pool("dlrm-2021")[0] != table_pool("dlrm-2022")[0]
 
 
 @pytest.mark.parametrize(

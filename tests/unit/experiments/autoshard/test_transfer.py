@@ -52,10 +52,3 @@ def test_a_policy_is_trained_once_and_tested_on_every_kind(tiny, strategy):
         (kind.name, task) for kind in TINY.tested for task in range(2)
     ]
     assert all(row["training_s"] > 0 and row["policy"] == first[0]["policy"] for row in first)
-
-
-def test_a_page_of_nothing():
-    pytest.importorskip("matplotlib", reason="pages have pictures")
-    found = Transfer().page([], quick=False)
-    assert not any("nan" in str(cell) for one in found.tables for row in one.rows for cell in row)
-    assert not any("hardly trained" in each for each in found.text)

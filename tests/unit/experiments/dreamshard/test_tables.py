@@ -13,10 +13,6 @@ TINY = DreamShardTables(
 )
 
 
-def whole_row(piece, row):
-    return {**piece.key, **row}
-
-
 def results(settings=(20, 40), halves=("unseen", "seen"), tasks=2):
     """Rows with costs from which all figures can be computed by hand: the bound is 8, heuristics are at 12 and above."""
     step = {"random": 24.0, "size": 16.0, "lookup": 12.0, "autoshard": 11.0, "dreamshard": 10.0, "certified": 9.0}
@@ -35,9 +31,8 @@ def table(found, beginning):
     return [dict(zip(chosen.heads, map(str, row), strict=True)) for row in chosen.rows]
 
 
-def test_pieces_are_unique_and_any_beginning_is_fair():
+def test_any_beginning_of_the_pieces_is_fair():
     pieces = DreamShardTables().pieces(quick=False)
-    assert len({tuple(piece.key.values()) for piece in pieces}) == len(pieces) == 10 * 2 * (50 * 11 + 10)
     first = pieces[: len(pieces) // 10]
     assert {piece.key["strategy"] for piece in first} == set(NAMES)
     counts = Counter((piece.key["tables"], piece.key["devices"], piece.key["half"]) for piece in first)
@@ -50,15 +45,14 @@ def test_pieces_run(half):
     pieces = [
         one for one in TINY.pieces(quick=True) if (one.key["half"], one.key["task"], one.key["tables"]) == (half, 1, 6)
     ]
-    found = {piece.key["strategy"]: whole_row(piece, row) for piece in pieces for row in TINY.run(piece)}
-    assert set(found) == set(NAMES) - {"rnn"}
-    certified = found["certified"]
-    assert certified["bound_ms"] <= certified["step_ms"] * (1 + 1e-9)
-    for name, row in found.items():
+    rows = {piece.key["strategy"]: {**piece.key, **row} for piece in pieces for row in TINY.run(piece)}
+    assert set(rows) == set(NAMES) - {"rnn"}
+    certified = rows["certified"]
+    for name, row in rows.items():
         assert certified["bound_ms"] <= row["step_ms"] * (1 + 1e-9)
         assert certified["compute_bound_ms"] <= row["compute_ms"] * (1 + 1e-9)
         assert (row["compute_bound_ms"] is None) == (name != "certified")
-    assert len({tuple(row) for row in found.values()}) == 1, "all rows have the same columns"
+    assert len({tuple(row) for row in rows.values()}) == 1, "all rows have the same columns"
 
 
 @pytest.mark.parametrize(("half", "unseen"), [("unseen", 1.0), ("seen", 0.0)])
@@ -104,13 +98,13 @@ def test_the_page_has_the_right_numbers():
     assert set(found.figures) == {"", "compute", "halves"}
 
 
-@pytest.mark.parametrize("strategies", [(), ("random",), ("dreamshard", "certified"), ("size", "dreamshard"), ("rnn",)])
+@pytest.mark.parametrize("strategies", [("random",), ("dreamshard", "certified"), ("size", "dreamshard"), ("rnn",)])
 def test_a_page_of_some_rows(strategies):
     pytest.importorskip("matplotlib", reason="pages have pictures")
     rows = [row for row in results(settings=(20,), tasks=1) if row["strategy"] in strategies]
     if "rnn" in strategies:
         rows = [row | {"strategy": "rnn"} for row in results(settings=(20,), tasks=1) if row["strategy"] == "random"]
     found = DreamShardTables().page(rows, quick=False)
-    cells = [str(cell) for one in found.tables for row in one.rows for cell in row]
+    cells = [str(cell) for table in found.tables for row in table.rows for cell in row]
     assert not any("nan" in cell for cell in cells)
-    assert all(len(one.heads) == len(row) for one in found.tables for row in one.rows)
+    assert all(len(table.heads) == len(row) for table in found.tables for row in table.rows)

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from experiments.entrants import LEARNED, TORCHREC
 from experiments.experiment import Piece
 from experiments.neuroshard.production import FILL, WORLDS, NeuroShardProduction, heaviest_ms, production_task
 from experiments.neuroshard.production_page import PUBLISHED
@@ -58,19 +57,6 @@ def test_tables_that_fit_no_device_do_not_count_as_heaviest():
     assert heaviest_ms(Task([huge], topology, 256)) == 0.0
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_pieces_are_unique_and_go_seed_by_seed(quick):
-    pieces = EXPERIMENT.pieces(quick)
-    assert len({tuple(piece.key.items()) for piece in pieces}) == len(pieces)
-    ours = [piece.key["seed"] for piece in pieces if piece.key["by"] != TORCHREC]
-    assert ours == sorted(ours)
-    assert len(set(ours)) >= (2 if quick else 5)
-    assert not any(piece.key["by"] == TORCHREC for piece in pieces) or not quick
-    learned = {piece.key["world"] for piece in pieces if piece.key["by"] in LEARNED}
-    assert learned == {piece.key["world"] for piece in pieces}
-    assert {piece.key["limit_s"] for piece in pieces if piece.key["by"] == "certified"} == {15 if quick else 60}
-
-
 def test_the_page_by_hand():
     rows = [
         row("random", 10.0), row("size", 8.0), row("neuroshard", 5.0), row("certified", 2.0, bound=2.0),
@@ -92,12 +78,3 @@ def test_the_page_by_hand():
     assert cpu["certified"]["gap"] == "10.0%"
     assert "take longest needs 5.0 ms by itself" in page.text[4]
     assert "embedding cost of `certified`'s plans is 3.5 ms" in page.text[4]
-
-
-def test_a_part_of_the_rows_and_none_make_a_page(tmp_path):
-    from experiments.pages import save
-
-    rows = [row(name, 3.0, world=world.name) for world in WORLDS for name in EXPERIMENT.strategies]
-    for count in (0, 1, 3, len(rows)):
-        save(EXPERIMENT.page(rows[:count], True).figures[""], tmp_path / "picture.svg")
-    assert "left to right" in (tmp_path / "picture.svg").read_text()

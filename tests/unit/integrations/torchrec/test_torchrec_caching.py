@@ -11,7 +11,6 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.proposers import EmbeddingOffloadScaleupProposer
 from torchrec.distributed.planner.shard_estimators import EmbeddingOffloadStats
-from torchrec.distributed.planner.stats import EmbeddingStats
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
 from torchrec.distributed.types import CacheAlgorithm, CacheParams
@@ -186,12 +185,6 @@ def test_a_chosen_load_factor_joins_the_users_cache_parameters_and_overrides_the
     assert merged["cache_load_factor"] == table.cache_params.load_factor
     assert merged["cache_algorithm"] == CacheAlgorithm.LFU
     assert (merged["learning_rate"], merged["stochastic_rounding"]) == (0.2, True)
-
-
-def test_statistics_show_caches():
-    stats = EmbeddingStats()
-    planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES, stats=stats).plan(bags(SHAPES), SHARDERS)
-    assert "fused_uvm_caching" in "\n".join(stats._stats_table)
 
 
 def known(exponent, rows, lookups, load_factor=0.1, bins=2000):

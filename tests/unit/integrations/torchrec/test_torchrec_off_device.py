@@ -21,7 +21,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from shardwright.cost.published import PublishedModel
 from shardwright.integrations.torchrec import SavedPlanLoader, load_sharding_plan, save_sharding_plan
-from shardwright.integrations.torchrec.off_device import STORES, bucket_cuts
+from shardwright.integrations.torchrec.off_device import STORES
 from shardwright.integrations.torchrec.options import sharding_options
 
 from .made import GB, META, bags, planner, sequences, tables_of, topology
@@ -181,11 +181,6 @@ def test_a_virtual_table_of_2_to_the_50_rows_is_planned_by_buckets(buckets):
     with pytest.raises(PlannerError) as caught:  # each device has a cache of 64 MB
         small.plan(model, SHARDERS)
     assert caught.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
-
-
-def test_bucket_cuts_leave_the_last_ranks_a_bucket_less():
-    assert bucket_cuts(70, 7, 3) == [0, 30, 50, 70]
-    assert bucket_cuts(40, 4, 4) == [0, 10, 20, 30, 40]
 
 
 @pytest.mark.parametrize(

@@ -103,15 +103,6 @@ def test_broken_files_are_refused_with_the_field(made, tmp_path, path, value, sa
         load_sharding_plan(file)
 
 
-def test_other_files_are_refused(tmp_path):
-    file = tmp_path / "plan.json"
-    file.write_text('{"format": 1, "tables": []}')
-    with pytest.raises(InvalidInput, match="'sharding_plan' is missing"):
-        load_sharding_plan(file)
-    with pytest.raises(InvalidInput, match=r"missing\.json"):
-        load_sharding_plan(tmp_path / "missing.json")
-
-
 class Reporter:
     """A reporter of a user's own."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -220,11 +219,3 @@ def test_what_cannot_be_tuned_is_told(ranks):
         tune_steps(replace(TASK, groups=ShardingGroups(2, 1, 4)))
     with pytest.raises(InfeasibleTask):
         tune_steps(replace(TASK, topology=Topology(devices_per_host=2, memory="1 MB")))
-
-
-@pytest.mark.parametrize(("each_s", "kept"), [(2.0, ["default", "a", "b"]), (4.0, ["default", "a"]), (8.0, [])])
-def test_only_plans_that_can_be_compared_in_the_time_are_measured_on(each_s, kept, recwarn):
-    names = {"default": 5.0, "a": 4.0, "b": 6.0}
-    found = {name: SimpleNamespace(step_ms=ms) for name, ms in names.items()}
-    assert tuning._affordable(found, list(found), each_s, limit_s=20.0, now=10.0) == kept
-    assert len(recwarn) == (len(kept) < len(names))

@@ -1,6 +1,5 @@
 """Learning: it helps, it stops with the state saved, and goes on to the same result."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,6 @@ from shardwright.learned.autoshard.training import rewards
 from shardwright.learned.environment import PlacementBatch
 from shardwright.learned.options import AutoShardOptions
 from shardwright.learned.policy_files import SavedPolicy
-from shardwright.learned.records import TrainingRecord
 from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import compute_ms
 from shardwright.task import Constraints, TableConstraint
@@ -127,34 +125,6 @@ def test_a_finished_training_is_taken_from_its_checkpoint(tmp_path):
     world = FailsAt(1)
     assert same_weights(learn(tasks(), world, QUICK, checkpoint=path), whole)
     assert world.calls == 0
-
-
-def test_without_a_checkpoint_a_failure_says_that_nothing_was_saved():
-    with pytest.raises(ShardwrightError, match="nothing was saved"):
-        learn(tasks(), FailsAt(1), QUICK)
-
-
-def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    path = tmp_path / "state.safetensors"
-    learn(tasks(), simulated(), QUICK, checkpoint=path)
-    with pytest.raises(InvalidInput, match="options"):
-        learn(tasks(), simulated(), replace(QUICK, seed=3), checkpoint=path)
-    with pytest.raises(InvalidInput, match="tasks"):
-        learn(tasks(seed=7), simulated(), QUICK, checkpoint=path)
-
-
-def test_figures_of_every_round_are_recorded(tmp_path):
-    shown = []
-    with TrainingRecord(tmp_path, lambda number, total, text: shown.append((number, total, text))) as record:
-        learn(tasks(), simulated(), QUICK, record=record)
-    rows = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
-    assert [row["iteration"] for row in rows] == [1, 2]
-    assert [entry[:2] for entry in shown] == [(1, 2), (2, 2)]
-    for row in rows:
-        assert set(row) == {"iteration", "reward", "cost_error", "entropy", "value_error", "latency_ms"}
-        assert 0 <= row["reward"] <= 1
-        assert 0 < row["entropy"] <= np.log(3) + 1e-6
-        assert row["latency_ms"] > 0
 
 
 def test_nothing_to_learn_from_is_bad_input():

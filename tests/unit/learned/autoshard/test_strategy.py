@@ -93,23 +93,17 @@ def test_a_task_whose_tables_are_all_settled_needs_no_choice(tmp_path):
     assert [shard.devices for shard in plan.shards] == [(0, 1), (0, 1)]
 
 
-def test_constraints_of_every_kind_are_kept(tmp_path):
-    task = constrained_task()
-    for seed in range(5):
-        check_plan(task, search(saved(tmp_path, seed), task).shards)
-
-
 def test_ranks_do_not_matter(tmp_path):
     """Devices of other memory in another order: the same tables lie on the device of the same memory."""
     strategy = saved(tmp_path, 1)
     task = varied_task(3, 12, 4)
     memory = [int(1e9), int(2e9), int(3e9), int(4e9)]
-    found = set()
+    placements = set()
     for shift in range(4):
         rolled = memory[shift:] + memory[:shift]
         plan = search(strategy, replace(task, topology=Topology(devices_per_host=4, memory=rolled)))
-        found.add(frozenset((shard.table, rolled[shard.devices[0]]) for shard in plan.shards))
-    assert len(found) == 1
+        placements.add(frozenset((shard.table, rolled[shard.devices[0]]) for shard in plan.shards))
+    assert len(placements) == 1
 
 
 def test_memory_so_tight_that_the_own_order_fails_is_still_filled(tmp_path):

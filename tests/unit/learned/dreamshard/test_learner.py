@@ -12,7 +12,6 @@ from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.dreamshard.buffer import variants_of
 from shardwright.learned.dreamshard.policy import Policy
 from shardwright.learned.options import DreamShardOptions
-from shardwright.learned.policy_files import load_policy, save_policy
 from shardwright.learned.records import TrainingRecord
 from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import SimulatedWorld, step_ms
@@ -135,17 +134,6 @@ def test_tasks_of_different_sizes_with_little_memory_train_together():
         arrays = PlacementArrays.of(task)
         placed = Policy(learned).place(Policy(learned).encode(arrays))
         assert placed.min() >= 0
-
-
-def test_a_policy_file_round_trip_places_the_same(tmp_path):
-    learned = learn(training_set(3), WORLD, replace(BRIEF, iterations=1))
-    save_policy(learned, tmp_path / "policy.safetensors")
-    loaded = load_policy(tmp_path / "policy.safetensors", "dreamshard")
-    assert same_weights(learned, loaded)
-    assert loaded.metadata["objective"] == "step"
-    arrays = PlacementArrays.of(training_set(1, 50)[0])
-    one, other = Policy(learned), Policy(loaded)
-    assert one.place(one.encode(arrays)).tolist() == other.place(other.encode(arrays)).tolist()
 
 
 def test_the_objective_changes_what_is_learned():

@@ -28,25 +28,6 @@ def test_state_has_the_names_and_shapes_of_saved_policies():
     assert {name: tuple(value.shape) for name, value in network().state_dict().items()} == SHAPES
 
 
-def test_cost_of_a_set_does_not_depend_on_order_and_sums_encodings():
-    cost = network().cost
-    encodings = torch.rand(7, 32)
-    costs = cost.device_costs(cost.hidden(encodings.sum(dim=0)))
-    shuffled = cost.device_costs(cost.hidden(encodings[torch.randperm(7)].sum(dim=0)))
-    torch.testing.assert_close(costs, shuffled)
-    assert costs.shape == (3,)
-
-
-@pytest.mark.parametrize("objective", ["step", "embedding"])
-def test_overall_cost_depends_on_devices_as_a_set_and_not_on_empty_ones(objective):
-    cost = DreamShardNetwork.of(replace(random_policy(), metadata={"objective": objective})).cost
-    sums = torch.rand(1, 4, 32)
-    expected = cost.overall_cost(sums)
-    torch.testing.assert_close(cost.overall_cost(sums.flip(1)), expected)
-    torch.testing.assert_close(cost.overall_cost(torch.cat([sums, torch.zeros(1, 3, 32)], dim=1)), expected)
-    assert not torch.allclose(cost.overall_cost(2 * sums), expected)
-
-
 def test_overall_cost_sums_the_slowest_phases_or_takes_the_slowest_device():
     sums = torch.rand(1, 4, 32)
     step, embedding = (

@@ -139,51 +139,12 @@ def test_episodes_do_not_touch_each_other(network, features):
     assert not torch.allclose(both[0, 1:], both[1, 1:])  # earlier choices matter
 
 
-def test_a_unit_is_the_sum_of_its_blocks_in_any_order(network, features):
-    swapped = features.clone()
-    swapped[[0, 1]] = features[[1, 0]]
-    torch.testing.assert_close(network.encode(swapped, UNIT_B), network.encode(features, UNIT_B))
-
-
-def test_first_unit_is_placed_with_the_last_in_view(network, features):
-    changed = features.clone()
-    changed[-1] += 1.0
-    start = torch.tensor([[DEVICES]])
-    first = [network.decode(network.encode(given, UNIT_B), 0, start)[0] for given in (features, changed)]
-    assert not torch.allclose(*first)
-
-
-def test_every_weight_learns(network, features):
-    before = torch.tensor([[DEVICES, 0, 1, 2, 0]])
-    logits, _ = network.decode(network.encode(features, UNIT_B), 0, before)
-    logits.square().sum().backward()
-    assert [name for name, weight in network.named_parameters() if not weight.grad.abs().sum() > 0] == []
-
-
 def made(task, episodes=6):
     arrays = PlacementArrays.of(task)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = SequenceToSequence(21, len(arrays), arrays.devices, 8)
     return network, Sequence.of(arrays, episodes), torch.Generator().manual_seed(0)
-
-
-def test_largest_units_first():
-    _, sequence, _ = made(conformance_tasks()["devices of unequal memory"])
-    sizes = sequence.batch.bytes_eu[0][sequence.order_u]
-    assert (sizes[:-1] >= sizes[1:]).all()
-    assert len(sizes.unique()) > 1
-
-
-@pytest.mark.parametrize("what", ["constraints of every kind", "memory that fits to the byte", "two hosts"])
-def test_choices_keep_the_masks(what):
-    network, sequence, generator = made(conformance_tasks()[what])
-    rollout = roll_out(network, sequence, generator)
-    chosen = rollout.mask_eud.gather(2, rollout.device_eu[..., None])[..., 0]
-    assert chosen.all()
-    assert (rollout.excess_e == 0).all()
-    by_turn = rollout.assignment_eu[:, sequence.order_u]
-    assert (by_turn == rollout.device_eu).all()
 
 
 def test_likelihood_is_that_of_the_choices():
@@ -222,9 +183,3 @@ def test_without_a_generator_the_likeliest_device():
     before = torch.cat([torch.full((6, 1), network.start), rollout.device_eu[:, :-1]], dim=1)
     logits, _ = network.decode(sequence.encode(network), 0, before)
     assert (masked(logits, rollout.mask_eud).argmax(dim=2) == rollout.device_eu).all()
-
-
-def test_masked_keeps_rows_that_nothing_can_take():
-    logits = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    found = masked(logits, torch.tensor([[True, False], [False, False]]))
-    assert found.tolist() == [[1.0, -float("inf")], [3.0, 4.0]]

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from shardwright.errors import InvalidInput, MeasurementFailed
@@ -175,13 +174,3 @@ def test_rows_that_cannot_be_are_told(tmp_path: Path, text: str) -> None:
         store._db.execute("UPDATE collectives SET document = ?", (text,))
     with pytest.raises(InvalidInput, match="is damaged"):
         read_collectives(tmp_path)
-
-
-def test_the_schema_is_what_readers_rely_on() -> None:
-    lists = {name: schema().field(name).type for name in schema().names if pa.types.is_list(schema().field(name).type)}
-    assert {name for name, kind in lists.items() if kind == pa.list_(pa.float64())} == {
-        "delays_ms",
-        "forward_ms",
-        "backward_ms",
-    }
-    assert lists["dims"] == pa.list_(pa.int32())

@@ -79,14 +79,6 @@ def test_the_price_of_a_state_is_that_of_the_bytes_that_move(seed):
     assert real == pytest.approx(priced, rel=1e-2)  # row units differ by a row
 
 
-def test_whole_tables_are_priced_to_the_byte():
-    limits = {t.name: sw.TableConstraint(sharding_types=("table_wise",)) for t in task_of(20, 4).tables}
-    task = task_of(20, 4, constraints=sw.Constraints(limits))
-    prepared, carried, _ = warm(sw.plan(task, strategy="random", cost_model=MODEL))
-    other = placed(session_of(task)[0])
-    assert moving_ms(prepared.assembly, other) == pytest.approx(PRICE * moved(prepared, carried, other), rel=1e-9)
-
-
 def one_table(rows=6400, dim=64, devices=4, **topology) -> sw.Task:
     return sw.Task([sw.Table("t", rows, dim, 10.0)], sw.Topology(1, devices, **topology), 256)
 
@@ -99,16 +91,6 @@ BLOCKS = {
     "rows": ([Shard("t", (0, 800), (0, 64), (1,)), Shard("t", (800, 6400), (0, 64), (0,))], 1, ((0, 2, 16), (1, 0, 2))),
     "replicas": ([Shard("t", (0, 6400), (0, 64), (1, 2))], 0, ((1, 0, 16), (2, 0, 16))),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("what", BLOCKS)
-def test_blocks_are_held_as_units(what):
-    shards, form, runs = BLOCKS[what]
-    prepared, carried, state = warm(Plan(WHOLE, shards))
-    holding = holding_of(carried, prepared.assembly, 0)
-    assert (holding.form, holding.runs) == (form, runs)
-    if what != "off the grid":
-        assert moved(prepared, carried, state) == 0
 
 
 QUARTERS = [((0, 3200), (0, 32)), ((0, 3200), (32, 64)), ((3200, 6400), (0, 32)), ((3200, 6400), (32, 64))]

@@ -135,15 +135,10 @@ def test_only_flexshard_is_listed():
 
 def test_the_plan_is_the_tier_plan():
     task = with_room(task_of(0.9, 1.1), 1.3)
-    plan, found = FLEXSHARD.search(task, MODEL, seed=3, deadline=None), tier_plan(task)
-    assert plan.shards == found.shards
-    assert plan.bound_ms == found.plans_bound_ms <= found.bound_ms
+    plan, tiers = FLEXSHARD.search(task, MODEL, seed=3, deadline=None), tier_plan(task)
+    assert plan.shards == tiers.shards
+    assert plan.bound_ms == tiers.plans_bound_ms <= tiers.bound_ms
     assert plan.seed == 3
-
-
-def test_recshard_has_no_warm_rows():
-    plan = strategy_named("recshard").search(with_room(task_of(1.1), 1.3), MODEL, seed=0, deadline=None)
-    assert {len(shard.devices) for shard in plan.shards} == {1, 8}
 
 
 def test_one_device_holds_everything():
@@ -151,20 +146,6 @@ def test_one_device_holds_everything():
     plan = sw.plan(task, strategy="flexshard", cost_model=MODEL)
     assert [shard.devices for shard in plan.shards] == [(0,)]
     assert plan.bound_ms is None
-
-
-def test_tiers_spend_less_than_two_tiers_and_those_less_than_row_blocks():
-    task = with_room(task_of(1.2, 1.2, batch=65_536), 1.5)
-    times = []
-    for name in ("flexshard", "recshard", "row_wise"):
-        cost = sw.plan(task, strategy=name, cost_model=MODEL).cost
-        forward, backward = (
-            max(getattr(device, f"{way}_communication_ms") for device in cost.devices)
-            for way in ("forward", "backward")
-        )
-        times.append(forward + backward)
-    assert times[0] < 0.8 * times[1]
-    assert times[1] < 0.8 * times[2]
 
 
 EXCHANGES = [
@@ -193,12 +174,12 @@ def best_of_all(task, ends):
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda one: f"{one.deduplicate}-{one.replica_gradients}")
 def test_no_pair_of_boundaries_is_better(exchange):
     task = with_room(task_of(0.8, 1.2, exchange=exchange, rows=200_000), 1.3)
-    found = tier_plan(task)
+    tiers = tier_plan(task)
     best = best_of_all(task, [0, 200, 1000, 4000, 20_000, 40_000, 200_000])
-    assert found.bound_ms <= best * (1 + 1e-9)
-    assert found.communication_ms <= best * 1.01
-    assert found.gap < 0.03
-    assert fits(task, found.shards)
+    assert tiers.bound_ms <= best * (1 + 1e-9)
+    assert tiers.communication_ms <= best * 1.01
+    assert tiers.gap < 0.03
+    assert fits(task, tiers.shards)
 
 
 def test_the_gap_is_small_where_a_row_is_little():
@@ -235,14 +216,11 @@ def test_larger_blocks_go_round():
     assert np.bincount(larger, minlength=8).max() == 3
 
 
-def test_on_one_host_there_is_no_warm_tier():
-    found = tier_plan(with_room(task_of(1.0, 1.2, hosts=1, near=8), 1.5))
-    assert all(hot == warm > 0 for hot, warm in found.boundaries.values())
-
-
-def test_with_one_device_a_host_a_copy_on_every_host_is_hot():
-    found = tier_plan(with_room(task_of(1.0, 1.2, hosts=8, near=1), 1.5))
-    assert all(hot == warm > 0 for hot, warm in found.boundaries.values())
+@pytest.mark.parametrize(("hosts", "near"), [(1, 8), (8, 1)])
+def test_where_a_copy_on_every_host_is_no_tier_of_its_own_there_is_none(hosts, near):
+    """On one host, or with one device on each."""
+    tiers = tier_plan(with_room(task_of(1.0, 1.2, hosts=hosts, near=near), 1.5))
+    assert all(hot == warm > 0 for hot, warm in tiers.boundaries.values())
 
 
 def test_slow_links_between_hosts_want_more_rows_on_every_host():
@@ -263,8 +241,8 @@ def test_without_room_every_row_is_held_once_and_without_that_there_is_no_plan()
     task = task_of(1.0, 1.2)
     cold = tier_plan(task, tiers=("cold",)).shards
     exactly = replace(task, topology=replace(task.topology, memory=int(memory_account(task, cold).total.max())))
-    found = tier_plan(exactly)
-    assert set(found.boundaries.values()) == {(0, 0)}
+    tiers = tier_plan(exactly)
+    assert set(tiers.boundaries.values()) == {(0, 0)}
     less = replace(task, topology=replace(task.topology, memory=exactly.topology.memory_bytes[0] - 100))
     with pytest.raises(InfeasibleTask, match="lacks 100 B for its share of the sequence tables"):
         tier_plan(less)
@@ -275,11 +253,11 @@ def test_devices_of_unequal_memory_hold_what_they_can():
     each = roomy.topology.memory_bytes[0]
     memory = [int(each * factor) for factor in (0.97, 1.2, 0.96, 1.5, 1.0, 1.0, 1.2, 1.3)]
     task = replace(roomy, topology=replace(roomy.topology, memory=memory))
-    found = tier_plan(task)
-    Plan(task, found.shards).check()
+    tiers = tier_plan(task)
+    Plan(task, tiers.shards).check()
     cold = tier_plan(roomy, tiers=("cold",))
-    assert found.communication_ms < 0.6 * cold.communication_ms
-    assert found.gap > 0
+    assert tiers.communication_ms < 0.6 * cold.communication_ms
+    assert tiers.gap > 0
 
 
 def test_two_tiers_leave_the_warm_one_out_and_are_worse_where_hosts_are_far_apart():
@@ -312,6 +290,6 @@ def test_traffic_of_others_is_taken_into_account():
         task, tables=[*task.tables, replace(busy, name="busy")], topology=replace(task.topology, memory="10 GB")
     )
     near = [Shard("busy", (500 * i, 500 * i + 500), (0, 16), (i, 4 + i)) for i in range(4)]  # a copy on each host
-    found = tier_plan(with_others, others=near)
-    assert set(found.boundaries) == {"s0"}
-    assert {shard.table for shard in found.shards} == {"s0", "busy"}
+    tiers = tier_plan(with_others, others=near)
+    assert set(tiers.boundaries) == {"s0"}
+    assert {shard.table for shard in tiers.shards} == {"s0", "busy"}
