@@ -93,12 +93,7 @@ class Tables:
         self._pooling = np.array([table.pooling for table in tables])
         self._features = np.array([len(table.poolings) for table in tables], dtype=np.float64)
         self._id_size = np.array([ID_BYTES + WEIGHT_BYTES * table.weighted for table in tables])
-        shared = task.exchange.collectives == "shared"
-        short = [shared and table.pooled for table in tables]
-        self._sent_id_size = np.where(
-            short, SHORT_ID_BYTES * (1 + np.array([table.weighted for table in tables])), self._id_size
-        )
-        self._length_size = 0 if shared else LENGTH_BYTES
+        self._shared = task.exchange.collectives == "shared"
         self._value_size = VALUE_BYTES[task.exchange.values]
         self._ordered = np.array([bool(table.id_shares) for table in tables], dtype=bool)
         self._pooled = np.array([table.pooled for table in tables], dtype=np.float64)
@@ -144,9 +139,18 @@ class Tables:
             gradient, id_size = self._gradient[chunk.table] * (chunk.replicas > 1), self._id_size[chunk.table]
             memory[part] = _bytes(self._task, works, gradient, id_size)
             alone = chunk.replicas == 1
-            ids = self._sent_id_size[chunk.table] * works.lookups + self._length_size * works.bags * works.pooled
-            served[part] = np.stack([self._value_size * works.dim * works.outputs * alone, ids * alone], axis=1)
+            served[part] = self._sent(chunk, works) * alone[:, None]
         return BlockCosts(self.calls_of(blocks), vectors, memory, served)
+
+    def _sent(self, blocks: Blocks, works: WorkArrays) -> Floats:
+        """`(n, 2)` bytes of values and of ids, as `cost.flows` counts them."""
+        id_size = self._id_size[blocks.table]
+        outputs, ids = works.outputs, id_size * works.lookups + LENGTH_BYTES * works.bags * works.pooled
+        if self._shared:
+            outputs = np.minimum(outputs, works.lookups)
+            weighted = id_size > ID_BYTES
+            ids = np.where(works.pooled, SHORT_ID_BYTES * (1 + weighted), id_size) * works.lookups
+        return np.stack([self._value_size * works.dim * outputs, ids], axis=1)
 
     def _works(self, blocks: Blocks) -> WorkArrays:
         share = blocks.rows / self.rows[blocks.table]

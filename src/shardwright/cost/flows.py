@@ -334,8 +334,9 @@ def book_lookups(flows: ByKind, values: tuple[Floats, Floats], ids: tuple[Floats
 
 
 def value_bytes(task: Task, work: ShardWork) -> float:
-    """Bytes of the values that a holder of a block gives for its lookups."""
-    return VALUE_BYTES[task.exchange.values] * work.dim * work.outputs
+    """Bytes of the values that a holder of a block gives for its lookups; shared collectives carry no sums of empty bags."""
+    outputs = min(work.outputs, work.lookups) if task.exchange.collectives == "shared" else work.outputs
+    return VALUE_BYTES[task.exchange.values] * work.dim * outputs
 
 
 def id_bytes(task: Task, work: ShardWork) -> float:
