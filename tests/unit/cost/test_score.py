@@ -201,8 +201,8 @@ def test_shared_collectives_carry_all_tables_at_once():
     for of_pooled in ([Shard.whole(POOLED, 0)], rows_on(0, 1, 2, 3), rows_on(0, 1)):
         np.testing.assert_allclose(traffic(task, [*of_pooled, *rest]).waits, [0.2 + 0.15 + 0.2, 0.2])
     dealt = traffic(task, rows_on(0, 1, 2, 3))
-    assert not dealt.forward.apart.any()  # each holder sends its partial sums
-    np.testing.assert_allclose(dealt.forward.sent[INTER], 2 * 2 * 4 * 4 + 2 * 2 * 3 / 4 * 4)
+    assert not dealt.forward.apart.any()  # each holder sends its partial sums, of three bags in four
+    np.testing.assert_allclose(dealt.forward.sent[INTER], 2 * 2 * 3 / 4 * (4 * 4 + 4))
     ids = traffic(task, [Shard.whole(POOLED, 0)]), traffic(task, [Shard.whole(weighted, 0)])
     np.testing.assert_allclose([of_table.ids.received[INTER, 0] for of_table in ids], [4 * 3 * 4, 4 * 3 * 8])
     assert dealt.milliseconds(task)[0][0] == pytest.approx(1e3 * dealt.forward.busiest[INTER, 0] / 2e6 + 0.55)
