@@ -83,8 +83,15 @@ class PricedPolicy:
         learn = f"learn it again with 'shardwright learn {policy.strategy}'"
         check_weights(policy.weights, SHAPES, f"{policy.strategy} policy", learn)
         w = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in policy.weights.items()}
-        names = "device.weight", "facts.weight", "facts.bias", "layers.0.weight", "layers.0.bias"
-        self.layers = Layers(float(w["gain"][0]), *(w[name] for name in names), w["layers.1.weight"][0])
+        self.layers = Layers(
+            gain=float(w["gain"][0]),
+            device=w["device.weight"],
+            facts=w["facts.weight"],
+            bias=w["facts.bias"],
+            between=w["layers.0.weight"],
+            between_bias=w["layers.0.bias"],
+            last=w["layers.1.weight"][0],
+        )
 
 
 RISE = FEATURES.index("rise of the 8th powers")
