@@ -81,7 +81,7 @@ def test_a_unit_that_fits_nowhere_stays_unplaced():
         ({"copies": 2}, "noise must be for the last copies"),
         ({"copies": 0}, "there must be a copy"),
         ({"known_facts": np.zeros((UNITS, 3))}, "facts of the policy must have a column for each fact"),
-        ({"memory": np.zeros(0, dtype=np.int64)}, "arrays.memory must be .* at least 1"),
+        ({"memory": np.zeros(0, dtype=np.int64)}, "arrays.memory must be .*at least 1"),
         ({"links": np.zeros((UNITS, 2))}, "links must be a contiguous numpy array of float64"),
         ({"device": np.zeros((HIDDEN, 3), dtype=np.float32)}, "device must be .* float32"),
         ({"gates": 9}, "gates must be a whole number of at least 0 and at most 2"),
