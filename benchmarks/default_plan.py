@@ -33,7 +33,7 @@ SECONDS = 3.0
 BAR = 0.002
 RIVALS = (
     "random", "size", "dim", "lookup", "size_lookup", "greedy", "neuroshard", "autoshard", "dreamshard", "dreamshard+", "certified",
-    "flexshard", "recshard", "row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel", "exact",
+    "flexshard", "two_tiers", "row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel", "exact",
 )  # fmt: skip
 SLOW = ("rnn", "torchrec")
 """Run on every tenth task only: they exceed the time limit, or need a separate process."""

@@ -35,7 +35,7 @@ from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.task import Exchange, Table, Task, Topology
 
-STRATEGIES = ("row_wise", "table_row_wise", "recshard", "flexshard")
+STRATEGIES = ("row_wise", "table_row_wise", "two_tiers", "flexshard")
 EXCHANGES = (Exchange("none", "whole"), Exchange("device", "cheaper"), Exchange("host", "cheaper"))
 MEMORIES = (1.0, 1.1, 1.25, 1.5)
 

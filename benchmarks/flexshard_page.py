@@ -107,7 +107,7 @@ def _caption(case: Case, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _summary(by_case: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
     heads = (
-        "case", "exchange", "memory", "traffic less than row_wise", "communication faster", "same, against recshard",
+        "case", "exchange", "memory", "traffic less than row_wise", "communication faster", "same, against two_tiers",
     )  # fmt: skip
     rows: Rows = []
     for case, results in by_case:
@@ -117,7 +117,7 @@ def _summary(by_case: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
                 continue
             same = ("exchange", "memory")
             rival = [
-                r for r in results if measured(r) and r["strategy"] == "recshard" and all(r[k] == row[k] for k in same)
+                r for r in results if measured(r) and r["strategy"] == "two_tiers" and all(r[k] == row[k] for k in same)
             ]
             rows.append(
                 (

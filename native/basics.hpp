@@ -12,6 +12,7 @@ namespace shardwright {
 
 using Ints = std::span<const std::int64_t>;
 using Floats = std::span<const double>;
+using Singles = std::span<const float>;
 using Bools = std::span<const bool>;
 
 inline constexpr int NONE = -1;  // no piece, no device, no spread

@@ -8,27 +8,35 @@
 namespace shardwright {
 
 struct Pieces {
-    Parts parts;       // (r,) what a piece adds to the calls of its device
-    Ints bytes, dims;  // (r,) memory and columns
-    Floats served;     // (r, 2)
-    Ints unit;         // (r,) whose piece it is
-    Bools forbidden;   // (u, d) whether a device is barred to the pieces of a unit
-    Bools rivals;      // (u, u) whether two units may not share a device; empty if all may
-    Head head;
-    Floats base;       // (h + 2,) the sums of a call with nothing in it
-    Ms once;           // time of a device with a piece, besides its calls
-    Ints memory;       // (d,) bytes
-    Links links;
-    Floats apart;      // (d, 2) ms of fixed shards' collectives besides all-to-alls, forward and backward
-    double waits = 0.0;  // ms of the latencies of all sets of collectives
-    Floats sums;       // (d, c, h + 2) of biases and fixed shards, as are the next five
-    Ints counts;       // (d, c)
-    Floats fixed_served;  // (d, 3)
-    Ints fixed_dims, used;  // (d,)
-    Bools occupied;    // (d,) whether a device holds a fixed shard
+    From from;
+    PricingHead head{from->at("head")};
+    Ints bytes = from->ints("bytes", {ANY});  // memory of a piece
+    std::size_t rows = bytes.size();
+    Added added{from->at("added"), rows, head.width};   // of pieces
+    Ints dims = from->ints("dims", {rows});             // columns
+    Floats served = from->floats("served", {rows, 2});  // bytes of values and of ids
+    Ints unit = from->ints("unit", {rows});             // whose piece it is
+    Ints memory = from->ints("memory", {SOME});         // bytes of a device
+    int devices = static_cast<int>(memory.size());
+    Bools forbidden = from->bools("forbidden", {ANY, devices});  // whether a device is barred to the pieces of a unit
+    std::size_t units = forbidden.size() / memory.size();
+    Bools rivals = from->bools("rivals", {units, units}, OR_NONE);  // whether two units may not share a device; empty if all may
+    LinkFacts links{from->at("links")};
+    Floats apart = from->floats("apart", {devices, 2});  // ms of fixed shards' collectives besides all-to-alls, forward and backward
+    double waits = from->number("waits");                // ms of the latencies of all sets of collectives
+    Ints counts = from->ints("counts", {devices, ANY});  // fixed shards in each call, as are the next five
+    std::size_t calls = counts.size() / memory.size();
+    Floats sums = from->floats("sums", {devices, calls, head.width});  // with biases
+    Floats fixed_served = from->floats("fixed_served", {devices, 3});
+    Ints fixed_dims = from->ints("fixed_dims", {devices}), used = from->ints("used", {devices});
+    Bools occupied = from->bools("occupied", {devices});  // whether a device holds any
 
-    int devices() const { return static_cast<int>(memory.size()); }
-    std::size_t units() const { return forbidden.size() / memory.size(); }
+    // Checks that no index leads outside of an array.
+    void check() const {
+        detail::require_added(added, static_cast<std::int64_t>(calls), "added.");
+        detail::require_within(unit, 0, static_cast<std::int64_t>(units), "unit");
+        detail::require_links(links, devices);
+    }
 };
 
 inline constexpr double TICKS = 1e6;  // in a ms: times are compared in whole ns, so that rounding does not decide
@@ -37,17 +45,17 @@ inline constexpr double TICKS = 1e6;  // in a ms: times are compared in whole ns
 class Loads {
   public:
     explicit Loads(const Pieces& of)
-        : pieces_(of), calls_(of.counts.size() / of.memory.size()), width_(of.base.size()), sums_(of.sums.begin(), of.sums.end()),
+        : pieces_(of), calls_(of.calls), width_(of.head.width), sums_(of.sums.begin(), of.sums.end()),
           counts_(of.counts.begin(), of.counts.end()), ms_(of.counts.size()), dims(of.fixed_dims.begin(), of.fixed_dims.end()) {
         for (std::size_t place = 0; place < counts_.size(); ++place)
             if (counts_[place]) ms_[place] = call_ms(of.head, sums_.data() + place * width_);
     }
 
     void add(int device, std::int64_t row) {
-        const Parts& parts = pieces_.parts;
-        for (auto part = parts.begin[row]; part < parts.begin[row + 1]; ++part) {
-            const std::size_t place = device * calls_ + parts.call[part];
-            const double* vector = parts.vectors.data() + part * width_;
+        const Added& added = pieces_.added;
+        for (auto part = added.part[row]; part < added.part[row + 1]; ++part) {
+            const std::size_t place = device * calls_ + added.call[part];
+            const double* vector = added.vector(part);
             double* sums = sums_.data() + place * width_;
             for (std::size_t column = 0; column < width_; ++column) sums[column] += vector[column];
             ++counts_[place];
@@ -57,7 +65,7 @@ class Loads {
     }
 
     Ms times(int device) {
-        Ms total = pieces_.once;
+        Ms total = pieces_.head.once;
         for (std::size_t place = device * calls_; place < (device + 1) * calls_; ++place) {
             if (ms_[place].forward < 0.0) ms_[place] = call_ms(pieces_.head, sums_.data() + place * width_);
             total.forward += ms_[place].forward;
@@ -85,7 +93,7 @@ class Loads {
 // Place the pieces in order, each on the device with room that then has the lowest fused time; `limit`: most columns on a device.
 // Fills `device` (n,); returns the number of placed pieces and the most columns on a device after them.
 inline std::pair<std::size_t, std::int64_t> greedy(const Pieces& p, Ints state, std::int64_t limit, std::span<std::int64_t> device) {
-    const int devices = p.devices();
+    const int devices = p.devices;
     Loads loads(p);
     std::vector<std::int64_t> used(p.used.begin(), p.used.end());
     std::vector<double> ticks(devices, 0.0);  // an empty device runs nothing
@@ -107,7 +115,7 @@ inline std::pair<std::size_t, std::int64_t> greedy(const Pieces& p, Ints state, 
         used[best] += p.bytes[row];
         ticks[best] = loads.ticks(best);
         if (!p.rivals.empty())
-            for (std::size_t other = 0; other < p.units(); ++other) blocked[other * devices + best] |= p.rivals[unit * p.units() + other];
+            for (std::size_t other = 0; other < p.units; ++other) blocked[other * devices + best] |= p.rivals[unit * p.units + other];
     }
     return {placed, *std::max_element(loads.dims.begin(), loads.dims.end())};
 }
@@ -139,8 +147,8 @@ inline std::vector<Ms> device_times(const Pieces& p, Ints state, Ints device, st
         loads.add(static_cast<int>(device[piece]), state[piece]);
         occupied[device[piece]] = true;
     }
-    std::vector<Ms> times(p.devices());
-    for (int rank = 0; rank < p.devices(); ++rank)
+    std::vector<Ms> times(p.devices);
+    for (int rank = 0; rank < p.devices; ++rank)
         if (occupied[rank]) times[rank] = loads.times(rank);
     dims = loads.dims;
     return times;
@@ -149,12 +157,12 @@ inline std::vector<Ms> device_times(const Pieces& p, Ints state, Ints device, st
 // Cost of a placement by the link model: the sum over the four phases of the maximum over devices; or the embedding cost, the maximum over
 // devices of the sum of their phases.
 inline double link_ticks(const Pieces& p, Ints state, Ints device, bool embedding) {
-    std::vector<Bytes> served(p.devices()), by_host(p.devices() / static_cast<int>(p.links.per_host) + 1);
-    for (int rank = 0; rank < p.devices(); ++rank) served[rank] = {p.fixed_served[3 * rank], p.fixed_served[3 * rank + 1], p.fixed_served[3 * rank + 2]};
+    std::vector<Bytes> served(p.devices), by_host(p.devices / static_cast<int>(p.links.per_host) + 1);
+    for (int rank = 0; rank < p.devices; ++rank) served[rank] = {p.fixed_served[3 * rank], p.fixed_served[3 * rank + 1], p.fixed_served[3 * rank + 2]};
     for (std::size_t piece = 0; piece < state.size(); ++piece)
         served[device[piece]] += {p.served[2 * state[piece]], p.served[2 * state[piece]], p.served[2 * state[piece] + 1]};
     Bytes all;
-    for (int rank = 0; rank < p.devices(); ++rank) {
+    for (int rank = 0; rank < p.devices; ++rank) {
         by_host[p.links.host_of(rank)] += served[rank];
         all += served[rank];
     }
@@ -162,7 +170,7 @@ inline double link_ticks(const Pieces& p, Ints state, Ints device, bool embeddin
     const std::vector<Ms> calls = device_times(p, state, device, dims);
     Ms most_calls, most_links;
     double busiest = 0.0;
-    for (int rank = 0; rank < p.devices(); ++rank) {
+    for (int rank = 0; rank < p.devices; ++rank) {
         const Ms call = calls[rank];
         const Ms link = link_ms(p.links, served[rank], by_host[p.links.host_of(rank)], all, {p.apart[2 * rank], p.apart[2 * rank + 1]});
         most_calls = {std::max(most_calls.forward, call.forward), std::max(most_calls.backward, call.backward)};

@@ -19,144 +19,21 @@ namespace {
 using Numbers = std::vector<std::int64_t>;
 using NoGil = nb::call_guard<nb::gil_scoped_release>;
 
-void require(bool holds, const std::string& rule) {
-    if (!holds) throw std::invalid_argument(rule);
-}
-
 void require_below(int value, int end, const char* name) {
     if (value < 0 || value >= end)
         throw nb::index_error((std::string(name) + " is " + std::to_string(value) + ", must be at least 0 and below " + std::to_string(end)).c_str());
 }
 
-// A structure of spans, with the arrays that they look into.
-template <class Spans>
-struct Owning : Spans {
-    std::vector<nb::object> arrays;
-};
-
-using OwningProblem = Owning<Problem>;
-using OwningPieces = Owning<Pieces>;
-
-Parts parts_of(NamedArrays& arrays, const std::string& prefix, std::int64_t rows, std::int64_t width) {
-    Parts parts;
-    parts.begin = arrays.take<std::int64_t>((prefix + "part").c_str(), {rows + 1});
-    parts.call = arrays.take<std::int64_t>((prefix + "call").c_str(), {ANY});
-    parts.vectors = arrays.take<double>((prefix + "vectors").c_str(), {static_cast<std::int64_t>(parts.call.size()), width});
-    return parts;
-}
-
-Head head_of(NamedArrays& arrays, std::int64_t width) {
-    const std::int64_t hidden = width - 2, gates = arrays.take<std::int64_t>("gates", {1})[0];
-    require(gates >= 0 && 3 * gates <= hidden, "gates must have three hidden units each");
-    return {arrays.take<double>("mix", {2, hidden}).data(), static_cast<std::size_t>(hidden), static_cast<std::size_t>(gates)};
-}
-
-Ms once_of(NamedArrays& arrays) {
-    const Floats once = arrays.take<double>("once", {2});
-    return {once[0], once[1]};
-}
-
-Links links_of(NamedArrays& arrays) {
-    const Floats f = arrays.take<double>("links", {9});
-    for (double fact : f) require(std::isfinite(fact) && fact >= 0, "links must be finite and at least 0");
-    return {f[0], f[1], {f[2], f[3]}, {f[4], f[5]}, {f[6], f[7], f[8]}};
-}
-
-void take_pieces(OwningProblem& p, NamedArrays& arrays) {
-    p.item = arrays.take<std::int64_t>("item", {ANY});
-    p.most = arrays.take<std::int64_t>("most", {ANY});
-    p.memory = arrays.take<std::int64_t>("memory", {ANY});
-    p.base = arrays.take<double>("base", {ANY});
-    require(p.base.size() >= 2, "base must have h + 2 numbers");
-    p.bytes = arrays.take<std::int64_t>("bytes", {ANY});
-    const auto forms = static_cast<std::int64_t>(p.item.size()), rows = static_cast<std::int64_t>(p.bytes.size());
-    const auto items = static_cast<std::int64_t>(p.most.size()), width = static_cast<std::int64_t>(p.base.size());
-    p.first = arrays.take<std::int64_t>("first", {forms + 1});
-    p.next_form = arrays.take<std::int64_t>("next_form", {forms});
-    p.equal = arrays.take<bool>("equal", {forms});
-    p.parts = parts_of(arrays, "", rows, width);
-    p.served = arrays.take<double>("served", {rows, 2});
-    p.sets = arrays.take<std::int64_t>("sets", {items});
-    p.set_ms = arrays.take<double>("set_ms", {ANY});
-    p.legal = arrays.take<bool>("legal", {rows});
-    p.price = arrays.take<double>("price", {rows});
-    p.allowed = arrays.take<bool>("allowed", {items, static_cast<std::int64_t>(p.memory.size())}, true);
-    p.rivals = arrays.take<bool>("rivals", {items, items}, true);
-    p.head = head_of(arrays, width);
-    p.once = once_of(arrays);
-    p.links = links_of(arrays);
-}
-
-void take_spreads(OwningProblem& p, NamedArrays& arrays) {
-    p.spread_bytes = arrays.take<std::int64_t>("spread_bytes", {ANY});
-    const auto spreads = static_cast<std::int64_t>(p.spread_bytes.size());
-    p.spread_first = arrays.take<std::int64_t>("spread_first", {static_cast<std::int64_t>(p.most.size()) + 1});
-    p.spread_range = arrays.take<std::int64_t>("spread_range", {spreads, 2});
-    p.spread_device = arrays.take<std::int64_t>("spread_device", {ANY});
-    p.spread_parts = parts_of(arrays, "spread_", spreads, static_cast<std::int64_t>(p.base.size()));
-    p.spread_served = arrays.take<double>("spread_served", {spreads, 3});
-    p.spread_apart = arrays.take<double>("spread_apart", {spreads, 2});
-    p.spread_sets = arrays.take<std::int64_t>("spread_sets", {spreads});
-}
-
-void take_home(OwningProblem& p, NamedArrays& arrays) {
-    const auto items = static_cast<std::int64_t>(p.most.size());
-    p.home.form = arrays.take<std::int64_t>("home_form", {items}, true);
-    p.home.first = arrays.take<std::int64_t>("home_first", {items + 1}, true);
-    p.home.device = arrays.take<std::int64_t>("home_device", {ANY});
-    p.home.width = arrays.take<std::int64_t>("home_width", {ANY});
-    p.home.start = arrays.take<std::int64_t>("home_start", {ANY});
-    p.home.unit_ms = arrays.take<double>("home_unit_ms", {static_cast<std::int64_t>(p.item.size())}, true);
-    p.home.spread_ms = arrays.take<double>("home_spread_ms", {static_cast<std::int64_t>(p.spread_bytes.size())}, true);
-    for (double ms : arrays.take<double>("home_least_ms", {items}, true)) p.home.least_ms += ms;
-}
-
-std::shared_ptr<OwningProblem> make_problem(nb::kwargs given) {
-    NamedArrays arrays(std::move(given));
-    auto problem = std::make_shared<OwningProblem>();
-    take_pieces(*problem, arrays);
-    take_spreads(*problem, arrays);
-    take_home(*problem, arrays);
+std::shared_ptr<Problem> make_problem(nb::handle arrays, nb::handle home) {
+    std::shared_ptr<Problem> problem(new Problem{fields_of(arrays), fields_of(home)});
     problem->settle();
-    problem->arrays = std::move(arrays).kept();
     return problem;
 }
 
-std::shared_ptr<OwningPieces> make_pieces(nb::kwargs given) {
-    NamedArrays arrays(std::move(given));
-    auto found = std::make_shared<OwningPieces>();
-    OwningPieces& p = *found;
-    p.bytes = arrays.take<std::int64_t>("bytes", {ANY});
-    p.memory = arrays.take<std::int64_t>("memory", {ANY});
-    p.base = arrays.take<double>("base", {ANY});
-    require(!p.memory.empty() && p.base.size() >= 2, "there must be a device, and base must have h + 2 numbers");
-    const auto rows = static_cast<std::int64_t>(p.bytes.size()), devices = static_cast<std::int64_t>(p.memory.size());
-    const auto width = static_cast<std::int64_t>(p.base.size());
-    p.parts = parts_of(arrays, "", rows, width);
-    p.dims = arrays.take<std::int64_t>("dims", {rows});
-    p.served = arrays.take<double>("served", {rows, 2});
-    p.unit = arrays.take<std::int64_t>("unit", {rows});
-    p.forbidden = arrays.take<bool>("forbidden", {ANY, devices});
-    const auto units = static_cast<std::int64_t>(p.units());
-    p.rivals = arrays.take<bool>("rivals", {units, units}, true);
-    p.head = head_of(arrays, width);
-    p.once = once_of(arrays);
-    p.links = links_of(arrays);
-    p.apart = arrays.take<double>("apart", {devices, 2});
-    p.waits = arrays.take<double>("waits", {1})[0];
-    p.counts = arrays.take<std::int64_t>("counts", {devices, ANY});
-    const auto calls = static_cast<std::int64_t>(p.counts.size()) / devices;
-    p.sums = arrays.take<double>("sums", {devices, calls, width});
-    p.fixed_served = arrays.take<double>("fixed_served", {devices, 3});
-    p.fixed_dims = arrays.take<std::int64_t>("fixed_dims", {devices});
-    p.used = arrays.take<std::int64_t>("used", {devices});
-    p.occupied = arrays.take<bool>("occupied", {devices});
-    detail::require_parts(p.parts, "");
-    detail::require_within(p.parts.call, 0, calls, "call");
-    detail::require_within(p.unit, 0, units, "unit");
-    require(p.links.per_host >= 1 && p.links.devices == devices, "links must name the devices, and at least one device a host");
-    p.arrays = std::move(arrays).kept();
-    return found;
+std::shared_ptr<Pieces> make_pieces(nb::handle pieces) {
+    std::shared_ptr<Pieces> made(new Pieces{fields_of(pieces)});
+    made->check();
+    return made;
 }
 
 void require_full(const Solution& s) {
@@ -181,9 +58,9 @@ void bind_solution(nb::module_& m) {
     };
     const auto of_item = [](const Solution& s, int item) { require_below(item, s.problem->items, "item"); };
     const auto of_device = [](const Solution& s, int device) { require_below(device, s.problem->devices, "device"); };
-    const auto of_spread = [](const Solution& s, int spread) { require_below(spread, static_cast<int>(s.problem->spread_bytes.size()), "spread"); };
+    const auto of_spread = [](const Solution& s, int spread) { require_below(spread, static_cast<int>(s.problem->spreads.size), "spread"); };
     nb::class_<Solution>(m, "Solution")
-        .def("__init__", [](Solution* self, std::shared_ptr<OwningProblem> problem) { new (self) Solution(std::move(problem)); }, "problem"_a)
+        .def(nb::init<std::shared_ptr<Problem>>(), "problem"_a)
         .def("copy", [](const Solution& s) { return s; })
         .def_prop_ro("live", &Solution::live)
         .def_prop_ro("form", [](const Solution& s) { return per_piece(s, [](const Piece& p) { return p.form; }); })
@@ -210,7 +87,7 @@ void bind_solution(nb::module_& m) {
         .def("lift", [=](Solution& s, int piece) { of_piece(s, piece, true); s.lift(piece); }, "piece"_a)
         .def("take_spread", [=](Solution& s, int item, int spread) {
             of_item(s, item);
-            require(s.problem->spread_first[item] <= spread && spread < s.problem->spread_first[item + 1], "the spread is none of this item's");
+            require(s.problem->spreads.first[item] <= spread && spread < s.problem->spreads.first[item + 1], "the spread is none of this item's");
             require(s.spread_of[item] < 0 && s.pieces_of[item] == 0, "the item has a way already: clear it first");
             s.take_spread(item, spread);
         }, "item"_a, "spread"_a)
@@ -228,7 +105,7 @@ void bind_solution(nb::module_& m) {
         .def("choose", [](Solution& s, In<double> rank, In<std::int64_t> uses, In<double> spread_rank) {
             require(s.live() == 0, "the solution is not empty");
             require(rank.size() == s.problem->item.size() && uses.size() == s.problem->bytes.size() &&
-                        spread_rank.size() == s.problem->spread_bytes.size(), "rank, uses, spread_rank must have the lengths of forms, rows, spreads");
+                        spread_rank.size() == s.problem->spreads.size, "rank, uses, spread_rank must have the lengths of forms, rows, spreads");
             return choose(s, span_of(rank), span_of(uses), span_of(spread_rank));
         }, "rank"_a, "uses"_a, "spread_rank"_a)
         .def("place_greedily", [](Solution& s, double memory_weight) { return place_greedily(s, memory_weight, nullptr); }, "memory_weight"_a = 0.0, NoGil())
@@ -268,7 +145,7 @@ void bind_solution(nb::module_& m) {
         .def("widen", [](Solution& s) { require_full(s); widen(s); }, NoGil())
         .def("improve", [](Solution& s, const Stop& stop) { require_full(s); improve(s, stop); }, "stop"_a, NoGil())
         .def("without_copies", [](const Solution& s, In<bool> replicated, const Stop& stop) {
-            require(replicated.size() == s.problem->spread_bytes.size(), "replicated must have the length of spreads");
+            require(replicated.size() == s.problem->spreads.size, "replicated must have the length of spreads");
             require_full(s);
             const Bools flags = span_of(replicated);
             nb::gil_scoped_release release;
@@ -288,14 +165,14 @@ void bind_beam(nb::module_& m) {
         detail::require_within(span_of(state), 0, static_cast<std::int64_t>(p.bytes.size()), "state");
         return span_of(state);
     };
-    nb::class_<OwningPieces>(m, "Pieces").def(nb::new_(&make_pieces));
-    m.def("greedy", [=](const OwningPieces& p, In<std::int64_t> state, std::int64_t limit) {
+    nb::class_<Pieces>(m, "Pieces").def(nb::new_(&make_pieces), "pieces"_a);
+    m.def("greedy", [=](const Pieces& p, In<std::int64_t> state, std::int64_t limit) {
         const Ints rows = checked(p, state);
         Numbers device(rows.size(), NONE);
         const auto [placed, most] = greedy(p, rows, limit, device);
         return nb::make_tuple(placed, most, to_numpy(std::move(device)));
     }, "pieces"_a, "state"_a, "limit"_a);
-    m.def("grid_placements", [=](const OwningPieces& p, In<std::int64_t> state, In<std::int64_t> limits) {
+    m.def("grid_placements", [=](const Pieces& p, In<std::int64_t> state, In<std::int64_t> limits) {
         const Ints rows = checked(p, state), of_grid = span_of(limits);
         std::vector<Numbers> found;
         {
@@ -306,9 +183,9 @@ void bind_beam(nb::module_& m) {
         for (const Numbers& one : found) flat.insert(flat.end(), one.begin(), one.end());
         return to_numpy(std::move(flat), {found.size(), rows.size()});
     }, "pieces"_a, "state"_a, "limits"_a);
-    m.def("placement_times", [=](const OwningPieces& p, In<std::int64_t> state, In<std::int64_t> placements) {
+    m.def("placement_times", [=](const Pieces& p, In<std::int64_t> state, In<std::int64_t> placements) {
         const Ints rows = checked(p, state), all = span_of(placements);
-        detail::require_within(all, 0, p.devices(), "placements");
+        detail::require_within(all, 0, p.devices, "placements");
         const std::size_t count = rows.empty() ? 0 : all.size() / rows.size(), devices = p.memory.size();
         require(rows.size() * count == all.size(), "placements must have a device for each piece");
         std::vector<double> times;
@@ -322,13 +199,13 @@ void bind_beam(nb::module_& m) {
         }
         return nb::make_tuple(to_numpy(std::move(times), {count, devices, 2}), to_numpy(std::move(columns), {count, devices}));
     }, "pieces"_a, "state"_a, "placements"_a);
-    m.def("link_ticks", [=](const OwningPieces& p, In<std::int64_t> state, In<std::int64_t> device, bool embedding) {
+    m.def("link_ticks", [=](const Pieces& p, In<std::int64_t> state, In<std::int64_t> device, bool embedding) {
         const Ints rows = checked(p, state), ranks = span_of(device);
-        detail::require_within(ranks, 0, p.devices(), "device");
+        detail::require_within(ranks, 0, p.devices, "device");
         require(ranks.size() == rows.size(), "device must name a device for each piece");
         return link_ticks(p, rows, ranks, embedding);
     }, "pieces"_a, "state"_a, "device"_a, "embedding"_a);
-    m.def("best_by_links", [=](const OwningPieces& p, In<std::int64_t> state, In<std::int64_t> limits, bool embedding) {
+    m.def("best_by_links", [=](const Pieces& p, In<std::int64_t> state, In<std::int64_t> limits, bool embedding) {
         const Ints rows = checked(p, state), of_grid = span_of(limits);
         std::pair<double, Numbers> best;
         {
@@ -391,58 +268,19 @@ void bind_functions(nb::module_& m) {
     });
 }
 
-Units units_of(NamedArrays& arrays) {
-    Units u;
-    u.bytes = arrays.take<std::int64_t>("bytes", {ANY});
-    u.memory = arrays.take<std::int64_t>("memory", {ANY});
-    u.base = arrays.take<double>("base", {ANY});
-    require(!u.memory.empty() && u.base.size() >= 2, "there must be a device, and base must have h + 2 numbers");
-    const auto n = static_cast<std::int64_t>(u.size()), d = static_cast<std::int64_t>(u.devices()), q = static_cast<std::int64_t>(u.width());
-    u.fixed_calls = arrays.take<bool>("fixed_calls", {d, ANY});
-    const auto calls = static_cast<std::int64_t>(u.made());
-    u.calls = arrays.take<bool>("calls", {n, calls});
-    u.vectors = arrays.take<double>("vectors", {n, calls, q});
-    u.fixed_vectors = arrays.take<double>("fixed_vectors", {d, calls, q});
-    u.links = arrays.take<double>("links", {n, 3});
-    u.fixed_links = arrays.take<double>("fixed_links", {d, 2});
-    u.once = arrays.take<double>("once", {2});
-    u.over = arrays.take<double>("over", {DEVICE_PHASES});
-    u.parts = arrays.take<double>("parts", {DEVICE_PHASES});
-    u.facts = arrays.take<double>("facts", {n, ANY});
-    u.kernels = arrays.take<double>("kernels", {n});
-    u.allowed = arrays.take<bool>("allowed", {n, d});
-    u.rivals = arrays.take<bool>("rivals", {n, n}, true);
-    u.used = arrays.take<std::int64_t>("used", {d});
-    u.head = head_of(arrays, q);
-    return u;
-}
-
-Layers layers_of(NamedArrays& arrays, const Units& units) {
-    Layers layers;
-    layers.bias = arrays.take<float>("facts_bias", {ANY});
-    const auto hidden = static_cast<std::int64_t>(layers.bias.size());
-    layers.device = arrays.take<float>("device_weight", {hidden, static_cast<std::int64_t>(SEEN)});
-    layers.facts = arrays.take<float>("facts_weight", {hidden, ANY});
-    require(units.bytes.empty() || units.known() * layers.bias.size() == layers.facts.size(), "facts_weight must have a column for each fact");
-    layers.between = arrays.take<float>("between_weight", {hidden, hidden});
-    layers.between_bias = arrays.take<float>("between_bias", {hidden});
-    layers.last = arrays.take<float>("last_weight", {hidden});
-    layers.gain = arrays.take<double>("gain", {1})[0];
-    return layers;
-}
-
-nb::object place_by_policy(nb::kwargs given) {
-    NamedArrays arrays(std::move(given));
-    const Units units = units_of(arrays);
-    const std::size_t n = units.size(), d = units.devices();
-    const Layers layers = layers_of(arrays, units);
-    const Ints order = arrays.take<std::int64_t>("order", {static_cast<std::int64_t>(n)});
+nb::object place_by_policy(nb::handle policy, nb::handle task, nb::handle before, In<std::int64_t> given_order, In<double> given_noise,
+                           std::size_t copies, bool recorded) {
+    const Units units{fields_of(task), fields_of(before)};
+    const Layers layers{fields_of(policy)};
+    const std::size_t n = units.size, d = units.devices;
+    require(n == 0 || units.known * layers.hidden == layers.facts.size(), "facts of the policy must have a column for each fact");
+    const Ints order = span_of(given_order);
+    const Floats noise = span_of(given_noise);
+    require(order.size() == n, "order must name every unit");
     detail::require_within(order, 0, static_cast<std::int64_t>(n), "order");
-    const auto copies = arrays.take<std::int64_t>("copies", {1})[0];
     require(copies >= 1, "there must be a copy");
-    const Floats noise = arrays.take<double>("noise", {static_cast<std::int64_t>(n), ANY, static_cast<std::int64_t>(d)});
-    const bool recorded = arrays.take<bool>("record", {1})[0];
-    require(noise.size() <= n * d * static_cast<std::size_t>(copies), "noise must be for the last copies, or for all");
+    const bool fits = given_noise.ndim() == 3 && given_noise.shape(0) == n && given_noise.shape(1) <= copies && given_noise.shape(2) == d;
+    require(fits, "noise must be for the last copies, or for all, by unit and device");
     Record record;
     Numbers devices;
     std::vector<double> times;
@@ -456,7 +294,7 @@ nb::object place_by_policy(nb::kwargs given) {
     const auto k = static_cast<std::size_t>(copies);
     const std::size_t p = DEVICE_PHASES, steps = recorded ? n : 0;
     return nb::make_tuple(to_numpy(std::move(devices), {k, n}), to_numpy(std::move(times), {k, d, p}),
-                          to_numpy(std::move(record.seen), {steps, k, d, SEEN}), to_numpy(std::move(record.facts), {steps, k, units.known()}),
+                          to_numpy(std::move(record.seen), {steps, k, d, SEEN}), to_numpy(std::move(record.facts), {steps, k, units.known}),
                           to_numpy(std::move(record.logits), {steps, k, d}), to_numpy(std::move(record.slowest), {recorded ? n + 1 : 0, k, p}));
 }
 
@@ -475,9 +313,9 @@ NB_MODULE(_engine, m) {
             return changes;
         })
         .def_prop_ro("late", &Stop::late);
-    nb::class_<OwningProblem>(m, "Problem").def(nb::new_(&make_problem));
+    nb::class_<Problem>(m, "Problem").def(nb::new_(&make_problem), "arrays"_a, "home"_a);
     bind_solution(m);
     bind_beam(m);
     bind_functions(m);
-    m.def("place_by_policy", &place_by_policy);
+    m.def("place_by_policy", &place_by_policy, "policy"_a, "task"_a, "before"_a, "order"_a, "noise"_a, "copies"_a, "record"_a);
 }

@@ -121,7 +121,7 @@ inline Swap best_swap(const Solution& s, int one, int target, double least) {
 inline void refresh_two(Solution& s, int one, int other, Bytes all_before) {
     s.refresh_calls(one);
     s.refresh_calls(other);
-    const Links& links = s.problem->links;
+    const LinkFacts& links = s.problem->links;
     const Bytes more = s.served_by_all - all_before;
     const bool same_total = more.nothing();
     for (int device = 0; device < s.problem->devices; ++device) {

@@ -76,30 +76,30 @@ inline void set_objective(Solution& s, int squarings) {
 // Forward and backward ms of a device's calls with a row of pieces removed and another added; NONE for no row.
 inline Ms calls_after(const Solution& s, int device, int out, int in) {
     const Problem& p = *s.problem;
-    const Parts& parts = p.parts;
+    const Added& added = p.added;
     Ms ms{s.times[device][FORWARD], s.times[device][BACKWARD]};
-    const auto out_begin = out >= 0 ? parts.begin[out] : 0, out_end = out >= 0 ? parts.begin[out + 1] : 0;
-    const auto in_begin = in >= 0 ? parts.begin[in] : 0, in_end = in >= 0 ? parts.begin[in + 1] : 0;
+    const auto out_begin = out >= 0 ? added.part[out] : 0, out_end = out >= 0 ? added.part[out + 1] : 0;
+    const auto in_begin = in >= 0 ? added.part[in] : 0, in_end = in >= 0 ? added.part[in + 1] : 0;
     const auto change = [&](std::int64_t call, const Ms& now) {
         const Ms& before = s.call_times[static_cast<std::size_t>(device) * p.calls + call];
         ms.forward += now.forward - before.forward;
         ms.backward += now.backward - before.backward;
     };
     for (auto part = in_begin; part < in_end; ++part) {
-        const auto call = parts.call[part];
+        const auto call = added.call[part];
         const double* sums = s.call_sums(device, static_cast<int>(call));
         auto same = out_begin;
-        while (same < out_end && parts.call[same] != call) ++same;
-        change(call, same < out_end ? call_ms_traded(p.head, sums, p.vector(parts, same), p.vector(parts, part))
-                                    : call_ms_with(p.head, sums, p.vector(parts, part)));
+        while (same < out_end && added.call[same] != call) ++same;
+        change(call, same < out_end ? call_ms_traded(p.head, sums, added.vector(same), added.vector(part))
+                                    : call_ms_with(p.head, sums, added.vector(part)));
     }
     for (auto part = out_begin; part < out_end; ++part) {
-        const auto call = parts.call[part];
+        const auto call = added.call[part];
         auto same = in_begin;
-        while (same < in_end && parts.call[same] != call) ++same;
+        while (same < in_end && added.call[same] != call) ++same;
         if (same < in_end) continue;
         const bool last = s.counts[static_cast<std::size_t>(device) * p.calls + call] <= 1;
-        change(call, last ? Ms{} : call_ms_without(p.head, s.call_sums(device, static_cast<int>(call)), p.vector(parts, part)));
+        change(call, last ? Ms{} : call_ms_without(p.head, s.call_sums(device, static_cast<int>(call)), added.vector(part)));
     }
     return ms;
 }

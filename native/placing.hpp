@@ -26,15 +26,15 @@ inline void aim_at_balance(Solution& s) {
     for (int piece = 0; piece < s.live(); ++piece) {
         if (s.pieces[piece].device >= 0) continue;
         const int row = s.row_of(piece);
-        for (auto part = p.parts.begin[row]; part < p.parts.begin[row + 1]; ++part) {
-            const auto call = p.parts.call[part];
-            const double* vector = p.vector(p.parts, part);
+        for (auto part = p.added.part[row]; part < p.added.part[row + 1]; ++part) {
+            const auto call = p.added.call[part];
+            const double* vector = p.added.vector(part);
             for (std::size_t column = 0; column < p.width; ++column) mean[call * p.width + column] += vector[column] * share;
             ++present[call];
         }
         served += p.serves(row) * share;
     }
-    Ms calls = p.once;
+    Ms calls = p.head.once;
     for (int call = 0; call < p.calls; ++call)
         if (present[call]) {
             const Ms ms = call_ms(p.head, mean.data() + call * p.width);

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 
-#include "basics.hpp"
 #include "pricing.hpp"
 
 namespace shardwright {
@@ -19,26 +18,36 @@ inline constexpr double LEAST_RISE = 1e-9, FAR = 4.0, LOG_SCALE = 8.0, GATE_IS_O
 
 using Phased = std::array<double, DEVICE_PHASES>;
 
-// The task of a placement.
+// The task of a placement: `PricedTask` of learned/priced/task.py, its rules, and what is known before the first unit is placed.
 struct Units {
-    Floats vectors, links, fixed_vectors, fixed_links;  // (n, c, q), (n, 3), (d, c, q), (d, 2); see `learned/priced/task.py`
-    Floats base, once, over, parts;                     // (q,), (2,), (4,) 1 / references, (4,) parts of all references
-    Floats facts, kernels;                              // (n, g) known before the first unit is placed; (n,) kernels of a unit alone
-    Bools calls, fixed_calls, allowed, rivals;          // (n, c), (d, c), (n, d), (n, n) or none
-    Ints bytes, used, memory;                           // (n,), (d,), (d,)
-    Head head;
-
-    std::size_t size() const { return bytes.size(); }
-    std::size_t devices() const { return memory.size(); }
-    std::size_t width() const { return base.size(); }
-    std::size_t made() const { return fixed_calls.size() / devices(); }
-    std::size_t known() const { return facts.size() / std::max<std::size_t>(1, size()); }
+    From from, before;
+    From arrays = from->at("arrays");
+    Ints bytes = arrays->ints("bytes", {ANY}), memory = arrays->ints("memory", {SOME});
+    std::size_t size = bytes.size(), devices = memory.size();
+    Ints used = arrays->ints("used", {devices});
+    Bools allowed = arrays->bools("allowed", {size, devices}), rivals = arrays->bools("rivals", {size, size});
+    bool apart = std::ranges::find(rivals, true) != rivals.end();  // whether any unit has a rival
+    PricingHead head{from->at("pricing")->at("head")};
+    std::array<double, 2> once{head.once.forward, head.once.backward};
+    Bools fixed_calls = from->bools("fixed_calls", {devices, ANY});
+    std::size_t made = fixed_calls.size() / devices, width = head.width;  // c, q
+    Bools calls = from->bools("calls", {size, made});
+    Floats vectors = from->floats("vectors", {size, made, width}), fixed_vectors = from->floats("fixed_vectors", {devices, made, width});
+    Floats links = from->floats("links", {size, 3}), fixed_links = from->floats("fixed_links", {devices, 2});
+    Floats over = before->floats("over", {DEVICE_PHASES}), parts = before->floats("parts", {DEVICE_PHASES});
+    Floats facts = before->floats("facts", {size, ANY}), kernels = before->floats("kernels", {size});
+    std::size_t known = facts.size() / std::max<std::size_t>(1, size);  // g
 };
 
-// The layers of a policy.
+// The layers of a policy, h hidden units each.
 struct Layers {
-    std::span<const float> device, facts, bias, between, between_bias, last;  // (h, SEEN), (h, g), (h,), (h, h), (h,), (h,)
-    double gain = 0.0;
+    From from;
+    Singles bias = from->singles("bias", {ANY});
+    std::size_t hidden = bias.size();
+    Singles device = from->singles("device", {hidden, SEEN}), facts = from->singles("facts", {hidden, ANY});
+    Singles between = from->singles("between", {hidden, hidden}), between_bias = from->singles("between_bias", {hidden});
+    Singles last = from->singles("last", {hidden});
+    double gain = from->number("gain");
 };
 
 // `out` (rows, lanes) += weights (rows, columns) . `in` (columns, lanes); in single precision, as in training.
@@ -54,18 +63,18 @@ struct Record {
 // One copy of a placement while its devices fill up.
 class Floor {
   public:
-    Floor(const Units& units, const Layers& layers) : device_of(units.size(), NONE), u_(units), net_(layers), d_(units.devices()) {
-        const std::size_t calls = u_.made(), q = u_.width();
+    Floor(const Units& units, const Layers& layers) : device_of(units.size, NONE), u_(units), net_(layers), d_(units.devices) {
+        const std::size_t calls = u_.made, q = u_.width;
         used_.assign(u_.used.begin(), u_.used.end());
         sums_.resize(d_ * calls * q), call_ms_.resize(d_ * calls), served_.resize(d_), before_.resize(d_), present_.assign(d_, false), barred_.resize(d_);
         powers_.resize(d_), now_.resize(d_), open_.resize(d_);
-        for (std::size_t unit = 0; unit < u_.size(); ++unit)
+        for (std::size_t unit = 0; unit < u_.size; ++unit)
             for (int way = 0; way < 3; ++way) even_[way] += u_.links[3 * unit + way] / static_cast<double>(d_);
         for (std::size_t device = 0; device < d_; ++device) {
             Phased& times = before_[device];
             for (std::size_t call = 0; call < calls; ++call) {
                 const std::size_t at = device * calls + call;
-                for (std::size_t i = 0; i < q; ++i) sums_[at * q + i] = u_.base[i] + u_.fixed_vectors[at * q + i];
+                for (std::size_t i = 0; i < q; ++i) sums_[at * q + i] = u_.head.base[i] + u_.fixed_vectors[at * q + i];
                 if (!u_.fixed_calls[at]) continue;
                 call_ms_[at] = call_ms(u_.head, &sums_[at * q]);
                 times[0] += call_ms_[at].forward * u_.over[0], times[1] += call_ms_[at].backward * u_.over[1];
@@ -113,9 +122,9 @@ class Floor {
     void bar(std::size_t unit) {
         for (std::size_t device = 0; device < d_; ++device)
             barred_[device] = !u_.allowed[unit * d_ + device] || used_[device] + u_.bytes[unit] > u_.memory[device];
-        if (u_.rivals.empty()) return;
-        for (std::size_t other = 0; other < u_.size(); ++other)
-            if (u_.rivals[unit * u_.size() + other] && device_of[other] >= 0) barred_[device_of[other]] = true;
+        if (!u_.apart) return;
+        for (std::size_t other = 0; other < u_.size; ++other)
+            if (u_.rivals[unit * u_.size + other] && device_of[other] >= 0) barred_[device_of[other]] = true;
     }
 
     // Links of a device that serves these: values and ids travel in opposite directions; incoming bytes are an even share.
@@ -143,7 +152,7 @@ class Floor {
     // Share of the gates that are open on a device, with a unit's vectors (c, q) or without.
     double opened(std::size_t device, const double* more) const {
         if (!u_.head.gates) return 0.0;
-        const std::size_t calls = u_.made(), q = u_.width(), first = q - 2 - 3 * u_.head.gates;
+        const std::size_t calls = u_.made, q = u_.width, first = q - 2 - 3 * u_.head.gates;
         int open = 0;
         for (std::size_t call = 0; call < calls; ++call)
             for (std::size_t gate = first; gate < q - 2; gate += 3)
@@ -153,7 +162,7 @@ class Floor {
 
     // Price every device with a unit.
     void look(std::size_t unit) {
-        const std::size_t calls = u_.made(), q = u_.width();
+        const std::size_t calls = u_.made, q = u_.width;
         const double* vectors = &u_.vectors[unit * calls * q];
         double mean = 0.0, least_step = std::numeric_limits<double>::infinity(), least_above = least_step;
         for (double now : now_) mean += now / static_cast<double>(d_);
@@ -189,7 +198,7 @@ class Floor {
         }
         for (std::size_t device = 0; device < d_; ++device)
             set(11, device, steps_[device] - least_step), set(12, device, above_[device] - least_above);
-        const auto known = u_.facts.subspan(unit * u_.known(), u_.known());
+        const auto known = u_.facts.subspan(unit * u_.known, u_.known);
         facts_.assign(known.begin(), known.end());
         double step = 0.0;
         for (int phase = 0; phase < DEVICE_PHASES; ++phase) step += u_.parts[phase] * slowest[phase];
@@ -215,7 +224,7 @@ class Floor {
     }
 
     void take(std::size_t unit, std::size_t device) {
-        const std::size_t calls = u_.made(), q = u_.width();
+        const std::size_t calls = u_.made, q = u_.width;
         const double* vectors = &u_.vectors[unit * calls * q];
         served_[device] = with(device, unit);
         for (std::size_t call = 0; call < calls; ++call) {
@@ -255,7 +264,7 @@ class Floor {
 // Place the units of a task in an order. `noise` (n, j, d) is added to the logits of the last j copies. Returns the copies.
 inline std::vector<Floor> place_units(const Units& units, const Layers& layers, Ints order, Floats noise, std::size_t copies, Record* record) {
     std::vector<Floor> floors(copies, Floor(units, layers));
-    const std::size_t d = units.devices();
+    const std::size_t d = units.devices;
     const auto keep_slowest = [&](const Floor& floor) { record->slowest.insert(record->slowest.end(), floor.slowest.begin(), floor.slowest.end()); };
     if (record)
         for (const Floor& floor : floors) keep_slowest(floor);

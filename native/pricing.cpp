@@ -12,9 +12,9 @@ double total(const double* lanes) {
 }
 
 template <class Sum>
-__attribute__((always_inline)) inline Ms priced(const Head& head, Sum sum) {
+__attribute__((always_inline)) inline Ms priced(const PricingHead& head, Sum sum) {
     double forward[LANES] = {}, backward[LANES] = {};
-    const double *first = head.mix, *second = head.mix + head.hidden;
+    const double *first = head.mix.data(), *second = first + head.hidden;
     const std::size_t mixed = head.hidden - 3 * head.gates, even = mixed - mixed % LANES;
     for (std::size_t unit = 0; unit < even; unit += LANES)
         for (std::size_t lane = 0; lane < LANES; ++lane) {
@@ -35,19 +35,19 @@ __attribute__((always_inline)) inline Ms priced(const Head& head, Sum sum) {
 
 }  // namespace
 
-SHARDWRIGHT_CLONES Ms call_ms(const Head& head, const double* sums) {
+SHARDWRIGHT_CLONES Ms call_ms(const PricingHead& head, const double* sums) {
     return priced(head, [=](std::size_t unit) { return sums[unit]; });
 }
 
-SHARDWRIGHT_CLONES Ms call_ms_with(const Head& head, const double* sums, const double* in) {
+SHARDWRIGHT_CLONES Ms call_ms_with(const PricingHead& head, const double* sums, const double* in) {
     return priced(head, [=](std::size_t unit) { return sums[unit] + in[unit]; });
 }
 
-SHARDWRIGHT_CLONES Ms call_ms_without(const Head& head, const double* sums, const double* out) {
+SHARDWRIGHT_CLONES Ms call_ms_without(const PricingHead& head, const double* sums, const double* out) {
     return priced(head, [=](std::size_t unit) { return sums[unit] - out[unit]; });
 }
 
-SHARDWRIGHT_CLONES Ms call_ms_traded(const Head& head, const double* sums, const double* out, const double* in) {
+SHARDWRIGHT_CLONES Ms call_ms_traded(const PricingHead& head, const double* sums, const double* out, const double* in) {
     return priced(head, [=](std::size_t unit) { return sums[unit] - out[unit] + in[unit]; });
 }
 

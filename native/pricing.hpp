@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "basics.hpp"
+#include "fields.hpp"
 
 // The same code for several instruction sets; the loader takes the best. All give equal results: no operation is contracted or reordered.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
@@ -18,28 +18,31 @@
 
 namespace shardwright {
 
-// The last layer of a cost model: ms = mix . max(sums, 0) + linear part, `mix` (2, h). The last 3 * gates hidden units are not mixed: each
-// gate has a number of shards, and the forward and backward ms that a call pays if that number is not 0 (see cost/model.py).
-struct Head {
-    const double* mix = nullptr;
-    std::size_t hidden = 0, gates = 0;
+// The last layer of a cost model: ms = mix . max(sums, 0) + linear part. The last 3 * gates hidden units are not mixed: each
+// gate has a number of shards, and the forward and backward ms that a call pays if that number is not 0; see `PricingHead` in cost/model.py.
+struct PricingHead {
+    From from;
+    Floats mix = from->floats("mix", {2, ANY});
+    std::size_t hidden = mix.size() / 2, width = hidden + 2, gates = from->count("gates", hidden / 3);
+    Floats base = from->floats("base", {width});  // the sums of a call with nothing in it
+    Ms once = from->ms("once");                   // a device's time besides its calls
 };
 
 // Of a call as it is.
-Ms call_ms(const Head& head, const double* sums);
+Ms call_ms(const PricingHead& head, const double* sums);
 // With a vector added.
-Ms call_ms_with(const Head& head, const double* sums, const double* in);
+Ms call_ms_with(const PricingHead& head, const double* sums, const double* in);
 // With a vector removed.
-Ms call_ms_without(const Head& head, const double* sums, const double* out);
+Ms call_ms_without(const PricingHead& head, const double* sums, const double* out);
 // With a vector removed and another added.
-Ms call_ms_traded(const Head& head, const double* sums, const double* out, const double* in);
+Ms call_ms_traded(const PricingHead& head, const double* sums, const double* out, const double* in);
 
-// A topology's links: ms a byte that all-to-alls send inside a host and between hosts, in each pass; and ms for which values, ids and
-// gradients travel behind dense layers.
-struct Links {
-    double devices = 1.0, per_host = 1.0;
-    std::array<double, 2> forward{}, backward{};
-    std::array<double, 3> hidden{};
+// A topology's links; see `LinkFacts` in cost/collectives.py.
+struct LinkFacts {
+    From from;
+    double devices = from->number("devices"), per_host = from->number("per_host");
+    std::array<double, 2> forward = from->few<2>("forward"), backward = from->few<2>("backward");  // ms a byte inside a host, and between hosts
+    std::array<double, 3> hidden = from->few<3>("hidden");  // ms for which values, ids and gradients travel behind dense layers
 
     bool hides() const { return hidden[0] + hidden[1] + hidden[2] > 0.0; }
     int host_of(int device) const { return device / static_cast<int>(per_host); }
@@ -47,7 +50,7 @@ struct Links {
 
 // Communication of a device that serves `own`, on a host that serves `host`, among devices that serve `all`. `apart`: its collectives besides
 // all-to-alls.
-inline Ms link_ms(const Links& links, Bytes own, Bytes host, Bytes all, Ms apart) {
+inline Ms link_ms(const LinkFacts& links, Bytes own, Bytes host, Bytes all, Ms apart) {
     const double share = 1.0 / links.devices;
     const std::array<double, 2> peers{links.per_host - 1.0, links.devices - links.per_host};
     const std::array<Bytes, 2> theirs{host - own, all - host};

@@ -23,7 +23,7 @@ inline constexpr double WORSE = 0.01;          // of the step time: largest loss
 // Value of a full solution: its step time, and the price of the bytes that it ships beyond those that every plan ships.
 inline double value(Solution& s) {
     s.refresh();
-    return s.step_ms() + (s.problem->warm() ? received_ms(s) - s.problem->home.least_ms : 0.0);
+    return s.step_ms() + (s.problem->warm() ? received_ms(s) - s.problem->least_ms : 0.0);
 }
 
 inline void descend_and_widen(Solution& s, int squarings, int widest, const Stop& stop) {
@@ -112,7 +112,7 @@ inline void cut_anew(Solution& s, Random& random) {
             form = static_cast<int>(p.next_form[form]);
         } while (form != item);
         if (p.rivals.empty())
-            for (auto spread = static_cast<int>(p.spread_first[item]); spread < p.spread_first[item + 1]; ++spread)
+            for (auto spread = static_cast<int>(p.spreads.first[item]); spread < p.spreads.first[item + 1]; ++spread)
                 if (spread != s.spread_of[item] && s.spread_fits(spread)) ways.push_back({spread});
         if (ways.empty()) continue;
         const Way& way = ways[random.below(static_cast<int>(ways.size()))];

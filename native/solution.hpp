@@ -38,7 +38,7 @@ class Solution {
           objective(problem->devices, 0.0) {
         pieces.reserve(problem->room);
         sums.reserve(counts.size() * problem->width);
-        for (std::size_t call = 0; call < counts.size(); ++call) sums.insert(sums.end(), problem->base.begin(), problem->base.end());
+        for (std::size_t call = 0; call < counts.size(); ++call) sums.insert(sums.end(), problem->head.base.begin(), problem->head.base.end());
     }
 
     std::shared_ptr<const Problem> problem;
@@ -154,7 +154,7 @@ class Solution {
     // Whether all devices of a spread have room for it.
     bool spread_fits(int spread) const {
         for (auto device : problem->devices_of(spread))
-            if (problem->spread_bytes[spread] > room_on(static_cast<int>(device))) return false;
+            if (problem->spreads.bytes[spread] > room_on(static_cast<int>(device))) return false;
         return true;
     }
 
@@ -167,7 +167,7 @@ class Solution {
     }
 
     void refresh_calls(int device) {
-        Ms total = problem->once;
+        Ms total = problem->head.once;
         for (int call = 0; call < problem->calls; ++call) {
             const std::size_t place = static_cast<std::size_t>(device) * problem->calls + call;
             Ms& ms = call_times[place];
@@ -214,7 +214,7 @@ class Solution {
   private:
     void book(int piece, int device, int sign) {
         const int row = row_of(piece);
-        book_parts(problem->parts, row, device, sign);
+        book_added(problem->added, row, device, sign);
         used[device] += sign * problem->bytes[row];
         serve(device, problem->serves(row) * sign);
         use(problem->sets[problem->owner(pieces[piece].form)], sign);
@@ -224,26 +224,26 @@ class Solution {
         const Problem& p = *problem;
         for (auto one : p.devices_of(spread)) {
             const int device = static_cast<int>(one);
-            book_parts(p.spread_parts, spread, device, sign);
-            used[device] += sign * p.spread_bytes[spread];
+            book_added(p.spreads.added, spread, device, sign);
+            used[device] += sign * p.spreads.bytes[spread];
             serve(device, p.spread_serves(spread) * sign);
             apart[device] += p.apart(spread) * sign;
         }
-        use(p.spread_sets[spread], sign);
+        use(p.spreads.sets[spread], sign);
     }
 
     void use(std::int64_t sets, int sign) {
         for (auto left = static_cast<std::uint64_t>(sets); left; left &= left - 1) uses[std::countr_zero(left)] += sign;
     }
 
-    void book_parts(const Parts& parts, int row, int device, int sign) {
+    void book_added(const Added& added, int row, int device, int sign) {
         const Problem& p = *problem;
-        for (auto part = parts.begin[row]; part < parts.begin[row + 1]; ++part) {
-            const std::size_t place = static_cast<std::size_t>(device) * p.calls + parts.call[part];
+        for (auto part = added.part[row]; part < added.part[row + 1]; ++part) {
+            const std::size_t place = static_cast<std::size_t>(device) * p.calls + added.call[part];
             double* of_call = sums.data() + place * p.width;
-            const double* vector = p.vector(parts, part);
+            const double* vector = added.vector(part);
             if ((counts[place] += sign) == 0)  // clears the rounding error of sums that cancel
-                std::copy(p.base.begin(), p.base.end(), of_call);
+                std::copy(p.head.base.begin(), p.head.base.end(), of_call);
             else
                 for (std::size_t column = 0; column < p.width; ++column) of_call[column] += sign * vector[column];
             call_times[place].forward = STALE;

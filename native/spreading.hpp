@@ -56,11 +56,11 @@ inline void add_spreads(const Solution& s, int item, std::vector<Way>& ways) {
     const Problem& p = *s.problem;
     double least = 0.0;
     int last = NONE;
-    for (auto spread = static_cast<int>(p.spread_first[item]); spread < p.spread_first[item + 1]; ++spread) {
+    for (auto spread = static_cast<int>(p.spreads.first[item]); spread < p.spreads.first[item + 1]; ++spread) {
         if (!s.spread_fits(spread)) continue;
         double load = 0.0;
         for (auto device : p.devices_of(spread)) load += s.load(static_cast<int>(device));
-        const bool alike = last >= 0 && p.spread_bytes[spread] == p.spread_bytes[last] && p.spread_sets[spread] == p.spread_sets[last] &&
+        const bool alike = last >= 0 && p.spreads.bytes[spread] == p.spreads.bytes[last] && p.spreads.sets[spread] == p.spreads.sets[last] &&
                            p.devices_of(spread).size() == p.devices_of(last).size();
         if (alike && load >= least) continue;
         if (alike) ways.pop_back();

@@ -65,7 +65,7 @@ inline int cheapest_spread(const Solution& s, int item, Floats price, bool must)
         for (int other = 0; other < p.items; ++other)
             if (p.are_rivals(item, other)) return NONE;
     int best = NONE;
-    for (auto spread = p.spread_first[item]; spread < p.spread_first[item + 1]; ++spread) {
+    for (auto spread = p.spreads.first[item]; spread < p.spreads.first[item + 1]; ++spread) {
         if (best >= 0 && price[spread] >= price[best]) continue;
         bool fits = s.spread_fits(static_cast<int>(spread));
         if (fits && !p.rivals.empty())

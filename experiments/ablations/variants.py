@@ -10,7 +10,6 @@ import numpy as np
 
 from shardwright._engine import greedy
 from shardwright.arrays import Floats, Ints
-from shardwright.cost.blocks import Added
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InfeasibleTask
@@ -55,10 +54,10 @@ def _encoded_anew(pieces: Pieces, state: Ints) -> Pieces:
     """The pieces, with the encodings of a state's pieces computed anew."""
     rows = np.unique(state)
     blocks = [_blocks(pieces.units.free[pieces.unit[row]], int(pieces.dims[row])) for row in rows]
-    vectors = np.zeros_like(pieces.vectors)
-    parts = Added(pieces.part, np.arange(len(vectors)), vectors).take(rows).call  # positions of the rows' encodings
+    vectors = np.zeros_like(pieces.added.vectors)
+    parts = pieces.added._replace(call=np.arange(len(vectors))).take(rows).call  # positions of the rows' encodings
     vectors[parts] = pieces.encoder.encode(blocks)[0].added.vectors
-    return replace(pieces, vectors=vectors)
+    return replace(pieces, added=pieces.added._replace(vectors=vectors))
 
 
 def _blocks(unit: Unit, dim: int) -> list[Shard]:

@@ -63,7 +63,7 @@ def _setting(row: Row) -> tuple[object, ...]:
 
 
 def gained(plans: Plans, row: Row, rival: str) -> float | None:
-    """Speed of a row's plan relative to a rival's with the same exchange; `recshard` has the same memory, `row_wise` 1×."""
+    """Speed of a row's plan relative to a rival's with the same exchange; `two_tiers` has the same memory, `row_wise` 1×."""
     memory = 1.0 if rival == "row_wise" else float(row["memory"] or 0.0)
     compared = plans.against(row, str(row["exchange"]), memory, rival)
     return compared.faster if compared else None
@@ -81,7 +81,7 @@ def gap(row: Row, column: str = "bound_ms") -> float | None:
 
 
 _EXCHANGES = {EVERY: "every lookup", PER_DEVICE: "distinct per device", PER_HOST: "distinct per host"}
-_BARS = {"row_wise": (1.0, "#999999"), "recshard": (1.25, "#4062bb"), "flexshard": (1.25, "#0b6e4f")}
+_BARS = {"row_wise": (1.0, "#999999"), "two_tiers": (1.25, "#4062bb"), "flexshard": (1.25, "#0b6e4f")}
 """Memory factor and colour of each strategy's bars."""
 _COLOURS = ("#777777", "#4062bb", "#0b6e4f", "#d9a441", "#c1440e")
 _CLAIM = 15.0  # % of the traffic that is left by the paper's claim
@@ -108,9 +108,9 @@ def draw_sweep(plans: Plans) -> Figure:
     rows = plans.of(part=SWEEP, strategy="flexshard")
     gbits = sorted({int(row["gbits"] or 0) for row in rows}) or [100]
     above = [f"distinct per host, against row_wise, {count} Gbit/s" for count in gbits]
-    below = [f"every lookup, against recshard, {count} Gbit/s" for count in gbits]
+    below = [f"every lookup, against two_tiers, {count} Gbit/s" for count in gbits]
     figure, axes = panels([above, below], width=3.4, height=2.5)
-    for line, (exchange, rival) in zip(axes, ((PER_HOST, "row_wise"), (EVERY, "recshard")), strict=True):
+    for line, (exchange, rival) in zip(axes, ((PER_HOST, "row_wise"), (EVERY, "two_tiers")), strict=True):
         for axis, link in zip(line, gbits, strict=True):
             of_link = [row for row in rows if (row["exchange"], row["gbits"]) == (exchange, link)]
             for colour, ((accesses,), group) in zip(

@@ -35,7 +35,7 @@ _INTRODUCTION = (
 )
 _DIFFERENCES = (
     "What differs from the paper: neither its code nor its models are public. The tables here are synthetic, with accesses by "
-    "Zipf's law, and the formulation is ours. `recshard` stands for the earlier state of the art: rows on every device or on one, "
+    "Zipf's law, and the formulation is ours. `two_tiers` stands for the earlier state of the art: rows on every device or on one, "
     "without regard to hosts, with boundaries chosen by the same search. It is not RecShard (ASPLOS 2022), whose "
     "program chooses device or host memory. Pooled tables, kernels and everything else in a step are left out."
 )
@@ -52,7 +52,7 @@ def claim(plans: Plans) -> str:
     by_tiers, by_hosts = [], []
     for accesses in SHAPES:
         tiers, hosts = (
-            _medians(plans, accesses, EVERY, other="recshard"),
+            _medians(plans, accesses, EVERY, other="two_tiers"),
             _medians(plans, accesses, PER_HOST, strategy="row_wise", memory=1.0),
         )
         if tiers is not None and hosts is not None:
@@ -63,7 +63,7 @@ def claim(plans: Plans) -> str:
     return (
         f"**The paper's {CLAIMED_SAVED:.0%} less traffic in no more memory is not shown by tiers: with {_MEMORY}× memory for both, "
         "`flexshard` sends "
-        f"{' and '.join(by_tiers)} less than `recshard` ({' and '.join(SHAPES)}). De-duplication by host reaches it without tiers: "
+        f"{' and '.join(by_tiers)} less than `two_tiers` ({' and '.join(SHAPES)}). De-duplication by host reaches it without tiers: "
         f"`row_wise` then sends {' and '.join(by_hosts)} less than when every lookup travels, in the same memory.** Predicted."
     )
 
@@ -72,7 +72,7 @@ def where_tiers_pay(plans: Plans) -> str:
     """A paragraph on where tiers pay, by the sweep; empty without its rows."""
     own = plans.of(part=SWEEP, strategy="flexshard")
     said = []
-    for exchange, rival in ((PER_HOST, "row_wise"), (EVERY, "recshard")):
+    for exchange, rival in ((PER_HOST, "row_wise"), (EVERY, "two_tiers")):
         gains = {
             (int(row["gbits"] or 0), str(row["accesses"]), int(row["batch"] or 0)): gain
             for row in own
@@ -102,14 +102,14 @@ def verdict(plans: Plans) -> str:
     sentences = []
     for accesses in SHAPES:
         row_wise = _medians(plans, accesses, EVERY)
-        recshard = _medians(plans, accesses, EVERY, other="recshard")
+        two_tiers = _medians(plans, accesses, EVERY, other="two_tiers")
         if row_wise is None:
             continue
         sentences.append(
             f"At {accesses} and {_MEMORY}× memory, `flexshard` takes {row_wise[0]:.1%} of `row_wise`'s traffic off the links "
             f"between hosts ({_reached(row_wise[0], CLAIMED_SAVED)} {CLAIMED_SAVED:.0%}) and makes communication "
             f"{row_wise[1]:.1f} times as fast ({_reached(row_wise[1], CLAIMED_FASTER)} {CLAIMED_FASTER:g})"
-            + (f"; against `recshard` it is {recshard[0]:.1%} and {recshard[1]:.2f} times." if recshard else ".")
+            + (f"; against `two_tiers` it is {two_tiers[0]:.1%} and {two_tiers[1]:.2f} times." if two_tiers else ".")
         )
     counts = [row["tables"] for row in plans.of(part=MODELS, strategy="flexshard", exchange=EVERY, memory=_MEMORY)]
     sizes = f" Medians over {len(counts)} models of {min(counts)} to {max(counts)} tables." if sentences else ""  # type: ignore[type-var]
@@ -197,19 +197,19 @@ def page_of(rows: Sequence[Row]) -> Page:
 def claims(plans: Plans) -> ResultTable:
     """A table of the paper's claims beside `flexshard` on the models."""
     heads = [
-        "accesses", "exchange", "memory", "models", "less than `row_wise`", "times as fast", "less than `recshard`", "times as fast",
+        "accesses", "exchange", "memory", "models", "less than `row_wise`", "times as fast", "less than `two_tiers`", "times as fast",
     ]  # fmt: skip
     cells = []
     own = plans.of(part=MODELS, strategy="flexshard")
     for (accesses, exchange, memory), group in grouped(own, "accesses", "exchange", "memory").items():
         row_wise = some(plans.against(row) for row in group)
-        recshard = some(plans.against(row, str(exchange), float(memory or 0.0), "recshard") for row in group)
+        two_tiers = some(plans.against(row, str(exchange), float(memory or 0.0), "two_tiers") for row in group)
         if row_wise:
-            cells.append([accesses, exchange, f"{memory}×", len(row_wise), *spans(row_wise), *spans(recshard)])
+            cells.append([accesses, exchange, f"{memory}×", len(row_wise), *spans(row_wise), *spans(two_tiers)])
     caption = (
         f"**The paper: more than {CLAIMED_SAVED:.0%} less global all-to-all traffic, communication almost {CLAIMED_FASTER:g} times "
         "as fast, in no more memory than the state of the art before it.** Here: `flexshard` against `row_wise` with every lookup "
-        "sent, which takes 1× the memory, and against `recshard` with the same exchange and memory. "
+        "sent, which takes 1× the memory, and against `two_tiers` with the same exchange and memory. "
         "Medians over all models, least and most in brackets."
     )
     return ResultTable(caption, heads, cells)
@@ -313,13 +313,13 @@ def sweep(plans: Plans) -> ResultTable:
     batches = sorted({int(row["batch"] or 0) for row in rows})
     cells: list[list[object]] = []
     for (gbits, accesses), group in grouped(rows, "gbits", "accesses").items():
-        for exchange, rival in ((PER_HOST, "row_wise"), (EVERY, "row_wise"), (EVERY, "recshard")):
+        for exchange, rival in ((PER_HOST, "row_wise"), (EVERY, "row_wise"), (EVERY, "two_tiers")):
             gains = {row["batch"]: gained(plans, row, rival) for row in group if row["exchange"] == exchange}
             cells.append([f"{gbits} Gbit/s", accesses, exchange, rival, *(cell(gains.get(batch)) for batch in batches)])
     cells.sort(key=lambda line: (int(str(line[0]).split()[0]), str(line[1])))
     caption = (
         "Where tiers still pay: communication time of the other strategy over that of `flexshard` with 1.25× memory, with the same "
-        "exchange, by samples of a device (columns). `recshard` has 1.25× too, `row_wise` 1×. A model of 12 tables, 8 × 8 devices."
+        "exchange, by samples of a device (columns). `two_tiers` has 1.25× too, `row_wise` 1×. A model of 12 tables, 8 × 8 devices."
     )
     return ResultTable(caption, ["NIC of a device", "accesses", "exchange", "against", *map(str, batches)], cells)
 

@@ -23,7 +23,7 @@ EXCHANGES = {
     "distinct per device, cheaper gradients": Exchange("device", "cheaper"),
     "distinct per host, cheaper gradients": Exchange("host", "cheaper"),
 }
-STRATEGIES = ("row_wise", "table_row_wise", "recshard", "flexshard")
+STRATEGIES = ("row_wise", "table_row_wise", "two_tiers", "flexshard")
 BATCH = 4096
 """Samples per device."""
 LATENCY = (0.02, 0.04)
@@ -133,13 +133,13 @@ CLUSTER_FACTOR = 1.25
 SWEEP_SKEWS, SWEEP_BATCHES, SWEEP_GBITS = (0.8, 1.0, 1.2), (4, 16, 64, 256, 1024, 4096), (10, 100, 400)
 LINES = {
     "row_wise": ("row_wise", EVERY),
-    "recshard": ("recshard", EVERY),
+    "two_tiers": ("two_tiers", EVERY),
     "flexshard": ("flexshard", EVERY),
     "row_wise, distinct per host": ("row_wise", PER_HOST),
     "flexshard, distinct per device": ("flexshard", PER_DEVICE),
 }
 """Strategies and exchanges of the part on clusters, by their names in pictures."""
 SWEPT = (
-    ("row_wise", PER_HOST), ("flexshard", PER_HOST), ("row_wise", EVERY), ("recshard", EVERY), ("flexshard", EVERY),
+    ("row_wise", PER_HOST), ("flexshard", PER_HOST), ("row_wise", EVERY), ("two_tiers", EVERY), ("flexshard", EVERY),
 )  # fmt: skip
 """Strategies and exchanges of the sweep."""

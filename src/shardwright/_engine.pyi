@@ -1,10 +1,15 @@
 """The native engine (`native/`): searches on arrays, without the interpreter's lock. Letters and terms are those of its headers."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from shardwright.learned.priced.policy import Before, Layers
+from shardwright.learned.priced.task import PricedTask
+from shardwright.search import neuroshard
+from shardwright.search.engine.catalog import EngineArrays, Home
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -25,13 +30,13 @@ class Stop:
         """How often each kind of change was tried, and taken."""
 
 class Problem:
-    """What stays the same in a search, from the arrays of `search.engine.catalog.EngineArrays` and `Home`, by name.
+    """What stays the same in a search. The engine reads the fields of its arguments by name and keeps their arrays.
 
     Raises:
-        ValueError: an array is missing, has another shape or type, is not contiguous, or breaks a rule.
+        ValueError: a field is missing, has another shape or type, is not contiguous, or breaks a rule.
     """
 
-    def __new__(cls, **arrays: npt.NDArray[Any]) -> Problem: ...
+    def __new__(cls, arrays: EngineArrays, home: Home) -> Problem: ...
 
 class Solution:
     """Where each piece of each item lies, and what every device then costs; a value.
@@ -106,9 +111,9 @@ class Solution:
         """Kicks in a row: the best solution seen, if it is better, and the value of what this one has become."""
 
 class Pieces:
-    """The arrays of `search.neuroshard.Pieces`, by name."""
+    """The inputs of NeuroShard's inner search, read as those of `Problem`."""
 
-    def __new__(cls, **arrays: npt.NDArray[Any]) -> Pieces: ...
+    def __new__(cls, pieces: neuroshard.Pieces) -> Pieces: ...
 
 def greedy(pieces: Pieces, state: Ints, limit: int) -> tuple[int, int, Ints]:
     """How many pieces found a device, the most columns on one, and `(n,)` the devices."""
@@ -126,9 +131,9 @@ def best_by_links(pieces: Pieces, state: Ints, limits: Ints, embedding: bool) ->
     """The lowest `link_ticks` of the grid's placements, and that placement."""
 
 def place_by_policy(
-    **arrays: npt.NDArray[Any],
+    policy: Layers, task: PricedTask, before: Before, order: Ints, noise: Floats, copies: int, record: bool
 ) -> tuple[Ints, Floats, npt.NDArray[np.float32], npt.NDArray[np.float32], Floats, Floats]:
-    """The fields of `learned.priced.policy.Placements`, but for its parts, from the arrays of `place`, by name."""
+    """The fields of `learned.priced.policy.Placements`, but for its parts. `noise` `(n, j, d)` is of the last j copies."""
 
 def cheapest_widths(first: Ints, price: Floats, fewest: Ints | None = None) -> tuple[Floats, Ints]:
     """Cut each form, into `(f,)` blocks or more, so that the sum of prices is smallest: `(f,)` sums, and `(rows,)` uses of each block."""

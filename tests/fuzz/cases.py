@@ -17,12 +17,12 @@ from tests.fuzz.material import COMPANIONS, KINDS, SHORT
 from tests.fuzz.process import Limits
 
 FAST = "greedy/random/size/lookup/row_wise/table_row_wise/column_wise/table_wise/data_parallel"
-SEARCHES = "auto/certified/flexshard/recshard/neuroshard/autoshard/dreamshard/dreamshard+/exact"
+SEARCHES = "auto/certified/flexshard/two_tiers/neuroshard/autoshard/dreamshard/dreamshard+/exact"
 LINES = (
     (18, f"plan @task --strategy={FAST} --time-limit=0.2/0 -o=>plan.json?80 --model=@model?30 --seed=1/7?20 --policy=@policy?5"
          " --from=@plan?5"),
     (7, f"plan @task --strategy={SEARCHES} --time-limit=0.1/0.2/0 -o=>plan.yaml?80 --model=@model?20 --move-cost=0/inf?5"),
-    (4, "plan @ranked --strategy==recshard --rank-maps=@ranks --time-limit==0.1 -o=>plan.json?80"),
+    (4, "plan @ranked --strategy==two_tiers --rank-maps=@ranks --time-limit==0.1 -o=>plan.json?80"),
     (4, "plan @task --strategy=dreamshard/autoshard --policy=@policy --time-limit==0.1 -o=>plan?80"),
     (4, "plan @task --strategy==certified --from=@plan --move-cost=0/1/inf --time-limit==0.1 -o=>plan.json?80"),
     (20, "profile @log @log?20 -o=>tables.yaml?70 --rank-maps=>ranks.safetensors?40 --column=user/name/history/none?20"

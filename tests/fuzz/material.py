@@ -57,7 +57,7 @@ def make(folder: Path) -> None:
     plans = (("task.yaml", "plan.json"), ("task.json", "plan.yaml"), ("hosts.yaml", "hosts.json"))
     for task, plan in plans:
         _command(folder, f"plan {task} --strategy certified --time-limit 0.5 -o {plan}")
-    _command(folder, "plan ranked.yaml --strategy recshard --rank-maps ranks.safetensors -o tiered.json")
+    _command(folder, "plan ranked.yaml --strategy two_tiers --rank-maps ranks.safetensors -o tiered.json")
     _command(folder, "train samples -o neuroshard.safetensors --network neuroshard --epochs 1")
     _command(folder, "train samples collectives -o links.safetensors --epochs 1")
     (folder / "files.yaml").write_text("groups: [{file: task.yaml}]\n")

@@ -109,7 +109,7 @@ def test_trained_rows_arrive_with_the_same_bits(ranks, way):
 
 
 @pytest.mark.parametrize("way", ["none", "host"])
-@pytest.mark.parametrize("strategy", ["flexshard", "recshard", "row_wise"])
+@pytest.mark.parametrize("strategy", ["flexshard", "two_tiers", "row_wise"])
 def test_plans_of_the_strategies_run(ranks, strategy, way):
     task = replace(
         make_plan("row_wise", Exchange(way, "cheaper"), "rowwise_adagrad").task,

@@ -11,31 +11,32 @@ from tests.oracles.communication import beside_dense
 
 def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:
     """`(d, 4)` ms of the phases, summed anew from the pieces and spreads that lie somewhere."""
-    devices, near = (int(fact) for fact in arrays.links[:2])
+    devices, near = arrays.links.devices, arrays.links.per_host
     calls = [{} for _ in range(devices)]
     served, apart = np.zeros((devices, 3)), np.zeros((devices, 2))
 
-    def add(device, first_and_last, call, vectors):
-        for part in range(*first_and_last):
-            kind = int(call[part])
-            calls[device][kind] = calls[device].get(kind, arrays.base) + vectors[part]
+    def add(device, added, row):
+        for part in range(*added.part[row : row + 2]):
+            kind = int(added.call[part])
+            calls[device][kind] = calls[device].get(kind, arrays.head.base) + added.vectors[part]
 
     for form, width, device in zip(solution.form, solution.width, solution.device, strict=True):
         if device >= 0:
             row = arrays.first[form] + width - 1
-            add(device, arrays.part[row : row + 2], arrays.call, arrays.vectors)
+            add(device, arrays.added, row)
             served[device] += arrays.served[row][[0, 0, 1]]
+    spreads = arrays.spreads
     for spread in solution.spread_of[solution.spread_of >= 0]:
-        for device in arrays.spread_device[slice(*arrays.spread_range[spread])]:
-            add(device, arrays.spread_part[spread : spread + 2], arrays.spread_call, arrays.spread_vectors)
-            served[device] += arrays.spread_served[spread]
-            apart[device] += arrays.spread_apart[spread]
+        for device in spreads.device[slice(*spreads.range[spread])]:
+            add(device, spreads.added, spread)
+            served[device] += spreads.served[spread]
+            apart[device] += spreads.apart[spread]
     times = np.zeros((devices, 4))
     for device in range(devices):
-        times[device, [0, 3]] = arrays.once
+        times[device, [0, 3]] = arrays.head.once
         for sums in calls[device].values():
-            times[device, [0, 3]] += np.maximum(arrays.mix @ np.maximum(sums[:-2], 0.0) + sums[-2:], 0.0)
-            for shards, *extra in sums[-2 - 3 * int(arrays.gates[0]) : -2].reshape(-1, 3):
+            times[device, [0, 3]] += np.maximum(arrays.head.mix @ np.maximum(sums[:-2], 0.0) + sums[-2:], 0.0)
+            for shards, *extra in sums[-2 - 3 * arrays.head.gates : -2].reshape(-1, 3):
                 times[device, [0, 3]] += extra if shards > 0.5 else [0.0, 0.0]
         here = device // near * near
         times[device, 1:3] = _links(arrays.links, served, device, slice(here, here + near), apart[device])
@@ -44,26 +45,26 @@ def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:
 
 def _links(links, served, device, host, apart) -> np.ndarray:
     """Forward and backward ms of a device's collectives beside dense layers; of all-to-alls the busier direction of the slower link."""
-    devices, peers = links[0], np.array([links[1] - 1, links[0] - links[1]])
+    devices, peers = links.devices, np.array([links.per_host - 1, links.devices - links.per_host])
     theirs = np.array([served[host].sum(axis=0) - served[device], served.sum(axis=0) - served[host].sum(axis=0)])
     out, into = np.outer(peers, served[device]) / devices, theirs / devices
     values_out, values_in = np.diag(out[:, :2]), np.diag(into[:, :2])
     both, values, ids = (
-        (np.maximum(sent, received) * links[2:4]).max()
+        (np.maximum(sent, received) * links.forward).max()
         for sent, received in (
             (values_out + into[:, 2], values_in + out[:, 2]),
             (values_out, values_in),
             (into[:, 2], out[:, 2]),
         )
     )
-    backward = (np.maximum(values_out, values_in) * links[4:6]).max() + apart[1]
-    return beside_dense((values + apart[0], ids, both + apart[0], backward), links[6:])
+    backward = (np.maximum(values_out, values_in) * links.backward).max() + apart[1]
+    return beside_dense((values + apart[0], ids, both + apart[0], backward), links.hidden)
 
 
 def waits_of(arrays: EngineArrays, solution: Solution) -> float:
     """Ms of the latencies of all sets of collectives in use."""
     placed = arrays.item[solution.form[solution.device >= 0]]
-    used = [*arrays.sets[placed], *arrays.spread_sets[solution.spread_of[solution.spread_of >= 0]]]
+    used = [*arrays.sets[placed], *arrays.spreads.sets[solution.spread_of[solution.spread_of >= 0]]]
     return float(sum(ms for one, ms in enumerate(arrays.set_ms) if any(int(sets) >> one & 1 for sets in used)))
 
 

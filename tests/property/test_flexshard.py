@@ -117,7 +117,7 @@ def pooled_whole(task):
 @given(
     st.data(),
     st.sampled_from(
-        ["flexshard", "recshard", "row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel"]
+        ["flexshard", "two_tiers", "row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel"]
     ),
 )
 @settings(max_examples=40, deadline=None)

@@ -178,7 +178,7 @@ CASES: list[tuple[Callable[..., object], str, list[Any], str]] = [
     (with_defaults(paper_tasks, 1), "seed", [-1, 0.5, "one"], SEED),
     (with_defaults(split_pool, POOL, 0.5), "seed", [-1, 0.5, "one"], SEED),
     (with_defaults(split_pool, POOL), "share", [0.0, 1.0, -1.0, 0.01, NAN], "leaves a side empty"),
-    (with_defaults(paper_tasks, 1), "paper", ["recshard"], "'recshard' has no task generator"),
+    (with_defaults(paper_tasks, 1), "paper", ["two_tiers"], "'two_tiers' has no task generator"),
     (drawn, "tables", [0], "tables is 0"),
     (drawn, "tables", [(5, 5)], "tables is (5, 5)"),
     (drawn, "tables", [(3, 10**30)], "must be from 1 to 100,000"),

@@ -39,7 +39,7 @@ ModelFile = Annotated[
 ]
 STRATEGIES = (
     "Strategy. 'auto' keeps the best plan of all that the time allows. By name: certified, greedy, neuroshard, autoshard, dreamshard, "
-    "dreamshard+, flexshard, random, size, dim, lookup, size_lookup; exact for a handful of tables, rnn, recshard, mip, and torchrec "
+    "dreamshard+, flexshard, random, size, dim, lookup, size_lookup; exact for a handful of tables, rnn, two_tiers, mip, and torchrec "
     "(its own planner)."
 )
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]

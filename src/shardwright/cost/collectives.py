@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -143,15 +143,29 @@ def _sets(topology: Topology, collective: Collective, following: tuple[int, ...]
     return waits.reshape(SETS, 2), inputs.reshape(SETS)
 
 
-def link_facts(task: Task) -> Floats:
-    """`(9,)` facts for the engine.
+class LinkFacts(NamedTuple):
+    """A topology's links as the engine prices them; `LinkFacts` in `native/pricing.hpp`.
 
-    Devices, devices a host; ms a byte that all-to-alls send inside and between hosts, forward, then backward; and ms for which values, ids
-    and gradients travel behind dense layers.
+    Attributes:
+        devices: number of devices.
+        per_host: devices a host.
+        forward: `(2,)` ms a byte that all-to-alls send inside and between hosts in the forward pass.
+        backward: `(2,)` the same of the backward pass.
+        hidden: `(3,)` ms for which values, ids and gradients travel behind dense layers.
     """
-    topology, prices = task.topology, prices_of(task)
-    hidden = astuple(task.exchange.hidden)
-    return np.array([topology.devices, topology.devices_per_host, *prices.forward, *prices.backward, *hidden])
+
+    devices: int
+    per_host: int
+    forward: Floats
+    backward: Floats
+    hidden: Floats
+
+    @classmethod
+    def of(cls, task: Task) -> LinkFacts:
+        """The links of a task's topology."""
+        topology, prices = task.topology, prices_of(task)
+        hidden = np.array(astuple(task.exchange.hidden), dtype=np.float64)
+        return cls(topology.devices, topology.devices_per_host, prices.forward, prices.backward, hidden)
 
 
 def set_ms(task: Task, weights: Floats | None = None) -> Floats:

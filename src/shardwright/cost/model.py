@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,15 @@ from shardwright.tensor_files import check_weights
 
 if TYPE_CHECKING:
     from shardwright.cost.neuroshard.model import CommunicationNetworks
+
+
+class PricingHead(NamedTuple):
+    """The last layer of a cost model: it prices sums of vectors; see `Pricing`, and `PricingHead` in `native/pricing.hpp`."""
+
+    mix: Floats
+    gates: int
+    base: Floats
+    once: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +105,11 @@ class Pricing:
     def base(self) -> Floats:
         """`(h + 2,)` the sum of an empty call."""
         return np.concatenate([self.hidden_bias, self.bias])
+
+    @property
+    def head(self) -> PricingHead:
+        """The last layer, for the engine."""
+        return PricingHead(np.ascontiguousarray(self.mix), self.gates, self.base, self.once)
 
     def scaled_hidden(self, scale: Floats) -> Floats:
         """`(h, latent)` hidden units with the times of the gates multiplied by `(2,)` scale."""

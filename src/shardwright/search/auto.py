@@ -1,6 +1,6 @@
 """`auto`: run every strategy that fits into the time, and keep the best plan.
 
-1. If sequence tables may be tiered: `flexshard`, then `recshard` around the same pooled tables. 2. `certified`. It begins with `greedy`,
+1. If sequence tables may be tiered: `flexshard`, then `two_tiers` around the same pooled tables. 2. `certified`. It begins with `greedy`,
 and also starts from uniform plans and from `neuroshard`'s plan. Here it searches on to a smaller gap than when it is called alone. 3. The
 baselines. On small tasks, and if `certified` cannot plan, also each sharding type for all tables. 4. `exact`, if it takes about a second:
 few tables, two devices and a linear cost model.
@@ -101,13 +101,13 @@ class Auto:
             seen.attempt(Exact(max_nodes=_NODES))
 
     def _attempt_tiers(self, seen: BestPlan) -> None:
-        """Offer the plans of `flexshard` and `recshard`, which differ only in their tiers."""
+        """Offer the plans of `flexshard` and `two_tiers`, which differ only in their tiers."""
         task, tables = seen.task, tiered_tables(seen.task)
         if not tables or FlexShard().supports(task) is not None or (seen.plan is not None and seen.late):
             return
         try:
             others = place_others(task, tables, seen.cost_model, seen.seed, seen.until(_TIERS))
-            for tiers, name in ((ALL_TIERS, "flexshard"), (HOT_AND_COLD, "recshard")):
+            for tiers, name in ((ALL_TIERS, "flexshard"), (HOT_AND_COLD, "two_tiers")):
                 if seen.plan is not None and seen.late:
                     return
                 tiered = tier_plan(task, tiers=tiers, others=others)

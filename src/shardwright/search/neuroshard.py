@@ -35,7 +35,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from threading import Event
@@ -47,9 +47,9 @@ from shardwright._engine import TICKS, best_by_links, greedy, grid_placements, l
 from shardwright._engine import Pieces as NativePieces
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, PieceCosts, check_finite
-from shardwright.cost.collectives import link_facts, set_ms, set_of, sets_of
+from shardwright.cost.collectives import LinkFacts, set_ms, set_of, sets_of
 from shardwright.cost.flows import shares_of_all_to_alls
-from shardwright.cost.model import CostModel
+from shardwright.cost.model import CostModel, PricingHead
 from shardwright.cost.neuroshard import CommunicationNetworks
 from shardwright.cost.score import served_bytes, traffic
 from shardwright.errors import InfeasibleTask, InvalidInput
@@ -114,26 +114,21 @@ class Pieces:
     Attributes:
         units: the units that the pieces are of.
         encoder: the encoder of the pieces.
-        part: `(r + 1,)` this and the next two: additions of a piece to the calls of its device, see `cost.blocks.Added`.
-        call: see above.
-        vectors: see above.
+        added: additions of a piece to its device.
         bytes: `(r,)` memory.
         dims: `(r,)` columns; of a colocated group, of its tables together.
         served: `(r, 2)` bytes of values and of ids.
         unit: `(r,)` the unit that the piece is of.
         forbidden: `(u, d)` devices that may hold no piece of a unit.
         rivals: `(u, u)` which units may not share a device; `(0, 0)` if all may.
-        mix: `(2, h)` see `cost.model`.
-        gates: `(1,)` number of gates, see there.
-        base: `(h + 2,)` the sums of a call with nothing in it.
-        once: `(2,)` ms that a device with a piece takes besides its calls.
+        head: prices calls; a device without a piece costs nothing.
         memory: `(d,)` bytes.
-        links: `(9,)` see `cost.collectives.link_facts`.
+        links: prices the links.
         apart: `(d, 2)` ms of fixed shards' collectives besides all-to-alls, forward and backward.
-        waits: `(1,)` ms of the latencies of all sets of collectives.
+        waits: ms of the latencies of all sets of collectives.
         sums: `(d, c, h + 2)` biases plus fixed shards by call; the next five are of fixed shards, too.
         counts: `(d, c)` shards in each call.
-        fixed_served: `(d, 2)` bytes of values and of ids.
+        fixed_served: `(d, 3)` bytes of values to near and to far devices, and of ids.
         fixed_dims: `(d,)` columns.
         used: `(d,)` bytes.
         occupied: `(d,)` whether a fixed shard lies there.
@@ -141,23 +136,18 @@ class Pieces:
 
     units: Units
     encoder: Encoder
-    part: Ints
-    call: Ints
-    vectors: Floats
+    added: Added
     bytes: Ints
     dims: Ints
     served: Floats
     unit: Ints
     forbidden: Bools
     rivals: Bools
-    mix: Floats
-    gates: Ints
-    base: Floats
-    once: Floats
+    head: PricingHead
     memory: Ints
-    links: Floats
+    links: LinkFacts
     apart: Floats
-    waits: Floats
+    waits: float
     sums: Floats
     counts: Ints
     fixed_served: Floats
@@ -168,8 +158,7 @@ class Pieces:
     @cached_property
     def native(self) -> NativePieces:
         """The arrays as the engine holds them."""
-        every = {field.name: getattr(self, field.name) for field in fields(self)}
-        return NativePieces(**{name: array for name, array in every.items() if isinstance(array, np.ndarray)})
+        return NativePieces(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,21 +256,18 @@ def _pieces(units: Units, encoder: Encoder, costs: PieceCosts, dims: Ints, unit:
     return Pieces(
         units=units,
         encoder=encoder,
-        **costs.added._asdict(),
+        added=costs.added,
         bytes=costs.bytes,
         dims=dims,
         served=np.ascontiguousarray(costs.served),
         unit=unit,
         forbidden=~beside_fixed(task, units),
         rivals=rivals_of(task, [unit.tables for unit in units.free]),
-        mix=np.ascontiguousarray(pricing.mix),
-        gates=np.array([pricing.gates]),
-        base=pricing.base,
-        once=pricing.once,
+        head=pricing.head,
         memory=np.array(topology.memory_bytes, dtype=np.int64),
-        links=link_facts(task),
+        links=LinkFacts.of(task),
         apart=np.stack([flows.forward.apart, flows.backward.apart], axis=1),
-        waits=np.array([set_ms(task)[sorted(sets)].sum()]),
+        waits=float(set_ms(task)[sorted(sets)].sum()),
         sums=sums,
         counts=counts,
         fixed_served=served,
@@ -549,16 +535,15 @@ def _with_joined(pieces: Pieces, state: Ints, groups: list[list[int]]) -> tuple[
     (joined, _), (devices, before) = pieces.encoder.encode(joins), pieces.counts.shape
     # Sequences of a width that no piece had are in separate calls.
     new = devices, len(pieces.encoder.calls) - before
-    own = PieceCosts(Added(pieces.part, pieces.call, pieces.vectors), pieces.bytes, pieces.served)
-    added, memory, served = own.then(joined)
+    added, memory, served = PieceCosts(pieces.added, pieces.bytes, pieces.served).then(joined)
     longer = replace(
         pieces,
-        **added._asdict(),
+        added=added,
         bytes=memory,
         dims=np.append(pieces.dims, dims),
         served=served,
         unit=np.append(pieces.unit, owners),
-        sums=np.concatenate([pieces.sums, np.tile(pieces.base, (*new, 1))], axis=1),
+        sums=np.concatenate([pieces.sums, np.tile(pieces.head.base, (*new, 1))], axis=1),
         counts=np.concatenate([pieces.counts, np.zeros(new, dtype=np.int64)], axis=1),
     )
     return longer, range(pieces.unit.size, longer.unit.size)

@@ -16,7 +16,7 @@ from shardwright.search.auto import Auto
 from shardwright.search.baselines import HEURISTICS, UNIFORM, FusedGreedy, Random
 from shardwright.search.certified import Certified
 from shardwright.search.exact import Exact
-from shardwright.search.flexshard import FlexShard, RecShard
+from shardwright.search.flexshard import FlexShard, TwoTiers
 from shardwright.search.hugectr import HugeCTR
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.strategy import Strategy
@@ -30,7 +30,7 @@ _BUILT_IN: tuple[Strategy, ...] = (*_BASELINES, Certified(), FlexShard())
 _STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
 _MIP = Exact(units_per_table=4, any_size=True, name="mip")
 _OF_HUGECTR: tuple[Strategy, ...] = (HugeCTR(), HugeCTR(hierarchical=True, name="hugectr_hier"))
-_APART: tuple[Strategy, ...] = (Exact(), _MIP, RecShard(), *UNIFORM, *_OF_HUGECTR)
+_APART: tuple[Strategy, ...] = (Exact(), _MIP, TwoTiers(), *UNIFORM, *_OF_HUGECTR)
 _UNLISTED: dict[str, Strategy] = {strategy.name: strategy for strategy in _APART}
 """Known by name, but not listed: `exact` is for small tasks, the others are for comparisons."""
 _RIVALS = ("torchrec",)

@@ -27,7 +27,7 @@ from tests.strategies import tasks
 MODEL = SimpleCostModel()
 AUTO = strategy_named("auto")
 OTHERS = (
-    *("random", "size", "dim", "lookup", "size_lookup", "greedy", "neuroshard", "dreamshard+", "certified", "flexshard", "recshard"),
+    *("random", "size", "dim", "lookup", "size_lookup", "greedy", "neuroshard", "dreamshard+", "certified", "flexshard", "two_tiers"),
     *("row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel"),
 )  # fmt: skip
 
@@ -117,7 +117,7 @@ def test_ctrl_c_ends_the_search_with_the_best_plan_so_far(monkeypatch, where):
     task = task_of(30, 4)
     plan = AUTO.search(task, MODEL, seed=0, deadline=None)
     plan.check()
-    assert plan.strategy in ("greedy", "certified", "flexshard", "recshard")
+    assert plan.strategy in ("greedy", "certified", "flexshard", "two_tiers")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -12,7 +12,7 @@ Letters: k copies, n units, d devices; `FEATURES` and `FACTS` name the inputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -57,11 +57,23 @@ SHAPES: Shapes = {
 """Names and shapes of a policy's arrays."""
 
 
+class Layers(NamedTuple):
+    """The arrays of a policy; see `native/policy.hpp`."""
+
+    gain: float
+    device: Floats32
+    facts: Floats32
+    bias: Floats32
+    between: Floats32
+    between_bias: Floats32
+    last: Floats32
+
+
 class PricedPolicy:
     """The arrays of a saved policy.
 
     Attributes:
-        layers: the arrays by their names in the engine.
+        layers: the arrays.
 
     Raises:
         InvalidInput: an array is missing, has another shape, or is not finite.
@@ -71,15 +83,15 @@ class PricedPolicy:
         learn = f"learn it again with 'shardwright learn {policy.strategy}'"
         check_weights(policy.weights, SHAPES, f"{policy.strategy} policy", learn)
         w = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in policy.weights.items()}
-        self.layers = {
-            "gain": w["gain"].astype(np.float64),
-            "device_weight": w["device.weight"],
-            "facts_weight": w["facts.weight"],
-            "facts_bias": w["facts.bias"],
-            "between_weight": w["layers.0.weight"],
-            "between_bias": w["layers.0.bias"],
-            "last_weight": w["layers.1.weight"][0],
-        }
+        self.layers = Layers(
+            gain=float(w["gain"][0]),
+            device=w["device.weight"],
+            facts=w["facts.weight"],
+            bias=w["facts.bias"],
+            between=w["layers.0.weight"],
+            between_bias=w["layers.0.bias"],
+            last=w["layers.1.weight"][0],
+        )
 
 
 RISE = FEATURES.index("rise of the 8th powers")
@@ -143,23 +155,31 @@ def place(
         order: units in the order of placement; by default longest first.
         record: whether to keep inputs and logits, for a training.
     """
-    arrays, pricing = priced.arrays, priced.pricing
-    n, devices, longest = len(priced), arrays.devices, longest_first(priced)
-    parts, known = _known(priced, longest)
+    n, devices, longest = len(priced), priced.arrays.devices, longest_first(priced)
+    before = _before(priced, longest)
     noisy = 0 if noise is None else copies if record else copies - 1
     drawn = np.zeros((n, 0, devices)) if noise is None else noise.gumbel(size=(n, noisy, devices))
-    placed = place_by_policy(
-        **policy.layers, **known, vectors=priced.vectors, calls=priced.calls, links=priced.links,
-        fixed_vectors=priced.fixed_vectors, fixed_calls=priced.fixed_calls, fixed_links=priced.fixed_links, base=pricing.base,
-        once=pricing.once, mix=pricing.mix, gates=np.array([pricing.gates]), bytes=arrays.bytes, used=arrays.used, memory=arrays.memory,
-        allowed=arrays.allowed, rivals=arrays.rivals if arrays.rivals.any() else np.zeros((0, 0), dtype=bool),
-        order=longest if order is None else order, noise=drawn, copies=np.array([copies]), record=np.array([record]),
-    )  # fmt: skip
-    return Placements(placed[0], placed[1], parts, *placed[2:])
+    placed = place_by_policy(policy.layers, priced, before, longest if order is None else order, drawn, copies, record)
+    return Placements(placed[0], placed[1], before.parts, *placed[2:])
 
 
-def _known(priced: PricedTask, longest: Ints) -> tuple[Floats, dict[str, Floats]]:
-    """`(4,)` parts of the phases, and the inputs that are known before the first unit is placed, by their names in the engine."""
+class Before(NamedTuple):
+    """What is known before the first unit is placed; see `native/policy.hpp`.
+
+    Attributes:
+        over: `(4,)` 1 over the references of the phases.
+        parts: `(4,)` the phases' parts of all references.
+        facts: `(n, facts)` of each unit, as far as they are known.
+        kernels: `(n,)` kernels of a unit alone, over the references.
+    """
+
+    over: Floats
+    parts: Floats
+    facts: Floats
+    kernels: Floats
+
+
+def _before(priced: PricedTask, longest: Ints) -> Before:
     reference, alone, even = priced.references(), priced.kernels(priced.vectors, priced.calls), priced.even()
     parts, over = reference / reference.sum(), 1 / reference
     gates, q = priced.pricing.gates, priced.vectors.shape[2]
@@ -174,4 +194,4 @@ def _known(priced: PricedTask, longest: Ints) -> tuple[Floats, dict[str, Floats]
     facts[longest, 9] = np.cumsum((own @ parts)[longest][::-1])[::-1] / devices
     facts[longest, 13] = np.cumsum((opens > 0)[longest][::-1])[::-1] / n
     kernels = alone @ over[:2] + 1e-12
-    return parts, {"over": over, "parts": parts, "facts": np.minimum(facts, _FAR), "kernels": kernels}
+    return Before(over, parts, np.minimum(facts, _FAR), kernels)

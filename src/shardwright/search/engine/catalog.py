@@ -22,8 +22,8 @@ import numpy as np
 from shardwright._engine import Problem, cheapest_widths
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Spread, Tables, spread_links
-from shardwright.cost.collectives import Way, dealt_way, link_facts, set_ms, set_of
-from shardwright.cost.model import CostModel
+from shardwright.cost.collectives import LinkFacts, Way, dealt_way, set_ms, set_of
+from shardwright.cost.model import CostModel, PricingHead
 from shardwright.search.units import rivals_of
 from shardwright.sharding.ways import (
     Dealt,
@@ -372,76 +372,72 @@ NO_HOME = Home(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_FLOATS, _NO
 """No plan to start from."""
 
 
+class SpreadArrays(NamedTuple):
+    """The spreads of a search's items, n in all; see `native/problem.hpp`.
+
+    Attributes:
+        first: `(items + 1,)` the spreads of each item.
+        range: `(n, 2)` first and last index of the devices of each spread, half-open.
+        device: devices of all spreads; equal sets share their place.
+        added: additions of each to each of its devices.
+        bytes: `(n,)` memory on each of its devices.
+        served: `(n, 3)` bytes of values to near and to far devices and of ids that each of its devices serves by all-to-alls.
+        apart: `(n, 2)` ms of each device's other collectives, forward and backward.
+        sets: `(n,)` as `EngineArrays.sets`.
+    """
+
+    first: Ints
+    range: Ints
+    device: Ints
+    added: Added
+    bytes: Ints
+    served: Floats
+    apart: Floats
+    sets: Ints
+
+
 class EngineArrays(NamedTuple):
-    """The constant arrays of a search. Letters: d devices, h hidden units, f forms, r rows of the piece arrays; see `native/problem.hpp`.
+    """The constant arrays of a search. Letters: d devices, f forms, r rows of the piece arrays; see `Problem` in `native/problem.hpp`.
 
     Attributes:
         first: `(f + 1,)` index of the first piece of each form: one of w units is row `first[form] + w - 1`.
         item: `(f,)` the item that a form cuts.
         next_form: `(f,)` the item's next form; after its last form comes its first. Form i is one of item i.
         equal: `(f,)` whether a piece of w units is w blocks.
-        part: `(r + 1,)` this and the next two: additions of each piece to the calls of its device, see `cost.blocks.Added`.
-        call: see above.
-        vectors: see above.
+        added: additions of each piece to its device.
         bytes: `(r,)` memory of a piece.
         served: `(r, 2)` bytes of values and of ids that its holder serves.
-        sets: `(items,)` the sets of collectives that an item in pieces needs, a bit each; see `cost.collectives`.
-        set_ms: ms of the latencies of each set; see `cost.collectives.set_ms`.
         legal: `(r,)` whether a piece is allowed.
         price: `(r,)` rough ms that a piece adds to its device.
+        sets: `(items,)` the sets of collectives that an item in pieces needs, a bit each; see `cost.collectives`.
+        set_ms: ms of the latencies of each set; see `cost.collectives.set_ms`.
         most: `(items,)` most pieces of an item.
         allowed: `(items, d)` where pieces of an item may go; `(0, 0)` if all may go everywhere.
         rivals: `(items, items)` which items may not share a device; `(0, 0)` if all may.
-        spread_first: `(items + 1,)` the spreads of each item.
-        spread_range: `(spreads, 2)` first and last index of the devices of each spread, half-open.
-        spread_device: devices of all spreads; equal sets share their place.
-        spread_part: `(spreads + 1,)` this and the next two: additions of a spread to each of its devices.
-        spread_call: see above.
-        spread_vectors: see above.
-        spread_bytes: `(spreads,)` memory on each of its devices.
-        spread_served: `(spreads, 3)` bytes of values to near and to far devices and of ids that each of its devices serves by all-to-alls.
-        spread_apart: `(spreads, 2)` ms of each device's other collectives, forward and backward.
-        spread_sets: `(spreads,)` as `sets`.
-        mix: `(2, h)`.
-        gates: `(1,)` number of gates, see `cost.model`.
-        base: `(h + 2,)` the sums of a call with nothing in it.
-        once: `(2,)` ms that a device takes besides its calls. Devices without a piece get them too, which changes no maximum.
+        spreads: the spreads.
+        head: prices calls. Devices without a piece get its `once` too, which changes no maximum.
         memory: `(d,)` bytes.
-        links: `(9,)` see `cost.collectives.link_facts`.
+        links: prices the links.
     """
 
     first: Ints
     item: Ints
     next_form: Ints
     equal: Bools
-    part: Ints
-    call: Ints
-    vectors: Floats
+    added: Added
     bytes: Ints
     served: Floats
-    sets: Ints
-    set_ms: Floats
     legal: Bools
     price: Floats
+    sets: Ints
+    set_ms: Floats
     most: Ints
     allowed: Bools
     rivals: Bools
-    spread_first: Ints
-    spread_range: Ints
-    spread_device: Ints
-    spread_part: Ints
-    spread_call: Ints
-    spread_vectors: Floats
-    spread_bytes: Ints
-    spread_served: Floats
-    spread_apart: Floats
-    spread_sets: Ints
-    mix: Floats
-    gates: Ints
-    base: Floats
-    once: Floats
+    spreads: SpreadArrays
+    head: PricingHead
     memory: Ints
-    links: Floats
+    links: LinkFacts
 
 
 @dataclass(frozen=True, eq=False)
@@ -467,8 +463,7 @@ class Assembly:
     @cached_property
     def problem(self) -> Problem:
         """The arrays as the engine holds them."""
-        home = {f"home_{name}": array for name, array in self.home._asdict().items()}
-        return Problem(**self.arrays._asdict(), **home)
+        return Problem(self.arrays, self.home)
 
     @property
     def task(self) -> Task:
@@ -488,12 +483,7 @@ class Assembly:
     @cached_property
     def spread_item(self) -> Ints:
         """`(spreads,)` the item of each spread."""
-        return np.repeat(np.arange(len(self.members)), np.diff(self.arrays.spread_first))
-
-    @property
-    def spread_added(self) -> Added:
-        """The additions of each spread to each of its devices."""
-        return Added(self.arrays.spread_part, self.arrays.spread_call, self.arrays.spread_vectors)
+        return np.repeat(np.arange(len(self.members)), np.diff(self.arrays.spreads.first))
 
     @cached_property
     def spread_copies(self) -> Bools:
@@ -519,7 +509,7 @@ class Assembly:
 
     def spreads_of(self, item: int) -> range:
         """All spreads of an item."""
-        return range(int(self.arrays.spread_first[item]), int(self.arrays.spread_first[item + 1]))
+        return range(int(self.arrays.spreads.first[item]), int(self.arrays.spreads.first[item + 1]))
 
 
 def assemble(
@@ -541,7 +531,6 @@ def assemble(
     item = np.array([owner[int(table)] for table in catalog.forms.table[forms]], dtype=np.int64)
     spreads, (spread_item, shared) = catalog.spreads, _item_spreads(catalog, members)
     dealt = tuple(spreads.dealt[group[0]] for group in shared)
-    spread_added = Added.of_groups(spreads.costs.call, spreads.costs.vectors, shared)
     ranges, devices = _device_ranges([way.devices for way in dealt])
 
     def summed(values: Floats) -> Floats:
@@ -553,36 +542,29 @@ def assemble(
         item=item,
         next_form=_rings(item),
         equal=catalog.forms.equal[forms],
-        part=own.added.part,
-        call=own.added.call,
-        vectors=own.added.vectors,
+        added=own.added,
         bytes=own.bytes,
         served=np.ascontiguousarray(own.served),
-        sets=_bits(task, [[("all_to_all", table) for table in tables] for tables in members]),
-        set_ms=set_ms(task, weights),
         legal=legal,
         price=own.added.priced(vector_price) + own.served @ [links_price[:2].sum(), links_price[2]],
+        sets=_bits(task, [[("all_to_all", table) for table in tables] for tables in members]),
+        set_ms=set_ms(task, weights),
         most=np.array([most_pieces(task, tables) for tables in members], dtype=np.int64),
         allowed=_allowed(task, members),
         rivals=rivals_of(task, [[task.tables[index].name for index in group] for group in members]),
-        spread_first=np.searchsorted(spread_item, np.arange(len(members) + 1)).astype(np.int64),
-        spread_range=ranges,
-        spread_device=devices,
-        spread_part=spread_added.part,
-        spread_call=spread_added.call,
-        spread_vectors=spread_added.vectors,
-        spread_bytes=summed(spreads.costs.bytes.astype(np.float64)).astype(np.int64),
-        spread_served=summed(spreads.links.served),
-        spread_apart=summed(spreads.links.apart),
-        spread_sets=_bits(
-            task, [[(spreads.ways[index], int(spreads.table[index])) for index in group] for group in shared]
+        spreads=SpreadArrays(
+            first=np.searchsorted(spread_item, np.arange(len(members) + 1)).astype(np.int64),
+            range=ranges,
+            device=devices,
+            added=Added.of_groups(spreads.costs.call, spreads.costs.vectors, shared),
+            bytes=summed(spreads.costs.bytes.astype(np.float64)).astype(np.int64),
+            served=summed(spreads.links.served),
+            apart=summed(spreads.links.apart),
+            sets=_bits(task, [[(spreads.ways[way], int(spreads.table[way])) for way in group] for group in shared]),
         ),
-        mix=np.ascontiguousarray(cost_model.pricing.mix),
-        gates=np.array([cost_model.pricing.gates]),
-        base=cost_model.pricing.base,
-        once=cost_model.pricing.once,
+        head=cost_model.pricing.head,
         memory=np.array(task.topology.memory_bytes, dtype=np.int64),
-        links=link_facts(task),
+        links=LinkFacts.of(task),
     )
     return Assembly(arrays, catalog, members, forms, dealt)
 

@@ -182,7 +182,7 @@ def _kept_bytes(carried: Carried, assembly: Assembly, item: int) -> float:
 
 def _spread_bytes(carried: Carried, assembly: Assembly, holdings: Sequence[Holding | None]) -> Floats:
     """`(spreads,)` bytes that all devices of each spread together have to receive."""
-    first = assembly.arrays.spread_first
+    first = assembly.arrays.spreads.first
     received = [
         _bytes_for_spread(carried, assembly, holdings[item], item, spread)
         for item in range(len(assembly.members))

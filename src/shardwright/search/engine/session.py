@@ -161,10 +161,10 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
 def _prices(assembly: Assembly, prices: Prices) -> tuple[Floats, Floats]:
     """Ms times devices of pieces, infinite if they are not allowed, and of spreads."""
     arrays, served = assembly.arrays, served_price(assembly.task, prices)
-    pieces = Added(arrays.part, arrays.call, arrays.vectors).priced(prices.vector)
+    pieces = arrays.added.priced(prices.vector)
     pieces += arrays.served @ [served[:2].sum(), served[2]]
-    each = assembly.spread_added.priced(prices.vector) + arrays.spread_served @ served
-    each += arrays.spread_apart @ prices.links[:2].sum(axis=1)
+    each = arrays.spreads.added.priced(prices.vector) + arrays.spreads.served @ served
+    each += arrays.spreads.apart @ prices.links[:2].sum(axis=1)
     devices = np.array([way.devices.size for way in assembly.dealt], dtype=np.float64)
     return np.where(arrays.legal, pieces, np.inf), devices * each
 
@@ -179,9 +179,9 @@ def _peak_shares(assembly: Assembly, pricing: Pricing, prices: Prices) -> tuple[
 
     _, uses = cheapest_widths(arrays.first, np.where(arrays.legal, arrays.price, np.inf))
     in_columns = int(arrays.first[arrays.most.size])
-    pieces, spreads = np.zeros(uses.size), np.zeros(arrays.spread_bytes.size)
-    of_pieces = by_phase(Added(arrays.part, arrays.call, arrays.vectors), piece_links(arrays.served))
-    of_spreads = by_phase(assembly.spread_added, np.hstack([arrays.spread_served, arrays.spread_apart]))
+    pieces, spreads = np.zeros(uses.size), np.zeros(arrays.spreads.bytes.size)
+    of_pieces = by_phase(arrays.added, piece_links(arrays.served))
+    of_spreads = by_phase(arrays.spreads.added, np.hstack([arrays.spreads.served, arrays.spreads.apart]))
     for ms, spread_ms in zip(of_pieces, of_spreads, strict=True):
         goal = float(ms[:in_columns] @ uses[:in_columns]) / topology.devices
         if goal > 0:
@@ -252,7 +252,7 @@ def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
         spread_price *= how.spreading
     room = how.memory_share * float(arrays.memory.max())
     load = np.maximum(prepared.piece_shares / how.limit, arrays.bytes / room)
-    spread_load = np.maximum(prepared.spread_shares / how.limit, arrays.spread_bytes / room)
+    spread_load = np.maximum(prepared.spread_shares / how.limit, arrays.spreads.bytes / room)
     smallest = np.minimum.reduceat(np.where(np.isfinite(price), load, np.inf), arrays.first[:-1])
     within = load <= np.repeat(np.maximum(1.0, smallest), np.diff(arrays.first))
     of_form, uses = cheapest_widths(arrays.first, np.where(within, price, np.inf))
@@ -275,7 +275,7 @@ def _within(assembly: Assembly, case: Case) -> tuple[Floats, Floats]:
     price, spread_price = _prices(assembly, case.prices)
     item, outside = np.repeat(arrays.item, np.diff(arrays.first)), ~sum(1 << kind for kind in case.sets)
     able = (arrays.sets & outside == 0)[item] & np.isfinite(price)
-    spread_able = arrays.spread_sets & outside == 0
+    spread_able = arrays.spreads.sets & outside == 0
     some = np.isin(np.arange(items), np.concatenate([item[able], assembly.spread_item[spread_able]]))
     return (
         np.where(able | ~some[item], price, np.inf),

@@ -1,4 +1,4 @@
-"""The strategies `flexshard` and `recshard`: sequence tables in tiers, and everything else placed around them."""
+"""The strategies `flexshard` and `two_tiers`: sequence tables in tiers, and everything else placed around them."""
 
 from __future__ import annotations
 
@@ -243,8 +243,11 @@ class FlexShard:
 
 
 @dataclass(frozen=True)
-class RecShard(FlexShard):
-    """Two tiers only: rows replicated on all devices, and rows dealt out to all. A planner that ignores hosts does the same."""
+class TwoTiers(FlexShard):
+    """Two tiers only: rows replicated on all devices, and rows dealt out to all. A planner that ignores hosts does the same.
+
+    It is not RecShard (ASPLOS 2022), whose program chooses between device and host memory.
+    """
 
     tiers: tuple[Tier, ...] = HOT_AND_COLD
-    name: str = "recshard"
+    name: str = "two_tiers"

@@ -46,7 +46,7 @@ def test_every_lookup_of_a_row_wise_plan_travels():
 
 def test_tiers_hold_replicas_and_say_how_far_they_are_from_the_bounds():
     (task,) = with_memory(small_task(), 1.5)
-    tiers, two, plain = (sent(task, name) for name in ("flexshard", "recshard", "row_wise"))
+    tiers, two, plain = (sent(task, name) for name in ("flexshard", "two_tiers", "row_wise"))
     assert tiers.bytes_between <= two.bytes_between < plain.bytes_between
     assert tiers.hot_rows + tiers.warm_rows > 0
     assert two.warm_rows == 0 < two.hot_rows

@@ -15,7 +15,7 @@ def test_any_beginning_of_the_pieces_has_all_parts():
         assert {tuple(piece.key) for piece in pieces} == {tuple(pieces[0].key)}
         first = pieces[: len(pieces) // 4]
         assert {piece.key["part"] for piece in first} == {ONE_TABLE, MODELS, CLUSTERS, SWEEP}
-        assert {piece.key["strategy"] for piece in first} == {"row_wise", "table_row_wise", "recshard", "flexshard"}
+        assert {piece.key["strategy"] for piece in first} == {"row_wise", "table_row_wise", "two_tiers", "flexshard"}
     assert len(EXPERIMENT.pieces(True)) < len(EXPERIMENT.pieces(False)) / 4
     assert {piece.key["hosts"] for piece in EXPERIMENT.pieces(False)} == {1, 2, 4, 8, 16, 32, 64}
 

@@ -1,6 +1,7 @@
 """A solution must always agree with the plain definition: the score of the shards it stands for, and the oracle's price of its arrays."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from shardwright._engine import Problem, Solution, Stop
 from shardwright.cost import score
 from shardwright.cost.blocks import Added
+from shardwright.cost.collectives import LinkFacts
+from shardwright.cost.model import PricingHead
 from shardwright.cost.score import traffic
-from shardwright.search.engine.catalog import NO_HOME, EngineArrays
+from shardwright.search.engine.catalog import NO_HOME, EngineArrays, SpreadArrays
 from shardwright.task import DenseTime, Exchange, Topology
 from shardwright.testing.tasks import conformance_tasks, task_of
 from tests.oracles.engine import all_changes, times_of, waits_of
@@ -195,21 +198,14 @@ def random_arrays(rng, gates: int = 0) -> EngineArrays:
     none, items = np.zeros(0, dtype=np.int64), np.arange(ITEMS)
     return EngineArrays(
         first=np.arange(ITEMS + 1), item=items, next_form=items, equal=np.zeros(ITEMS, dtype=bool),
-        part=added.part, call=added.call, vectors=added.vectors, bytes=rng.integers(1, 9, ITEMS),
-        served=rng.random((ITEMS, 2)) * 1e6, sets=rng.integers(0, 4, ITEMS), set_ms=rng.random(2),
-        legal=np.ones(ITEMS, dtype=bool), price=rng.random(ITEMS),
+        added=added, bytes=rng.integers(1, 9, ITEMS), served=rng.random((ITEMS, 2)) * 1e6,
+        legal=np.ones(ITEMS, dtype=bool), price=rng.random(ITEMS), sets=rng.integers(0, 4, ITEMS), set_ms=rng.random(2),
         most=np.ones(ITEMS, dtype=np.int64), allowed=np.zeros((0, 0), dtype=bool), rivals=np.zeros((0, 0), dtype=bool),
-        spread_first=np.zeros(ITEMS + 1, dtype=np.int64), spread_range=none.reshape(0, 2), spread_device=none,
-        spread_part=np.zeros(1, dtype=np.int64), spread_call=none, spread_vectors=np.zeros((0, HIDDEN + 2)),
-        spread_bytes=none, spread_served=np.zeros((0, 3)), spread_apart=np.zeros((0, 2)), spread_sets=none,
-        mix=mix, gates=np.array([gates]), base=base, once=rng.random(2),
-        memory=np.full(DEVICES, 50), links=np.array([DEVICES, 2.0, 1e-7, 1e-6, 1e-7, 2e-6, *rng.choice([0.0, 0.5], 3)]),
+        spreads=SpreadArrays(np.zeros(ITEMS + 1, dtype=np.int64), none.reshape(0, 2), none,
+            Added.of(none, np.zeros((0, HIDDEN + 2))), none, np.zeros((0, 3)), np.zeros((0, 2)), none),
+        head=PricingHead(mix, gates, base, rng.random(2)), memory=np.full(DEVICES, 50),
+        links=LinkFacts(DEVICES, 2, np.array([1e-7, 1e-6]), np.array([1e-7, 2e-6]), rng.choice([0.0, 0.5], 3)),
     )  # fmt: skip
-
-
-def problem_of(arrays: EngineArrays, **changed) -> Problem:
-    home = {f"home_{name}": array for name, array in NO_HOME._asdict().items()}
-    return Problem(**(arrays._asdict() | home | changed))
 
 
 @given(
@@ -220,7 +216,7 @@ def problem_of(arrays: EngineArrays, **changed) -> Problem:
 @settings(max_examples=100, deadline=None)
 def test_calls_are_priced_as_if_anew_and_an_empty_device_is_as_new(seed, gates, moves):
     arrays = random_arrays(np.random.default_rng(seed), gates)
-    problem = problem_of(arrays)
+    problem = Problem(arrays, NO_HOME)
     solution = Solution(problem)
     for item in range(ITEMS):
         solution.place(solution.add(item, 1), item % DEVICES)
@@ -233,32 +229,33 @@ def test_calls_are_priced_as_if_anew_and_an_empty_device_is_as_new(seed, gates, 
     for item in range(ITEMS):
         solution.clear(item)
     solution.refresh()
-    np.testing.assert_array_equal(solution.times[:, [0, 3]], np.tile(arrays.once, (DEVICES, 1)))
+    np.testing.assert_array_equal(solution.times[:, [0, 3]], np.tile(arrays.head.once, (DEVICES, 1)))
 
 
 BAD = {
-    "vectors has NaN": lambda a: {"vectors": np.where(a.vectors == a.vectors[0, 0], np.nan, a.vectors)},
+    "added.vectors has NaN": lambda a: {"added": a.added._replace(vectors=a.added.vectors * np.nan)},
     "bytes has -": lambda a: {"bytes": -a.bytes},
     "served has -": lambda a: {"served": -a.served},
     "price has NaN": lambda a: {"price": a.price * np.nan},
     r"legal must be a contiguous numpy array of bool with shape \(8, \), is int64 with shape \(8,\)":
         lambda a: {"legal": a.legal.astype(np.int64)},
-    r"mix must be a contiguous numpy array of float64 with shape \(2, 11, \), is float64 with shape \(2, 3\)":
-        lambda a: {"mix": np.ascontiguousarray(a.mix[:, :3])},
-    "vectors must be a contiguous": lambda a: {"vectors": np.asfortranarray(a.vectors)},
+    r"head.base must be a contiguous numpy array of float64 with shape \(5, \), is float64 with shape \(13,\)":
+        lambda a: {"head": a.head._replace(mix=np.ascontiguousarray(a.head.mix[:, :3]))},
+    "added.vectors must be a contiguous": lambda a: {"added": a.added._replace(vectors=np.asfortranarray(a.added.vectors))},
     "served must be a contiguous": lambda a: {"served": a.served.tolist()},
-    "there must be at least one device": lambda _: {"memory": np.zeros(0, dtype=np.int64)},
-    "there must be at least one item": lambda a: {"sets": np.zeros(0, dtype=np.int64),
-        "most": np.zeros(0, dtype=np.int64), "spread_first": np.zeros(1, dtype=np.int64)},
-    "call has -1": lambda a: {"call": a.call * 0 - 1},
+    r"memory must be .* \(at least 1, \), is int64 with shape \(0,\)": lambda _: {"memory": np.zeros(0, dtype=np.int64)},
+    r"most must be .* \(at least 1, \), is int64 with shape \(0,\)": lambda _: {"most": np.zeros(0, dtype=np.int64)},
+    "added.call has -1": lambda a: {"added": a.added._replace(call=a.added.call * 0 - 1)},
     "item has 8": lambda a: {"item": a.item + 1},
     "next_form has 9": lambda a: {"next_form": a.next_form * 0 + 9},
     "first must": lambda a: {"first": a.first[::-1].copy()},
-    "part must": lambda a: {"part": a.part * 0},
+    "added.part must": lambda a: {"added": a.added._replace(part=a.added.part * 0)},
     "sets has 64": lambda a: {"sets": np.full(ITEMS, 64)},
-    "links must": lambda a: {"links": a.links + 1},
-    "gates must have three hidden units each": lambda a: {"gates": a.gates + 4},
-    "home_form, home_unit_ms and home_spread_ms must": lambda _: {"home_first": np.zeros(ITEMS + 1, dtype=np.int64)},
+    "links must name the devices": lambda a: {"links": a.links._replace(devices=DEVICES + 1)},
+    "links must be finite": lambda a: {"links": a.links._replace(hidden=a.links.hidden - 1)},
+    "gates must be a whole number of at least 0 and at most 3": lambda a: {"head": a.head._replace(gates=4)},
+    "head.gates must be a number": lambda a: {"head": a.head._replace(gates=None)},
+    "head.once is missing": lambda a: {"head": SimpleNamespace(mix=a.head.mix, gates=0, base=a.head.base)},
 }  # fmt: skip
 
 
@@ -266,13 +263,17 @@ BAD = {
 def test_bad_arrays_are_told(says):
     arrays = random_arrays(np.random.default_rng(0))
     with pytest.raises(ValueError, match=says):
-        problem_of(arrays, **BAD[says](arrays))
-    with pytest.raises(ValueError, match="price is missing"):
-        Problem(**{name: array for name, array in arrays._asdict().items() if name != "price"})
+        Problem(arrays._replace(**BAD[says](arrays)), NO_HOME)
+
+
+def test_a_plan_to_start_from_has_a_number_for_each_item():
+    home = NO_HOME._replace(first=np.zeros(ITEMS + 1, dtype=np.int64))
+    with pytest.raises(ValueError, match="form, unit_ms and spread_ms of home must"):
+        Problem(random_arrays(np.random.default_rng(0)), home)
 
 
 def test_bad_calls_are_told():
-    solution = Solution(problem_of(random_arrays(np.random.default_rng(0))))
+    solution = Solution(Problem(random_arrays(np.random.default_rng(0)), NO_HOME))
     solution.add(0, 1)
     for call, error, says in (
         (lambda: solution.add(99, 1), IndexError, "form is 99, must be at least 0 and below 8"),
@@ -295,9 +296,9 @@ def test_bad_calls_are_told():
 
 def test_arrays_and_problem_live_as_long_as_a_solution_needs_them():
     arrays = random_arrays(np.random.default_rng(1))
-    expected = Solution(problem_of(arrays))
+    expected = Solution(Problem(arrays, NO_HOME))
     solution = Solution(
-        problem_of(random_arrays(np.random.default_rng(1)))
+        Problem(random_arrays(np.random.default_rng(1)), NO_HOME)
     )  # its arrays and problem are gone after this line
     for one in (expected, solution):
         for item in range(ITEMS):

@@ -32,8 +32,8 @@ def mixed(memory="10 GB", **constraints):
 
 
 @pytest.mark.slow
-def test_recshard_conforms():
-    check_strategy(strategy_named("recshard"))
+def test_two_tiers_conforms():
+    check_strategy(strategy_named("two_tiers"))
 
 
 def test_a_mixed_model_gets_one_plan():
@@ -108,10 +108,10 @@ def test_auto_keeps_tiers_where_they_are_faster_and_one_bound_is_for_all():
 
     task = with_room(task_of(1.2, batch=32_768), 3.0)
     attempts = plan_with_each(
-        task, ["certified", "flexshard", "recshard", "auto"], MODEL, lambda *_: None, runs_on="shardwright"
+        task, ["certified", "flexshard", "two_tiers", "auto"], MODEL, lambda *_: None, runs_on="shardwright"
     )
     blocks, *tiers, auto = (attempt.plan for attempt in attempts)
-    assert auto.strategy in ("flexshard", "recshard")
+    assert auto.strategy in ("flexshard", "two_tiers")
     assert auto.cost.step_ms == min(plan.cost.step_ms for plan in tiers) < blocks.cost.step_ms
     assert len({(plan.bound_ms, plan.bound_scope) for plan in (blocks, *tiers, auto)}) == 1
     assert auto.bound_scope == "links"  # this cost model bounds no kernels of tiers
@@ -130,7 +130,7 @@ def test_a_plan_for_torchrec_has_no_tiers_and_a_bound_that_leaves_them_out():
 
 def test_only_flexshard_is_listed():
     assert "flexshard" in strategy_names()
-    assert not {"recshard", "row_wise", "table_wise"} & set(strategy_names())
+    assert not {"two_tiers", "row_wise", "table_wise"} & set(strategy_names())
 
 
 def test_the_plan_is_the_tier_plan():

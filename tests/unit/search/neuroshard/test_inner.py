@@ -109,7 +109,9 @@ def test_by_networks_too_the_lowest_of_equal_bounds_wins():
             return 1000.0 - 0 * dims
 
     pieces, cuts = pieces_of(equal_tables(8, 4, dim=16))
-    pieces = replace(pieces, mix=0 * pieces.mix, vectors=0 * pieces.vectors)  # every occupied device costs the same
+    head, added = pieces.head, pieces.added
+    free = {"head": head._replace(mix=0 * head.mix), "added": added._replace(vectors=0 * added.vectors)}
+    pieces = replace(pieces, **free)  # every occupied device costs the same
     limits = np.array([32, 48, 64])
     found = _engine.grid_placements(pieces.native, cuts.whole, limits)
     assert len(found) > 1
