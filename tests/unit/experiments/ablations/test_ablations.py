@@ -60,8 +60,8 @@ def test_variants_are_held_against_the_full_system():
     assert found["same plans"] == "1 of 3"
     assert line_of(page, "`neuroshard` without one part", "no beam")["not placed, without and with"] == "3, 1"
     said = " ".join(page.text)
-    assert "These lengthen the step: no beam (+100.00%, 2 tasks more not placed)." in said
-    assert "not significantly: no grid (-0.33%, 1 tasks more placed)" in said
+    assert "longer: no beam (+100.00%, 2 more not placed)" in said
+    assert "not significantly: no grid (-0.33%, 1 more placed)" in said
     assert "`certified`**" not in said
 
 
