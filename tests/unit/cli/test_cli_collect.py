@@ -97,7 +97,7 @@ def test_noise_that_is_not_known_is_null_in_json(cli, tmp_path, fake_collect):
     assert document["folder"] == str(tmp_path / "samples")
 
 
-def test_ctrl_c_says_how_to_go_on(cli, tmp_path, monkeypatch):
+def test_ctrl_c_shows_how_to_resume(cli, tmp_path, monkeypatch):
     def collect(folder, **options):
         raise KeyboardInterrupt
 

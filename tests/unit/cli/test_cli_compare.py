@@ -32,7 +32,7 @@ def no_rivals(monkeypatch):
     monkeypatch.setattr("shardwright.cli.compare.rival_names", lambda task: ())
 
 
-def test_planners_of_others_take_part_where_they_are_installed(task_file):
+def test_other_planners_take_part_if_installed(task_file):
     names = compare.all_names(sw.Task.load(task_file))
     assert names[: len(sw.strategy_names())] == sw.strategy_names()
     assert names[len(sw.strategy_names()) :] == ((*(("torchrec",) if find_spec("torchrec") else ()), "auto"))

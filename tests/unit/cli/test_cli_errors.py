@@ -78,7 +78,7 @@ def test_another_os_error_is_a_fault_of_ours():
         exit_code_of(raiser(OSError(5, "disk")), as_json=False)
 
 
-def test_what_the_system_says_of_a_file_is_one_line(capsys, tmp_path):
+def test_a_system_error_of_a_file_is_one_line(capsys, tmp_path):
     assert exit_code_of(raiser(PermissionError(13, "Permission denied", str(tmp_path))), as_json=False) == 1
     assert (
         capsys.readouterr().err

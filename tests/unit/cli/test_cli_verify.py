@@ -118,7 +118,7 @@ def test_a_plan_for_another_device_is_not_judged_by_this_one(cli, plan_file, slo
 
 
 @pytest.mark.slow
-def test_what_cannot_be_measured_is_said(cli, plan_file, monkeypatch):
+def test_plans_that_cannot_be_measured_are_refused(cli, plan_file, monkeypatch):
     def measure_plans(plans, **_):
         raise MeasurementFailed("the largest device of the plans needs 1.0 TB of memory, this machine has 4.0 GB free")
 

@@ -14,7 +14,7 @@ def pool_without_places() -> Pool[list[int]]:
     return CLUSTER.pool(list, places=[])
 
 
-def test_a_pool_without_places_is_refused_where_it_is_entered() -> None:
+def test_a_pool_without_places_is_refused_on_entry() -> None:
     with pytest.raises(ClusterFailed, match="--ray local: no worker is left of 0; check that the nodes are up"):  # noqa: SIM117
         with pool_without_places():
             pass

@@ -32,7 +32,7 @@ def test_rows_are_readable_while_the_training_runs(tmp_path):
     record.close()
 
 
-def test_progress_is_told_without_a_folder():
+def test_progress_is_shown_without_a_folder():
     told = []
     with TrainingRecord(progress=lambda *found: told.append(found)) as record:
         record.step(2, 10, {"reward": 0.123456, "entropy": 2})
@@ -77,7 +77,7 @@ def test_a_damaged_line_is_refused_and_an_unfinished_last_one_is_dropped(tmp_pat
         read_figures(tmp_path)
 
 
-def test_without_tensorboard_the_message_says_what_to_install(tmp_path, monkeypatch):
+def test_without_tensorboard_the_message_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with (
         TrainingRecord(tmp_path) as record,

@@ -106,7 +106,7 @@ def _fails_within() -> None:
         raise IndexError
 
 
-def test_settings_are_restored_where_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_restored_if_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     memory: Any = torch.utils.deterministic
     monkeypatch.setattr(memory, "fill_uninitialized_memory", False)
     with pytest.raises(IndexError):

@@ -55,7 +55,7 @@ def test_a_random_set_that_was_visited_again_has_a_second_row(tmp_path: Path) ->
     assert (first[0, 0], second[0, 0]) == (1.0, 1.1)
 
 
-def test_controls_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_controls_are_read_on_request(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
         store.add(work(1), visit(), kind="control")
         store.add(work(2), visit(), kind="pair", label="x")

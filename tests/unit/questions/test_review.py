@@ -18,7 +18,7 @@ def planned(strategy, task=None):
 
 
 @pytest.mark.slow
-def test_a_poor_plan_is_improved_and_what_moves_is_told():
+def test_a_poor_plan_is_improved_and_moves_are_listed():
     poor = planned("random")
     found = sw.review(poor, cost_model=MODEL)
     assert found.plan.shards == poor.shards
@@ -42,7 +42,7 @@ def test_a_plan_that_cannot_be_improved_is_its_own_best():
     assert "no better one was found" in found.sentence()
 
 
-def test_a_price_on_moves_keeps_tables_where_they_are():
+def test_a_price_on_moves_keeps_tables_in_place():
     poor = planned("size")
     free, dear = (sw.review(poor, cost_model=MODEL, move_cost=cost) for cost in (0.0, math.inf))
     assert dear.diff.moved_bytes == 0

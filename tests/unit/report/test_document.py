@@ -31,7 +31,7 @@ def test_a_task_of_two_plans_is_there_once(data):
     assert data["tasks"][0]["limit"] == 64_000_000
 
 
-def test_a_table_of_several_features_says_so(data):
+def test_a_table_of_several_features_shows_them(data):
     tables = data["tasks"][0]["tables"]
     assert tables["pooling"][tables["name"].index("columns")] == 5
     assert tables["features"] == {tables["name"].index("columns"): 2}
@@ -102,7 +102,7 @@ def test_what_moves_from_the_first_plan(data):
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_measured_times_are_shown_where_there_are_any(data):
+def test_measured_times_are_shown_if_present(data):
     assert data["plans"][0]["measured"] is None
     times = MeasuredTimes((1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0))
     found = document([entry_of(mixed_plan(), "plan", measured=times)])

@@ -18,7 +18,7 @@ def test_a_plan_with_its_own_model_needs_no_note():
     assert entry.marginals.cost_model == cost_model_for("cpu").name
 
 
-def test_a_plan_without_a_cost_is_scored_and_says_so():
+def test_a_plan_without_a_cost_is_scored_and_marked():
     plan = mixed_plan()
     entry = entry_of(replace(plan, cost=None, cost_model=""), "mixed")
     assert entry.cost == plan.cost

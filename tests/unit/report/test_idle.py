@@ -38,6 +38,6 @@ def test_without_other_placements_constraints_are_named():
     assert "constraints or memory" in idle_sentence(plan, None)
 
 
-def test_nothing_is_said_if_all_devices_hold_a_table():
+def test_no_note_if_all_devices_hold_a_table():
     task = sw.Task([TABLE], TOPOLOGY, 4096)
     assert idle_sentence(sw.Plan(task, [Shard.whole(TABLE, 0, 1, 2, 3)]), linear_model()) == ""

@@ -67,7 +67,7 @@ def test_max_shards_limits_row_blocks():
     assert len(blocks_of(task, "a")) == 2
 
 
-def test_few_row_blocks_lie_on_several_hosts_where_one_host_is_not_allowed():
+def test_few_row_blocks_lie_on_several_hosts_if_one_host_is_not_allowed():
     task = task_with(TableConstraint(sharding_types=("row_wise",), max_shards=2), hosts=2)
     assert {task.topology.host_of(shard.devices[0]) for shard in blocks_of(task, "a")} == {0, 1}
     with pytest.raises(InfeasibleTask, match=r"fits: allow table_row_wise for it, or let it use more devices"):

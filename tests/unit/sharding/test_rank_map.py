@@ -98,7 +98,7 @@ def test_a_trimmed_map_keeps_the_first_ranks(ranks):
     assert ranks.trimmed(ROWS) is ranks
 
 
-def test_a_plan_takes_the_maps_of_tables_by_hotness_and_only_the_ranks_it_tells_apart(plan, ranks):
+def test_a_plan_keeps_maps_of_tables_by_hotness_and_only_the_ranks_it_distinguishes(plan, ranks):
     item = RankMap(50, np.arange(50))
     found = plan.with_rank_maps({"history": ranks, "item": item, "stranger": item})
     assert list(found.rank_maps) == ["history"]

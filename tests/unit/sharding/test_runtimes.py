@@ -46,7 +46,7 @@ def plan_of(*shards):
         (rows(0, 400, 800, 1200, 1600, order="hotness"), ("shardwright",)),
     ],
 )
-def test_a_plan_says_what_can_run_it(shards, runs_on, tmp_path):
+def test_a_plan_names_the_runtimes_that_can_run_it(shards, runs_on, tmp_path):
     plan = plan_of(*shards)
     plan.check()
     assert plan.runs_on == runs_on
@@ -129,7 +129,7 @@ def test_what_shardwright_runtime_cannot_train_is_not_planned_for_it(limits, say
     assert sw.plan(task, cost_model=MODEL).runs_on == ("torchrec",)
 
 
-def test_any_blocks_are_found_where_nothing_is_to_run_them():
+def test_any_blocks_are_allowed_without_a_runtime():
     limits = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("column_wise",))})
     assert sw.plan(replace(TASK, constraints=limits), cost_model=MODEL, runs_on=None).runs_on == (
         "shardwright",

@@ -129,7 +129,7 @@ def test_a_finished_training_is_taken_from_its_checkpoint(tmp_path):
     assert world.calls == 0
 
 
-def test_without_a_checkpoint_a_failure_says_that_nothing_was_saved():
+def test_without_a_checkpoint_a_failure_reports_that_nothing_was_saved():
     with pytest.raises(ShardwrightError, match="nothing was saved"):
         learn(tasks(), FailsAt(1), QUICK)
 

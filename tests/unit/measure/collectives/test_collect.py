@@ -82,7 +82,7 @@ def test_impossible_timeouts_are_refused(tmp_path: Path, timeout: float) -> None
     assert not (tmp_path / "store").exists()
 
 
-def test_the_request_tells_collections_apart(tmp_path: Path) -> None:
+def test_requests_of_different_collections_differ(tmp_path: Path) -> None:
     requests = [collection(tmp_path, 5, **changes).request() for changes in ({}, {"seed": 1}, {"world": 4})]
     assert len({str(request) for request in requests}) == 3
     assert isinstance(collection(tmp_path, 5).open_store(), SampleStore)

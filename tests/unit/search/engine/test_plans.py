@@ -141,7 +141,7 @@ def test_a_share_of_the_columns_is_that_share_of_any_rows():
     assert everything_ms(prepared.assembly) == pytest.approx(PRICE * 6400 * (64 * 4 + 4))
 
 
-def test_pieces_of_a_device_that_is_gone_find_another():
+def test_pieces_of_a_removed_device_move_to_another():
     plan = Plan(WHOLE, [Shard("t", (0, 6400), (0, 32), (0,)), Shard("t", (0, 6400), (32, 64), (3,))])
     task = one_table(devices=3)
     prepared, carried, state = warm(plan, task)
