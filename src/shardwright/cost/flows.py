@@ -11,9 +11,11 @@ parts if its host has none. For each row it sends an id, 8 bytes, and gets the v
 proxies*, a device in a host without a holder asks, inside its host, the device with the holder's local rank; this proxy asks the holder on
 behalf of the whole host. The rows that a device asks for depend on `Exchange.deduplicate`:
 
-    none      l(1) rows (pooled tables, with any exchange: l(1) ids, and one partial sum per sample and feature) device    u(1) rows; the
-    gradients of a distinct row are summed before they are sent host      u(1) rows inside the host, from a holder or from a proxy; the
-    proxy asks for u(P) rows between hosts
+    none      l(1) rows
+    device    u(1) rows; the gradients of a distinct row are summed before they are sent
+    host      u(1) rows inside the host, from a holder or from a proxy; the proxy asks for u(P) rows between hosts
+
+Pooled tables send l(1) ids in any exchange, and get one partial sum per sample and feature.
 
 Rows of a pooled table that are dealt to all devices, or to one host, are reduced by collectives: `cost.collectives`.
 
