@@ -305,7 +305,7 @@ def add_dealt(task: Task, shards: Iterable[Shard], works: ShardWorks, flows: ByK
 def shares_of_all_to_alls(task: Task, shards: Iterable[Shard]) -> dict[int, Floats]:
     """The part of `asked_bytes` that all-to-alls carry for shards whose rows are dealt: `(4,)` factors by the shards' ids.
 
-    Sums of rows that are dealt to one host go to the other hosts from each of its devices in equal parts.
+    If rows are dealt to one host, each of its devices sends an equal part of their sums to the other hosts.
     """
     across = np.array([0.0, 1.0, 1.0 / task.topology.devices_per_host, 1.0])
     left = {"row_wise": np.array([0.0, 1.0, 0.0, 1.0]), "table_row_wise": across}
