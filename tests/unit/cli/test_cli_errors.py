@@ -96,7 +96,7 @@ def test_a_message_is_a_few_lines_long_and_keeps_its_place_and_its_remedy(text):
     assert shortened(said, 3000) == said
 
 
-def test_of_many_names_the_first_are_said():
+def test_of_many_names_the_first_are_listed():
     assert some_of(["a", "b"], 2) == "a, b"
     assert some_of([f"t{number}" for number in range(817)]) == "t0, t1, t2, t3, t4 and 812 more"
 

@@ -20,7 +20,7 @@ def test_a_pool_without_places_is_refused_on_entry() -> None:
             pass
 
 
-def test_where_nobody_works_nothing_is_waited_for() -> None:
+def test_a_map_without_workers_fails_at_once() -> None:
     with pytest.raises(ClusterFailed, match="no worker"):
         next(pool_without_places().map(len, [[1]]))  # type: ignore[arg-type]
 

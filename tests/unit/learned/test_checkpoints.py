@@ -87,7 +87,7 @@ def test_tensors_of_any_type_and_state_survive(tmp_path):
         assert torch.equal(found[name], value)
 
 
-def test_where_there_is_no_file_there_is_no_checkpoint(tmp_path):
+def test_without_a_file_there_is_no_checkpoint(tmp_path):
     assert load_checkpoint(tmp_path / "none") is None
 
 

@@ -144,7 +144,7 @@ REFUSED = Check("refused", NAN, NAN, NAN, False, 1e-4, 1e-4, refused="no fp16 he
 FAULTY = Check("faulty", NAN, NAN, NAN, False, 1e-4, 1e-4, fault="IndexError: row 7 of 5")
 
 
-def test_refused_calls_are_told_once_for_each_reason(
+def test_refused_calls_warn_once_for_each_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _found(monkeypatch, [RIGHT, REFUSED, REFUSED])

@@ -236,7 +236,7 @@ def test_the_right_views_pass(optimizer: str, state: list[Any]) -> None:
         ("adagrad", WEIGHTS, [ROWS], r"must have \(30, 8\): \(rows, dim\)"),
     ],
 )
-def test_wrong_views_are_said(optimizer: str, weights: list[Any], state: list[Any], says: str) -> None:
+def test_wrong_views_are_reported(optimizer: str, weights: list[Any], state: list[Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         check_views(group(), optimizer, Views(weights, state))
 

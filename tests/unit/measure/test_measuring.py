@@ -49,7 +49,7 @@ def test_quiet_visits_count_and_of_these_the_median() -> None:
     assert time_of(visits) == (3.0, 6.0)
 
 
-def test_where_none_was_quiet_the_quietest_counts() -> None:
+def test_the_quietest_visit_counts_if_none_was_quiet() -> None:
     assert time_of([visit(9.0, 1.8), visit(7.0, 1.6), visit(5.0, 2.0)]) == (7.0, 14.0)
 
 

@@ -65,7 +65,7 @@ def test_controls_are_read_on_request(tmp_path: Path) -> None:
         read_samples(tmp_path, kinds=["task"])
 
 
-def test_several_kinds_of_hardware_are_told_apart(tmp_path: Path) -> None:
+def test_several_kinds_of_hardware_are_distinguished(tmp_path: Path) -> None:
     fill(fill(tmp_path, range(3)), range(2, 4), THERE)
     with pytest.raises(InvalidInput, match="several kinds.*processor abacus.*processor slide rule.*--hardware"):
         read_samples(tmp_path)

@@ -147,7 +147,7 @@ def test_two_processes_that_are_killed_lose_nothing(tmp_path: Path) -> None:
         store.add(work(7), visit())
 
 
-def test_foreign_and_damaged_files_are_told(tmp_path: Path) -> None:
+def test_foreign_and_damaged_files_are_reported(tmp_path: Path) -> None:
     whole = filled(tmp_path / "whole", 40) / NAME
     for length in (3000, 20_000):
         (tmp_path / NAME).write_bytes(whole.read_bytes()[:length])

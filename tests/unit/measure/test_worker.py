@@ -176,7 +176,7 @@ def test_an_answer_in_pieces_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch)
         assert worker.visit(NOTHING).backward_ms == 2.5
 
 
-def test_the_last_words_of_a_process_that_ended_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_output_of_an_ended_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with stand_in(monkeypatch, f"import sys; {READY}; sys.stdin.readline(); sys.exit('no more')") as worker:
         monkeypatch.setattr(Worker, "answer_limit_s", {"cpu": 60.0})
         with pytest.raises(MeasurementFailed, match=r"exited with 1\. Its last lines: no more"):

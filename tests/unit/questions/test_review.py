@@ -49,7 +49,7 @@ def test_a_price_on_moves_keeps_tables_in_place():
     assert free.better_ms <= dear.better_ms == dear.step_ms
 
 
-def test_a_bound_of_other_plans_than_the_one_under_review_is_not_told():
+def test_a_bound_of_other_plans_than_the_one_under_review_is_not_shown():
     table = sw.Table("t0", 1 << 20, 64, 20.0)
     task = sw.Task([table], sw.Topology(1, 4, "cpu"), 1024)
     blocks = [(0, 16), (16, 32), (32, 48), (48, 64)]

@@ -192,7 +192,7 @@ def test_for_torchrec_tables_keep_their_replicas_or_have_none(optimizer, crosses
     assert types(replan(task, whole, runs_on=None))[0] == "data_parallel"
 
 
-def test_replicas_that_no_longer_fit_are_kept_unless_told():
+def test_replicas_that_no_longer_fit_need_cross_replicas():
     task = of_replicas()
     replicas = Plan(task, [Shard.whole(SMALL, 0), Shard.whole(LARGE, 0, 1, 2, 3)])
     tight = replace(task, topology=replace(task.topology, memory="2 GB"))

@@ -108,7 +108,7 @@ def test_a_plan_keeps_maps_of_tables_by_hotness_and_only_the_ranks_it_distinguis
     assert not plan.rank_maps
 
 
-def test_where_the_coldest_rows_are_one_block_only_the_ranks_above_it_count(ranks):
+def test_only_ranks_above_the_block_of_coldest_rows_count(ranks):
     table = Table("history", ROWS, 8, 20.0, pooled=False)
     task = Task((table,), Topology(hosts=1, devices_per_host=2, memory="64 MB"), batch_size=64)
     shards = [

@@ -43,7 +43,7 @@ def test_a_search_runs_and_its_plan_is_judged_by_fused_costs():
     assert full["failure"] is None
 
 
-def test_variants_are_held_against_the_full_system():
+def test_variants_are_compared_with_the_full_system():
     steps = {FULL: (1.0, 2.0, 4.0, None), "no grid": (1.1, 2.0, 3.6, 1.0), "no beam": (2.0, None, None, None)}
     rows = [
         row(name, step, task=task, seconds=2.0 if name == "no grid" else 1.0, shards=f"{name if step != 2.0 else ''}")

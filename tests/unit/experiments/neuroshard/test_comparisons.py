@@ -92,7 +92,7 @@ def test_one_row_a_strategy(rows):
     assert (by_name["size"]["tried"], by_name["size"]["placed"]) == ("3", "67% (33%)")
 
 
-def test_only_strategies_of_whole_tables_are_told_to_have_cut():
+def test_only_strategies_of_whole_tables_are_marked_as_having_cut():
     cut = [outcome("neuroshard", 1.0, cut=2), outcome("neuroshard", 1.0)]
     assert success(cut, "neuroshard") == "100%"
     assert success(cut, "size") == "100% (50%)"

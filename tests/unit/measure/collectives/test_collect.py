@@ -156,7 +156,7 @@ def test_a_store_of_collectives_has_no_samples(tmp_path: Path) -> None:
         read_samples(tmp_path)
 
 
-def test_collections_and_machines_are_told_apart(tmp_path: Path) -> None:
+def test_collections_and_machines_are_distinguished(tmp_path: Path) -> None:
     fill(tmp_path, row(0), row(3))
     fill(tmp_path, row(0), row(0), row(1), collection="d")  # each once
     assert keys_of(read_collectives(tmp_path)) == [(0, 0), (3, 0), (4, 0), (5, 0)]
@@ -169,7 +169,7 @@ def test_collections_and_machines_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"dims": "many"}', "1"])
-def test_rows_that_cannot_be_are_told(tmp_path: Path, text: str) -> None:
+def test_impossible_rows_are_reported(tmp_path: Path, text: str) -> None:
     fill(tmp_path, row(1))
     with SampleStore(tmp_path, GLOO, MACHINE) as store:
         store._db.execute("UPDATE collectives SET document = ?", (text,))

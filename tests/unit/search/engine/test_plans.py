@@ -168,7 +168,7 @@ def test_new_and_changed_tables_cost_nothing_wherever_they_lie():
     assert moved(prepared, carried, state) == 0
 
 
-def test_where_memory_has_shrunk_large_pieces_stay():
+def test_large_pieces_stay_if_memory_has_shrunk():
     """Two large and four small tables on two devices, which have no room for one of each size any more; a third device is new."""
     large = [sw.Table(f"large{i}", 10_000, 64) for i in range(2)]
     small = [sw.Table(f"small{i}", 1000, 64) for i in range(4)]

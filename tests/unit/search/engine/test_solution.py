@@ -263,7 +263,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("says", BAD)
-def test_bad_arrays_are_told(says):
+def test_bad_arrays_are_reported(says):
     arrays = random_arrays(np.random.default_rng(0))
     with pytest.raises(ValueError, match=says):
         problem_of(arrays, **BAD[says](arrays))
@@ -271,7 +271,7 @@ def test_bad_arrays_are_told(says):
         Problem(**{name: array for name, array in arrays._asdict().items() if name != "price"})
 
 
-def test_bad_calls_are_told():
+def test_bad_calls_are_reported():
     solution = Solution(problem_of(random_arrays(np.random.default_rng(0))))
     solution.add(0, 1)
     for call, error, says in (
