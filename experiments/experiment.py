@@ -57,7 +57,7 @@ class Page:
         text: Markdown paragraphs before the tables: the setting, and the limits of the figures.
         tables: the tables.
         figures: pictures by the suffix of their file names; "" is the picture named like the experiment.
-        conditions: how all tables were made: score, memory rule, batch and optimizer; added to each caption.
+        conditions: how all tables were made: score, memory rule, batch and optimizer; a paragraph of its own.
     """
 
     title: str

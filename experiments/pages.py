@@ -6,7 +6,6 @@ import io
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +40,8 @@ def write_page(
         save(page.figures[ending], path)
     shown = [f"![{page.title}]({path.name})" for path in pictures.values()]
     part = [] if share[0] == share[1] else [f"**{share[0]} of {share[1]} pieces of work: the run was not finished.**"]
-    tables = [replace(table, caption=f"{table.caption} {page.conditions}".rstrip()) for table in page.tables]
-    text = markdown(page.title, [*part, *page.text, *shown], tables, command, made_of(rows))
+    conditions = [f"**Conditions of all tables.** {page.conditions}"] if page.conditions else []
+    text = markdown(page.title, [*part, *page.text, *conditions, *shown], page.tables, command, made_of(rows))
     path = folder / f"{name}.md"
     write_atomically(path, text)
     return (path, *pictures.values())

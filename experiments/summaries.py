@@ -30,14 +30,14 @@ def conditions(rows: Sequence[Row], batch: str = "1,024", optimizer: str = "row-
         if row.get("strategy") in ("size", "dim") and "ties by size" not in str(row.get(VERSION, ""))
     }
     ties = (
-        " `size` and `dim` broke ties by the order of tables here; by size, as in the papers' code, `dim` is stronger."
+        " `size` and `dim` broke ties by the order of tables here; broken by size, as in the papers' code, `dim` is stronger."
         if old
         else ""
     )
-    searched = f"; `neuroshard` searched by the {score}" if own else ""
+    searched = f" `neuroshard` searched by the {score}." if own else ""
     return (
-        f"Batch {batch} over all devices, {optimizer}; weights, optimizer state and buffers fit every device{searched}. The papers: batch "
-        f"65,536, SGD, GPUs, weights alone counted as memory, and the embedding cost as score.{ties}"
+        f"Batch {batch} over all devices, {optimizer}. Weights, optimizer state and buffers fit every device.{searched} The papers run "
+        f"batch 65,536 with SGD on GPUs, count only weights as memory and score plans by embedding cost.{ties}"
     )
 
 

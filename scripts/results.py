@@ -34,8 +34,8 @@ papers' headline figures are of many GPUs. Shardwright has no figures of:
 - collectives between GPUs, and training throughput on a cluster of GPUs;
 - caching in host memory (UVM) for tables beyond a GPU's memory: Shardwright plans it, but it has never been run.
 
-`scripts/collect_gpu.sh`, `shardwright calibrate`, `shardwright tune` and `benchmarks/gpu_plans.py` measure such figures and have run on the
-H100 ([how](tutorials/cost-model.md)).
+To measure another GPU, run `scripts/collect_gpu.sh`, `shardwright calibrate`, `shardwright tune` or `benchmarks/gpu_plans.py`
+([how](tutorials/cost-model.md)). All four have run on the H100.
 """
 
 

@@ -25,15 +25,14 @@ from experiments.summaries import NOTHING, cell, conditions, grouped
 _NOTABLE = 0.005  # share by which a step must become longer or shorter for a part to matter
 
 _INTRODUCTION = (
-    "NeuroShard's tasks (10 to 59 tables on 4 devices, 20 to 119 on 8; max dim 32 and 128; batch 1,024), priced by the then bundled model "
-    "of "
-    "CPU kernels. Each search runs complete and without one part; the same fused costs judge every plan. Costs are `step_ms`; the "
-    "paper's cost, the largest device's sum, stands next to it."
+    "The tasks are NeuroShard's: 10 to 59 tables on 4 devices or 20 to 119 on 8, max dim 32 or 128. They are priced by the model of CPU "
+    "kernels that was bundled at the time. Each search runs complete, then without one part at a time; the same fused costs judge every "
+    "plan. Costs are `step_ms`; the paper's cost, the largest device's sum, stands next to it."
 )
 _HEADS = (
-    "**The heads.** `certified`'s bound needs a convex head: under the mlp head it searches in the same way but proves nothing, so no "
-    "gap is known and no search ends early. The tables show the accuracy that the convex head costs: both heads are trained on "
-    "the same samples, measured on one machine by the same program, and plans found under either are run on its kernels."
+    "**Convex against mlp head.** `certified`'s bound needs a convex head. Under the mlp head it searches in the same way but proves "
+    "nothing, so no gap is known and no search ends early. To price this, both heads are trained on the same samples of one machine, and "
+    "plans found under either run on its kernels."
 )
 
 
@@ -59,13 +58,14 @@ def verdict(rows: Sequence[Row], system: str) -> str:
     if not (matters or little or better):
         return ""
     tasks = sum(row["part"] == SEARCH and (row["system"], row["variant"]) == (system, FULL) for row in rows)
-    sentences = [f"**`{system}`**, {tasks} tasks; change of the step without the part, geometric mean."]
-    sentences += [f"These lengthen the step: {', '.join(matters)}."] if matters else []
-    sentences += (
-        [f"These change it by less than {_NOTABLE:.1%}, or not significantly: {', '.join(little)}."] if little else []
-    )
-    sentences += [f"These shorten it: {', '.join(better)}."] if better else []
-    return " ".join(sentences)
+    groups = {
+        "longer": matters,
+        f"changed by less than {_NOTABLE:.1%}, or not significantly": little,
+        "shorter": better,
+    }
+    lines = [f"- {change}: {', '.join(parts)}" for change, parts in groups.items() if parts]
+    heading = f"**`{system}`**, {tasks} tasks: geometric mean of the change of the step without a part"
+    return "\n".join([heading, "", *lines])
 
 
 def cache(rows: Sequence[Row]) -> str:
@@ -75,11 +75,9 @@ def cache(rows: Sequence[Row]) -> str:
         return ""
     return (
         "**The cache.** The paper's search keeps predictions for sets of tables, since its greedy asks a network at every step. The search "
-        "here has no such cache: it encodes every width of every table once, keeps the sums of encodings of the devices, and skips "
-        "bounds of the grid that cannot change a placement. *No cache* turns off the first and the last of these, which changes only "
-        f"times: the same plan for {both.same_plans} of {len(both.pairs)} tasks, in "
-        f"{np.median(both.ratios('search_s')):.0f} times the time (median). Predicting anew for every device that the greedy considers, "
-        "as the paper's search without a cache would, takes longer still."
+        "here encodes every width of every table once, keeps the sums of encodings of the devices, and skips bounds of the grid that "
+        "cannot change a placement. *No cache* turns off the first and the last of these. It finds the same plan for "
+        f"{both.same_plans} of {len(both.pairs)} tasks and takes {np.median(both.ratios('search_s')):.0f} times the time (median)."
     )
 
 
@@ -90,7 +88,7 @@ def heads(rows: Sequence[Row]) -> str:
     sentences = [_HEADS]
     collected = max((int(row["sets"] or 0) for row in rows if row["part"] == SAMPLES), default=0)
     if collected:
-        sentences.append(f"{collected:,} sets of tables were measured for this.")
+        sentences.append(f"The samples are {collected:,} sets of tables.")
     errors = {
         head: [float(row["mean_error"] or 0.0) for row in rows if (row["part"], row["head"]) == (TRAINED, head)]
         for head in ("convex", "mlp")
@@ -101,20 +99,23 @@ def heads(rows: Sequence[Row]) -> str:
         sentences.append(
             f"Held-out error: {convex:.1%} convex, {mlp:.1%} mlp (means over seeds, {sets} held-out sets)."
         )
-    for strategy, pairs in head_pairs(rows).items():
-        mean, low, high = geometric(pairs.ratios("measured_ms"))
-        told = "a significant difference" if low > 1 or high < 1 else "no significant difference"
-        sentences.append(
-            f"`{strategy}`'s plans under mlp take {mean:.3f} of the measured time of those under convex ({low:.3f} to {high:.3f}, "
-            f"{len(pairs.pairs)} pairs, of which {pairs.same_plans} are the same plan), {told}."
-        )
     failed = sum(row["part"] == MEASURED and row["measured_ms"] is None for row in rows)
     sentences += [f"{failed} plans were not found or not measured."] if failed else []
-    return " ".join(sentences)
+    lines = []
+    for strategy, pairs in head_pairs(rows).items():
+        mean, low, high = geometric(pairs.ratios("measured_ms"))
+        significance = "significant" if low > 1 or high < 1 else "not significant"
+        lines.append(
+            f"- `{strategy}`: {mean:.3f} ({low:.3f} to {high:.3f}), {significance}; {pairs.same_plans} of {len(pairs.pairs)} pairs are "
+            "the same plan"
+        )
+    if lines:
+        lines = ["", "Measured time of plans under mlp over that of plans under convex:", "", *lines]
+    return "\n".join([" ".join(sentences), *lines])
 
 
 def _failures(more: int) -> str:
-    return f", {more} tasks more not placed" if more > 0 else f", {-more} tasks more placed" if more < 0 else ""
+    return f", {more} more not placed" if more > 0 else f", {-more} more placed" if more < 0 else ""
 
 
 def page_of(rows: Sequence[Row]) -> Page:
@@ -144,9 +145,9 @@ def of_system(rows: Sequence[Row], system: str) -> ResultTable:
         if compared.tried:
             cells.append([name, variant.what, *figures(compared)])
     caption = (
-        f"`{system}` without one part at a time, divided by `{system}` as it is, on the same tasks: under 1 is better without the part. "
-        "Geometric means over the tasks that both placed, with 95% intervals by bootstrap; search time: median of the ratios. Gap: to the "
-        "bound of the variant's own search, which under constraints covers only plans that keep them."
+        f"`{system}` without one part at a time over `{system}` as it is, on the same tasks: below 1 is better without the part. "
+        "Costs are geometric means over the tasks that both placed, with 95% bootstrap intervals; search time is the median ratio. The gap "
+        "is to the bound of the variant's own search, which under constraints covers only plans that keep them."
     )
     return ResultTable(caption, heads, cells)
 
@@ -207,8 +208,8 @@ def errors(rows: Sequence[Row]) -> ResultTable:
              span(columns[2], ".4f"), cell(noise[0] if noise else None, ".2%")]
         )  # fmt: skip
     caption = (
-        "Both heads, trained on the same samples of one machine: relative errors on the tenth of the samples that a training has not "
-        "seen, means over seeds with least and most; repeat noise: mean difference between two measurements of a set."
+        "Relative errors of both heads on the tenth of the samples that a training has not seen: means over seeds, in brackets least and "
+        "most. Repeat noise is the mean difference between two measurements of a set."
     )
     heads = ["head", "seeds", "held-out sets", "mean error", "median error", "Spearman", "repeat noise"]
     return ResultTable(caption, heads, cells)
@@ -218,9 +219,9 @@ def measured(rows: Sequence[Row]) -> ResultTable:
     """A table of plans found under either head, measured on real kernels."""
     cells = [line(strategy, pairs) for strategy, pairs in head_pairs(rows).items()]
     caption = (
-        "Plans found under the mlp head divided by plans found under the convex head, same task, strategy and seed: slowest forward plus "
-        "slowest backward kernel, geometric means with 95% intervals. Predicted: each by its own head. Difference: predicted / measured − "
-        "1 of the plans of each head, median; below 0 the plan was slower than the head predicted."
+        "Plans found under the mlp head over plans found under the convex head, same task, strategy and seed. Times are slowest forward "
+        "plus slowest backward kernel; ratios are geometric means with 95% intervals. Each head predicts its own plans. Difference is the "
+        "median of predicted / measured − 1: below 0 the plan was slower than predicted."
     )
     heads = [
         "strategy", "pairs", "same plans", "measured, mlp / convex", "mlp faster", "predicted, mlp / convex", "difference, convex",
@@ -253,8 +254,8 @@ def strategies(rows: Sequence[Row]) -> ResultTable:
                      ratio_cell(beside_bundled(rows, strategy, head))]
                 )  # fmt: skip
     caption = (
-        "Measured plans divided by `greedy`'s under the same model: the gain of a search under a model that was learned on the "
-        "measuring machine (convex, mlp), and under the bundled one. Geometric means over tasks, each the mean of its seeds; 95% intervals."
+        "Measured plans over `greedy`'s under the same model. The models convex and mlp were learned on the measuring machine. Ratios are "
+        "geometric means over tasks with 95% intervals; a task counts with the mean of its seeds."
     )
     heads = [
         "strategy", "model", "tasks", "measured", "faster on", "predicted", "worst task", "over its plans under the bundled model",

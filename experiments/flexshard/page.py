@@ -27,28 +27,31 @@ CLAIMED_SAVED, CLAIMED_FASTER = 0.85, 6.0
 _MEMORY = 1.25
 
 _INTRODUCTION = (
-    "The rows of a sequence table are not pooled, so each one that is looked up travels. `flexshard` keeps the hottest rows on every "
-    "device and the next on every host, and deals out the rest; the boundaries of all tables are chosen together, within the memory of "
-    "every device. Bytes and times are **predicted** here: bytes counted for each link by expectation, latency and bandwidth as "
-    "stated. The same counts are compared with the kernel's counters and the clock on two hosts and on four with slow links in "
-    "[flexshard_measured](flexshard_measured.md) and [flexshard_measured_4x2](flexshard_measured_4x2.md)."
+    "The rows of a sequence table are not pooled, so every row that is looked up travels. `flexshard` keeps the hottest rows on every "
+    "device and the next on every host, and deals out the rest. It chooses the boundaries of all tables together, within the memory of "
+    "every device.\n\n"
+    "Bytes and times are **predicted**: expected bytes on each link, with the stated latency and bandwidth. "
+    "[flexshard_measured](flexshard_measured.md) compares the same counts with the kernel's counters and the clock on two hosts, "
+    "[flexshard_measured_4x2](flexshard_measured_4x2.md) on four with slow links."
 )
 _DIFFERENCES = (
-    "What differs from the paper: neither its code nor its models are public. The tables here are synthetic, with accesses by "
-    "Zipf's law, and the formulation is ours. `two_tiers` stands for the earlier state of the art: rows on every device or on one, "
-    "without regard to hosts, with boundaries chosen by the same search. It is not RecShard (ASPLOS 2022), whose "
-    "program chooses device or host memory. Pooled tables, kernels and everything else in a step are left out."
+    "**Differences from the paper**\n\n"
+    "- Models: neither the paper's code nor its models are public. The tables here are synthetic, with accesses by Zipf's law, and the "
+    "formulation is ours.\n"
+    "- Rival: `two_tiers` stands for the earlier state of the art. It keeps rows on every device or on one, without regard to hosts, with "
+    "boundaries chosen by the same search. RecShard (ASPLOS 2022) is another program, which chooses device or host memory.\n"
+    "- Scope: communication of sequence tables only, without pooled tables, kernels and the rest of a step."
 )
 
 
 def paragraphs(plans: Plans) -> Sequence[str]:
     """The text of the page."""
-    parts = (claim(plans), _INTRODUCTION, verdict(plans), main_finding(plans), where_tiers_pay(plans), _DIFFERENCES)
+    parts = (claim(plans), _INTRODUCTION, main_finding(plans), where_tiers_pay(plans), _DIFFERENCES)
     return [part for part in parts if part]
 
 
 def claim(plans: Plans) -> str:
-    """The first sentence: how far the paper's claim holds at equal memory, and what reaches it; empty without rows."""
+    """The first paragraph: how far the paper's claim holds at equal memory, and what reaches it; empty without rows."""
     by_tiers, by_hosts = [], []
     for accesses in SHAPES:
         tiers, hosts = (
@@ -56,22 +59,21 @@ def claim(plans: Plans) -> str:
             _medians(plans, accesses, PER_HOST, strategy="row_wise", memory=1.0),
         )
         if tiers is not None and hosts is not None:
-            by_tiers.append(f"{tiers[0]:.0%}")
+            by_tiers.append(f"{tiers[0]:.0%} ({accesses})")
             by_hosts.append(f"{hosts[0]:.0%}")
     if not by_tiers:
         return ""
     return (
-        f"**The paper's {CLAIMED_SAVED:.0%} less traffic in no more memory is not shown by tiers: with {_MEMORY}× memory for both, "
-        "`flexshard` sends "
-        f"{' and '.join(by_tiers)} less than `two_tiers` ({' and '.join(SHAPES)}). De-duplication by host reaches it without tiers: "
-        f"`row_wise` then sends {' and '.join(by_hosts)} less than when every lookup travels, in the same memory.** Predicted."
+        f"**Tiers do not reach the paper's {CLAIMED_SAVED:.0%} less traffic in equal memory.** With {_MEMORY}× memory for both, "
+        f"`flexshard` sends {' and '.join(by_tiers)} less than `two_tiers`. De-duplication by host reaches it without tiers: in the same "
+        f"memory, `row_wise` then sends {' and '.join(by_hosts)} less than with every lookup sent."
     )
 
 
 def where_tiers_pay(plans: Plans) -> str:
     """A paragraph on where tiers pay, by the sweep; empty without its rows."""
     own = plans.of(part=SWEEP, strategy="flexshard")
-    said = []
+    lines = []
     for exchange, rival in ((PER_HOST, "row_wise"), (EVERY, "two_tiers")):
         gains = {
             (int(row["gbits"] or 0), str(row["accesses"]), int(row["batch"] or 0)): gain
@@ -80,16 +82,17 @@ def where_tiers_pay(plans: Plans) -> str:
         }
         if gains:
             most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
-            said.append(
-                f"With {exchange.partition(',')[0] if exchange == EVERY else 'rows de-duplicated by host'}, against `{rival}`: "
-                f"{gains[least] - 1:+.1%} in speed ({_case(least)}) to {gains[most] - 1:+.1%} ({_case(most)})"
+            lines.append(
+                f"- {'every lookup sent' if exchange == EVERY else 'rows de-duplicated by host'}, against `{rival}`: "
+                f"{gains[least] - 1:+z.1%} ({_case(least)}) to {gains[most] - 1:+z.1%} ({_case(most)})"
             )
-    if not said:
+    if not lines:
         return ""
-    return (
-        "**Where tiers still pay**, by the sweep of links, accesses and batch (second picture): slow links hardly matter, many lookups "
-        f"of a row do, and only if every lookup travels. {'. '.join(said)}."
+    heading = (
+        "**Where tiers pay**, by the sweep of links, accesses and batch (second picture). Tiers pay if every lookup travels and a batch "
+        "has many lookups of a row; slow links hardly matter. Gain in speed, least to most:"
     )
+    return "\n".join([heading, "", *lines])
 
 
 def _case(key: tuple[int, str, int]) -> str:
@@ -97,60 +100,21 @@ def _case(key: tuple[int, str, int]) -> str:
     return f"{gbits} Gbit/s, {accesses}, {batch:,} samples"
 
 
-def verdict(plans: Plans) -> str:
-    """A paragraph on whether the paper's figures are reached, by range of Zipf exponents; empty without rows."""
-    sentences = []
-    for accesses in SHAPES:
-        row_wise = _medians(plans, accesses, EVERY)
-        two_tiers = _medians(plans, accesses, EVERY, other="two_tiers")
-        if row_wise is None:
-            continue
-        sentences.append(
-            f"At {accesses} and {_MEMORY}× memory, `flexshard` takes {row_wise[0]:.1%} of `row_wise`'s traffic off the links "
-            f"between hosts ({_reached(row_wise[0], CLAIMED_SAVED)} {CLAIMED_SAVED:.0%}) and makes communication "
-            f"{row_wise[1]:.1f} times as fast ({_reached(row_wise[1], CLAIMED_FASTER)} {CLAIMED_FASTER:g})"
-            + (f"; against `two_tiers` it is {two_tiers[0]:.1%} and {two_tiers[1]:.2f} times." if two_tiers else ".")
-        )
-    counts = [row["tables"] for row in plans.of(part=MODELS, strategy="flexshard", exchange=EVERY, memory=_MEMORY)]
-    sizes = f" Medians over {len(counts)} models of {min(counts)} to {max(counts)} tables." if sentences else ""  # type: ignore[type-var]
-    compares = (
-        f" The paper claims {CLAIMED_SAVED:.0%} and almost {CLAIMED_FASTER:g} times, within the memory of the state of the art."
-        if sentences
-        else ""
-    )
-    return " ".join(sentences) + compares + sizes
-
-
 def main_finding(plans: Plans) -> str:
     """A paragraph on the gain of replicas that remains after de-duplication by host; empty without rows."""
-    sentences = []
-    for accesses in SHAPES:
-        plain = _medians(plans, accesses, PER_HOST, strategy="row_wise", memory=1.0)
-        tiers = _medians(plans, accesses, PER_HOST)
-        added = _medians(plans, accesses, PER_HOST, other="row_wise")
-        if plain is None or tiers is None or added is None:
-            continue
-        sentences.append(
-            f"at {accesses} `row_wise` then sends {plain[0]:.1%} less in 1× the memory and is {plain[1]:.1f} times as fast as when "
-            f"every lookup travels; `flexshard` with {_MEMORY}× sends {tiers[0]:.1%} less and is {tiers[1]:.1f} times as fast, "
-            f"{added[1] - 1:+.2%} on top"
-        )
-    if not sentences:
+    gains = [
+        f"{gain[1] - 1:+.2%} ({accesses})"
+        for accesses in SHAPES
+        if (gain := _medians(plans, accesses, PER_HOST, other="row_wise"))
+    ]
+    if not gains:
         return ""
     return (
-        "**The main finding: if rows are de-duplicated by host, replicas gain next to nothing.** "
+        "**If rows are de-duplicated by host, replicas gain next to nothing.** "
         "A host that reads a row must get its value and send its gradient once a step, whether it keeps a replica or not. "
-        + _capitalised("; ".join(sentences))
-        + ". Tiers pay if rows are not de-duplicated, as in TorchRec's exchange."
+        f"With {_MEMORY}× memory, `flexshard` is then {' and '.join(gains)} faster than `row_wise`. "
+        "Tiers pay if rows are not de-duplicated, as in TorchRec's exchange."
     )
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _reached(value: float, claimed: float) -> str:
-    return "more than" if value > claimed else "less than"
 
 
 def _medians(
@@ -188,9 +152,8 @@ def page_of(rows: Sequence[Row]) -> Page:
         paragraphs(plans),
         [table for table in tables if table.rows],
         {"": draw(plans), "sweep": draw_sweep(plans)} if rows else {},
-        "4,096 samples a device except in the sweep, row-wise Adagrad except for the one table; weights, optimizer state and buffers "
-        "fit every "
-        "device; the score is communication time. The paper's settings are not published.",
+        "4,096 samples a device except in the sweep; row-wise Adagrad except for the one table. Weights, optimizer state and buffers "
+        "fit every device. The score is communication time. The paper's settings are not published.",
     )
 
 
@@ -207,10 +170,10 @@ def claims(plans: Plans) -> ResultTable:
         if row_wise:
             cells.append([accesses, exchange, f"{memory}×", len(row_wise), *spans(row_wise), *spans(two_tiers)])
     caption = (
-        f"**The paper: more than {CLAIMED_SAVED:.0%} less global all-to-all traffic, communication almost {CLAIMED_FASTER:g} times "
-        "as fast, in no more memory than the state of the art before it.** Here: `flexshard` against `row_wise` with every lookup "
-        "sent, which takes 1× the memory, and against `two_tiers` with the same exchange and memory. "
-        "Medians over all models, least and most in brackets."
+        f"The paper claims more than {CLAIMED_SAVED:.0%} less traffic between hosts and communication almost {CLAIMED_FASTER:g} times "
+        "as fast, in no more memory than the state of the art before it. Here `flexshard` stands against `row_wise` with every lookup "
+        "sent, in 1× the memory, and against `two_tiers` with the same exchange and memory. "
+        "Medians over all models, in brackets least and most."
     )
     return ResultTable(caption, heads, cells)
 
@@ -227,8 +190,8 @@ def by_hand(plans: Plans) -> ResultTable:
             cell(gap(row, "plans_bound_ms"), ".2%"),
         ])  # fmt: skip
     caption = (
-        "One table of 10 million rows × 128, 200 lookups a sample, 8 × 8 devices, 200 GB/s inside hosts and 12.5 GB/s between, no latency, "
-        f"SGD, 1.25× memory, every lookup sent, whole gradients. {_WHAT}. Gaps: to the bounds over all choices of "
+        "One table of 10 million rows × 128 with 200 lookups a sample, SGD, 1.25× memory, every lookup sent, whole gradients. "
+        f"8 × 8 devices, 200 GB/s inside hosts and 12.5 GB/s between, no latency. {_WHAT}. The gaps are to the bounds over all choices of "
         "tiers and over all plans."
     )
     return ResultTable(
@@ -258,7 +221,7 @@ def models(plans: Plans) -> ResultTable:
     ]
     seeds = len({row["seed"] for row in rows})
     caption = (
-        "Models: rows 1 to 30 million, dims 32, 64 and 128, mean lengths 50 to 1,000, row-wise Adagrad, 8 × 8 devices, 450 GB/s inside "
+        "Models of tables with 1 to 30 million rows, dims 32, 64 and 128, and mean lengths of 50 to 1,000. 8 × 8 devices, 450 GB/s inside "
         f"hosts and 50 GB/s between, latency 0.02 and 0.04 ms. {_WHAT}; medians of up to {seeds} models."
     )
     return ResultTable(caption, ["accesses", "exchange", "memory", "strategy", *(head for head, _ in columns)], cells)
@@ -299,8 +262,9 @@ def clusters(plans: Plans) -> ResultTable:
             )
     tables = ", ".join(str(count) for count in sorted({int(row["tables"] or 0) for row in rows}))
     caption = (
-        f"Communication ms a step, and in brackets speed against `row_wise`: a model of {tables} tables on hosts of 8 devices, "
-        "1.25× memory (`row_wise`: 1×). Every lookup sent and whole gradients unless stated otherwise; planned for each cluster anew."
+        f"Communication, ms a step, and in brackets speed against `row_wise`: a model of {tables} tables on hosts of 8 devices, "
+        "1.25× memory (`row_wise`: 1×). Every lookup is sent, with whole gradients, unless the line says otherwise. Each cluster has its "
+        "own plan."
     )
     return ResultTable(
         caption, ["accesses", "NIC of a device", "strategy", *(f"{8 * count} GPUs" for count in hosts)], cells
@@ -318,8 +282,8 @@ def sweep(plans: Plans) -> ResultTable:
             cells.append([f"{gbits} Gbit/s", accesses, exchange, rival, *(cell(gains.get(batch)) for batch in batches)])
     cells.sort(key=lambda line: (int(str(line[0]).split()[0]), str(line[1])))
     caption = (
-        "Where tiers still pay: communication time of the other strategy over that of `flexshard` with 1.25× memory, with the same "
-        "exchange, by samples of a device (columns). `two_tiers` has 1.25× too, `row_wise` 1×. A model of 12 tables, 8 × 8 devices."
+        "Gain of tiers: communication time of the other strategy over that of `flexshard` with the same exchange, by samples of a device "
+        "(columns). `flexshard` and `two_tiers` have 1.25× memory, `row_wise` 1×. A model of 12 tables, 8 × 8 devices."
     )
     return ResultTable(caption, ["NIC of a device", "accesses", "exchange", "against", *map(str, batches)], cells)
 
@@ -337,9 +301,9 @@ def placed(plans: Plans) -> ResultTable:
             part, strategy, f"{len(fits)} of {len(group)}", median_s, *gaps(fits, "bound_ms"), *gaps(fits, "plans_bound_ms"),
         ])  # fmt: skip
     caption = (
-        "Plans that fit the memory, and the gaps between their communication and the proven bounds: over all choices of the tiers that the "
-        "strategy has, and over all plans of the task. The second is lower if memory is tight, most of all with few tables on many "
-        "devices: a plan may save the buffers that every device needs for a table of which it holds rows."
+        "Plans that fit the memory, and the gaps between their communication and two proven bounds: over all choices of the strategy's "
+        "tiers, and over all plans of the task. The second bound is lower if memory is tight, above all with few tables on many devices: "
+        "a plan may save the buffers that a device needs for each table of which it holds rows."
     )
     heads = ["part", "strategy", "placed", "search s, median", "gap, tiers", "widest", "gap, all plans", "widest"]
     return ResultTable(caption, heads, cells)

@@ -75,9 +75,12 @@ def strategy_table(rows: Sequence[Row], names: Sequence[str], cost: str = "embed
     rivals, above = (values.get("random", {}), best_of(values)), gaps(rows, names)
     count = max((len(of_case) for of_case in values.values()), default=0)
     caption = (
-        f"All settings together. Placed: share of the tasks tried; in brackets without cutting a table. Cost: embedding cost of the "
-        f"{count} tasks that all of these strategies placed, divided by that of `random` and by that of the best of the four sorted "
-        "heuristics on the same task; means with 95% bootstrap intervals. Gap: (step − bound) / bound, mean. Search: seconds."
+        "All settings together, by column:\n\n"
+        "- placed: share of the tasks tried; in brackets the share placed without cutting a table\n"
+        f"- cost: mean ratio of the embedding costs of the {count:,} tasks that all of these strategies placed, with a 95% bootstrap "
+        "interval; the divisor is `random`, or the best of the four sorted heuristics on the same task\n"
+        "- gap: mean of (step − bound) / bound\n"
+        "- search: seconds"
     )
     heads = (
         "strategy", "tried", "placed", "cost / random", "cost / best sorted", "gap", "search, median", "search, 90%",
@@ -149,9 +152,7 @@ def failure_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable | No
     cells = [
         (name, *(counts[name][why] for why in FAILURES)) for name in names if any(counts[name][why] for why in FAILURES)
     ]
-    caption = (
-        "Tasks that were not placed, by reason. No plan exists: by proof. In time: within the strategy's time limit."
-    )
+    caption = "Tasks that were not placed, by reason. *No plan exists* is proven; *in time* means within the strategy's time limit."
     return ResultTable(caption, ("strategy", *FAILURES), cells) if cells else None
 
 

@@ -62,11 +62,11 @@ def made_page(rows: Sequence[Row], wanted: Sequence[str]) -> Page:
     names = in_order((row["strategy"] for row in planned), wanted)
     most = [name for name in names if name != TORCHREC]
     settings = settings_of(planned, SETTING)
-    mean = "Mean {} in ms over the tasks that all of these strategies placed."
+    mean = "Mean {}, ms, over the tasks that all of these strategies placed."
     tables = [
         strategy_table(planned, most),
         success_table(
-            "Share of the tasks that were placed; in brackets without cutting any table, where that differs.",
+            "Share of the tasks that were placed; in brackets the share placed without cutting a table, if it differs.",
             _HEADS, settings, names,
         ),
         mean_table(mean.format("embedding cost (the papers' measure: the slowest device's four phases)"), _HEADS, settings, most, _COST),
@@ -89,24 +89,28 @@ def made_page(rows: Sequence[Row], wanted: Sequence[str]) -> Page:
 def _text(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     asked = {row[CASE] for row in rows if row["strategy"] == TORCHREC}
     about_torchrec = (
-        f"`torchrec`, TorchRec's planner, takes seconds a task. It was asked for {len(asked)} tasks, each for at most "
+        f"`torchrec`, TorchRec's planner, takes seconds a task. So it was asked for only {len(asked)} tasks, each for at most "
         f"{LIMITS.torchrec_seconds:g} s, and has a separate table."
         if TORCHREC in names
-        else "TorchRec's planner is not among these rows: it is not installed, or was not reached."
+        else "No row is of TorchRec's planner: it is not installed, or its tasks did not run yet."
     )
     tasks = len({row[CASE] for row in rows if row["part"] == PLANNED})
     return [
-        "The tasks are those of NeuroShard's paper (MLSys 2023): T in [10, 60) tables on 4 devices and [20, 120) on 8, drawn with "
-        "replacement from the pool of 856; dims drawn from 4, 8, … max dim; 4 GB a device. "
-        f"{tasks} tasks are here, batch {BATCH_SIZE:,}. `certified`, `neuroshard` and `dreamshard+` have "
-        f"{LIMITS.seconds:g} s a search; `certified` and `dreamshard+` stop at a gap of {LIMITS.tolerance:.1%}.",
-        "What differs from the paper. Tables: the pool has the published statistics of Meta's data set, its single tables are made up. "
-        f"Hardware: costs are predicted by the CPU model that was bundled then ({models_of(rows)}), learned from measured "
-        "kernels; links are counted by their bandwidth. Strategies: those that place whole tables, and `neuroshard`, cut a table that fits "
-        "no device first, where the papers' versions fail; `neuroshard`'s ten splits do not count these cuts. The share placed without any "
-        "cut is given in brackets. `autoshard` and `dreamshard` place "
-        "by the bundled policies, which learned from one half of the pool's tables; the tasks draw from both halves. If memory is "
-        "tight, both try other orders before they fail, which the papers' versions do not. " + REDESIGNS,
+        f"The tasks are those of NeuroShard's paper (MLSys 2023); {tasks:,} tasks are here.\n\n"
+        "- Tables: 10 to 59 on 4 devices and 20 to 119 on 8, drawn with replacement from the pool of 856.\n"
+        "- Dims: drawn from 4, 8, … max dim.\n"
+        f"- Memory: 4 GB a device; batch {BATCH_SIZE:,}.\n"
+        f"- Time: `certified`, `neuroshard` and `dreamshard+` have {LIMITS.seconds:g} s a search; `certified` and `dreamshard+` stop at a "
+        f"gap of {LIMITS.tolerance:.1%}.",
+        "**Differences from the paper**\n\n"
+        "- Tables: the pool has the published statistics of Meta's data set; its single tables are made up.\n"
+        f"- Costs: predicted by the CPU model that was bundled then ({models_of(rows)}), learned from measured kernels. Links are priced "
+        "by their bandwidth.\n"
+        "- Tables that fit no device: `neuroshard` and the strategies that place whole tables cut them first; the papers' versions fail. "
+        "`neuroshard`'s ten splits do not count these cuts.\n"
+        "- Policies: `autoshard` and `dreamshard` use the bundled policies, which learned from one half of the pool's tables. The tasks "
+        "draw from both halves. If memory is tight, both try other orders before they fail; the papers' versions do not.\n"
+        "- Methods: " + REDESIGNS,
         about_torchrec,
         *_level(rows),
     ]
@@ -126,8 +130,8 @@ def _level(rows: Sequence[Row]) -> list[str]:
     if not own or not said:
         return []
     return [
-        f"**Measured**, on {len(own)} tasks: kernel time over that of `neuroshard`, mean and 95% interval: {', '.join(said)}. An "
-        f"interval that contains 1 shows no significant difference. All other tables are predicted. "
+        f"**Measured kernel time** over that of `neuroshard`, {len(own)} tasks, mean and 95% interval: {', '.join(said)}. An "
+        "interval that contains 1 shows no significant difference. All other tables are predicted. "
         "`python -m experiments papers-measured` measures 48 of these tasks."
     ]
 
@@ -136,8 +140,8 @@ def _times_caption(rows: Sequence[Row]) -> str:
     jobs = max((int(row.get("jobs") or 1) for row in rows), default=1)
     beside = "" if jobs == 1 else f" Up to {jobs} processes ran side by side, so a search alone takes less."
     return (
-        "Median seconds of a search, libraries and cost model loaded before; for `torchrec` its whole process, which takes some "
-        f"seconds to load.{beside}"
+        "Median seconds of a search, without the loading of libraries and cost model. For `torchrec`: its whole process, loading "
+        f"included.{beside}"
     )
 
 
@@ -155,8 +159,8 @@ def _torchrec_table(settings: Settings) -> ResultTable:
         ]
         rows.append((*setting, len(asked), len(own), *ratios))
     caption = (
-        "TorchRec's planner: its mean embedding cost divided by others', over the tasks that all of these placed (above 1: the other's "
-        "is lower). It receives pooling factors, memory and bandwidths, but no access skew."
+        "TorchRec's planner: its mean embedding cost over that of each other strategy, for the tasks that all of these placed. Above 1 "
+        "the other's cost is lower. TorchRec's planner receives pooling factors, memory and bandwidths, but no access skew."
     )
     return ResultTable(
         caption, (*_HEADS, "asked for", "compared", *(f"/ {name}" for name in (*_BESIDE_TORCHREC, "best sorted"))), rows

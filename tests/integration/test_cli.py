@@ -127,7 +127,7 @@ def heeding_ctrl_c() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_collecting_goes_on_where_it_was_stopped(tmp_path, how):
+def test_collecting_resumes_after_a_stop(tmp_path, how):
     from shardwright.measure.samples import read_samples
 
     store = tmp_path / "samples"

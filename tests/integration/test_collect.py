@@ -158,7 +158,7 @@ def test_a_kernel_that_cannot_run_ends_the_collection_with_its_reason(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_said() -> None:
+def test_a_killed_worker_is_reported() -> None:
     work = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
     with Worker(WorkerOptions("cpu", "embedding_bag", 2**20, ONCE)) as worker:
         assert worker.visit(DeviceWork((work,), (1,), "sgd")).batches >= 1
@@ -215,7 +215,7 @@ def test_collecting_needs_only_the_measuring_packages() -> None:
     assert "Measure random sets of tables" in done.stdout
 
 
-def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_reports_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-o", str(tmp_path / "store"), "-n", "0"]) == 2
     assert "error: samples is 0, must be at least 1" in capsys.readouterr().err
     assert main(["-o", str(tmp_path / "store"), "--pool", "none-such"]) == 2
@@ -223,7 +223,7 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_a_worker_that_fails_unexpectedly_is_said_with_its_last_words() -> None:
+def test_an_unexpected_failure_of_a_worker_shows_its_last_output() -> None:
     work = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
     with (
         Worker(WorkerOptions("cpu", "embedding_bag", 2**20, ONCE)) as worker,

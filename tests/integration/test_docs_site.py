@@ -155,7 +155,7 @@ def test_every_public_name_is_in_the_reference(site, module):
     assert set(importlib.import_module(module).__all__) <= documented
 
 
-def test_a_measured_page_says_what_is_older_than_the_release():
+def test_a_measured_page_marks_parts_older_than_the_release():
     pytest.importorskip("mkdocs", reason="the site is built by mkdocs")
     found = importlib.util.spec_from_file_location("repository", DOCS / "hooks/repository.py")
     hook = importlib.util.module_from_spec(found)

@@ -41,7 +41,7 @@ def reproduce(folder, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KEYS)
-def test_a_run_out_of_time_is_gone_on_with(tmp_path, name):
+def test_a_run_out_of_time_resumes(tmp_path, name):
     first = reproduce(tmp_path, name)
     assert 0 < first["made"] == first["pieces"] < first["wanted"]
     results = tmp_path / "results"

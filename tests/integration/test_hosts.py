@@ -50,7 +50,7 @@ def test_everything_is_removed_also_after_an_error():
     assert namespaces() == before
 
 
-def test_ranks_are_told_their_places_as_by_torchrun():
+def test_ranks_get_their_places_as_from_torchrun():
     program = (
         "print(*(os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'GROUP_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'X')))"
     )

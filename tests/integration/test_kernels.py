@@ -82,7 +82,7 @@ def test_repeated_runs_keep_the_arena_finite() -> None:
     assert float(values.max()) < 1
 
 
-def test_what_fbgemm_cannot_run_is_said_with_a_remedy() -> None:
+def test_tables_that_fbgemm_cannot_run_raise_with_a_remedy() -> None:
     group = kernel_groups([work(50, 8, 3)])[0]
     with pytest.raises(MeasurementFailed, match="'adam' has no fused FBGEMM kernel on a CPU; use sgd"):
         load_backend("fbgemm").build(group, "adam", Arena(2**20, CPU))
@@ -96,7 +96,7 @@ def test_what_fbgemm_cannot_run_is_said_with_a_remedy() -> None:
         load_backend("fbgemm").build(odd, "sgd", Arena(2**20, CPU))
 
 
-def test_an_arena_too_small_is_said_with_sizes() -> None:
+def test_too_small_an_arena_raises_with_sizes() -> None:
     group = kernel_groups([work(5000, 128, 3)])[0]
     with pytest.raises(MeasurementFailed, match=r"need 2\.6 MB, the arena has 1\.0 MB; use a larger arena"):
         load_backend("fbgemm").build(group, "sgd", Arena(2**20, CPU))

@@ -140,7 +140,7 @@ def test_plans_are_measured_by_the_own_backend(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_module_that_only_this_process_finds_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_only_this_process_can_import_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH")
     monkeypatch.chdir("/")
     with pytest.raises(MeasurementFailed, match="no module 'kernels_of_mine'; install its package, or name its folder"):
@@ -148,7 +148,7 @@ def test_a_module_that_only_this_process_finds_is_said(folder: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_worker_of_a_cluster_says_what_is_wrong_and_whether_it_has_passed(folder: Path) -> None:
+def test_a_cluster_worker_reports_errors_and_passed_checks(folder: Path) -> None:
     doubled = MeasuringNode("cpu", "kernels_of_mine:Doubled", ONCE, fingerprint).facts("")
     assert doubled.wrong.startswith(f"{socket.gethostname()}: ")
     assert doubled.checks is not None

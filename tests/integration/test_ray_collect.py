@@ -225,7 +225,7 @@ def test_errors_reach_the_caller_as_they_are(cluster: Cluster, tmp_path: Path) -
             collect_on(cluster, tmp_path / "cuda", 2, device="cuda")
 
 
-def test_the_command_says_what_does_not_go_together(tmp_path: Path) -> None:
+def test_the_command_refuses_conflicting_options(tmp_path: Path) -> None:
     def said(*options: str) -> tuple[int, str]:
         command = [*COMMAND, "collect", "-o", str(tmp_path / "store"), *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

@@ -282,7 +282,7 @@ def test_the_policy_stops_what_was_not_written_here(browser, files):
     page.close()
 
 
-def test_without_scripts_the_step_is_still_told(visit, files):
+def test_without_scripts_the_step_is_still_shown(visit, files):
     page = visit(files["two"], java_script_enabled=False)
     assert f"after: step {mixed_plan().cost.step_ms:.3f} ms, bound" in page.locator("noscript").inner_text()
 

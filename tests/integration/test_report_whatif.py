@@ -203,7 +203,7 @@ def moved(plan, table, *shards):
     return Plan(plan.task, [shard for shard in plan.shards if shard.table != table] + list(shards))
 
 
-def test_what_breaks_a_rule_is_said_and_not_saved(visit, tmp_path):
+def test_a_move_that_breaks_a_rule_is_reported_and_not_saved(visit, tmp_path):
     plan = plan_with_constraints()
     plan.check()
     write_report([entry_of(plan, "plan")], tmp_path / "report.html")
@@ -269,7 +269,7 @@ def test_a_piece_is_dragged_and_the_plan_that_is_saved_passes_the_check(visit, t
     assert said["step_ms"] == pytest.approx(page.figures()[0], rel=CLOSE)
 
 
-def test_why_a_piece_lies_where_it_does(visit, tmp_path):
+def test_the_reason_for_the_place_of_a_piece_is_shown(visit, tmp_path):
     """The figure below the board: a step for each device, each as Python prices it, and a choice of it moves the piece."""
     plan = mixed_plan()
     write_report([entry_of(plan, "plan")], tmp_path / "report.html")

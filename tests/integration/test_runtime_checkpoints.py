@@ -258,7 +258,7 @@ def test_a_new_checkpoint_takes_the_place_of_the_old_one(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_an_unwritable_folder_is_said(tmp_path):
+def test_an_unwritable_folder_raises(tmp_path):
     from shardwright.runtime import ShardedEmbeddings, save_checkpoint
 
     (tmp_path / "file").write_text("")

@@ -171,7 +171,7 @@ def sparse_gradients(rank, plan, maps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", [STRAIGHT, PROXIES], ids=["straight", "proxies"])
-def test_gradients_are_left_in_grad_where_not_fused(ranks, exchange):
+def test_unfused_gradients_are_left_in_grad(ranks, exchange):
     assert all(ranks.run(sparse_gradients, make_plan("tiered", exchange), rank_maps()))
 
 
@@ -222,7 +222,7 @@ def plan_of(table, shards, topology=ONE):
         ),
     ],
 )
-def test_what_cannot_be_run_is_said(plan, options, text):
+def test_plans_that_cannot_run_are_refused(plan, options, text):
     from shardwright.runtime import ShardedEmbeddings
 
     with pytest.raises(InvalidInput, match=text):

@@ -120,13 +120,13 @@ def test_the_ranks_that_torchrun_started_train(plan_file):
     assert not done[1][1]
 
 
-def test_another_number_of_ranks_is_told_by_each(plan_file):
+def test_every_rank_reports_a_wrong_number_of_ranks(plan_file):
     for code, _, said in as_torchrun(1, plan_file, "--steps"):
         assert code == 2
         assert "the plan is for 2 devices, and torchrun started 1 ranks" in said
 
 
-def test_a_rank_that_is_gone_ends_the_others_in_an_error(plan_file):
+def test_a_lost_rank_ends_the_others_with_an_error(plan_file):
     """Rank 1 is killed while it trains, or, on a slow machine, before it joins; rank 0 reports either."""
     with torchrun_ranks(2, plan_file, "--steps", "--rounds", 5000, "--timeout", 60) as ranks:
         time.sleep(20)

@@ -69,7 +69,7 @@ def test_tests_that_plan_run_with_both_planners_in_every_process(checkout, capsy
 
 
 @pytest.mark.parametrize("release", [None, "0.1.0"])
-def test_without_a_checkout_of_the_installed_release_it_says_what_to_check_out(release, tmp_path, capsys):
+def test_a_checkout_of_another_release_is_refused_with_the_one_needed(release, tmp_path, capsys):
     if release:
         (tmp_path / "torchrec").mkdir()
         (tmp_path / "version.txt").write_text(release)

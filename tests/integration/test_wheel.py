@@ -31,7 +31,7 @@ print(sw._engine.__file__)
 
 
 @pytest.mark.slow
-def test_a_wheel_plans_where_there_is_no_compiler_and_no_optional_part(tmp_path):
+def test_a_wheel_plans_without_a_compiler_and_optional_packages(tmp_path):
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path / "wheels"), str(ROOT)]
     subprocess.run(build, check=True, timeout=600)
     (wheel,) = (tmp_path / "wheels").glob("*.whl")

@@ -121,7 +121,7 @@ def pooled_whole(task):
     ),
 )
 @settings(max_examples=40, deadline=None)
-def test_every_strategy_keeps_every_rule_or_says_that_it_cannot(data, name):
+def test_every_strategy_keeps_every_rule_or_raises(data, name):
     task = data.draw(sequence_tasks(constrained=True))
     need = sum(table.weight_bytes for table in task.tables) / task.topology.devices
     tight = with_memory(task, np.full(task.topology.devices, need * data.draw(st.floats(0.5, 20)) + 10**6))

@@ -67,7 +67,7 @@ def test_pipes_are_written_to(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_an_open_descriptor_is_written_to_where_it_stands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_open_descriptor_is_written_to_at_its_position(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "log").open("w+") as log:
         log.write("kept\n")
         log.flush()
@@ -171,7 +171,7 @@ def test_only_finite_numbers_are_written(name: str, number: float) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', ' {\n "a": 1}', "{a: 1}", "a: 1", '"a": 1'])
-def test_without_an_ending_the_content_says_which_it_is(tmp_path: Path, text: str) -> None:
+def test_without_an_ending_the_content_decides_the_format(tmp_path: Path, text: str) -> None:
     (tmp_path / "a").write_text(text)
     assert parse_document(tmp_path / "a") == {"a": 1}
 

@@ -21,7 +21,7 @@ def test_the_fingerprint_is_text_and_stable() -> None:
     assert first["processor"] == cpu_model()
 
 
-def test_other_hardware_and_libraries_are_told_apart_but_not_other_pythons() -> None:
+def test_other_hardware_and_libraries_are_distinguished_but_not_other_pythons() -> None:
     mine = fingerprint("cpu", "fbgemm")
     assert differences(mine, {**mine, "python": "2.7"}) == []
     other = {**mine, "processor": "abacus", "torch": "0.1"}

@@ -124,7 +124,7 @@ def test_our_names_stay_ours(module, tmp_path, name):
         ("priced", "has no supports and no search, which its class must define"),
     ],
 )
-def test_what_is_wrong_with_a_strategy_is_said_in_one_line(module, name, says):
+def test_errors_of_a_strategy_take_one_line(module, name, says):
     with pytest.raises(
         InvalidInput, match=rf"^shardwright\.strategies: plug-in '{name}' \({module}:\w+\) {says}"
     ) as error:

@@ -219,7 +219,7 @@ class Comparison(Campaign):
         return works, times, np.array([self._error(work, noise) for work in works]).reshape(-1, 2) * times
 
     def time(self, work: DeviceWork) -> tuple[float, float]:
-        """As in `Campaign`, but for a work that this command did not visit, the time comes from earlier commands."""
+        """Time of a work as in `Campaign`; earlier commands give it if this command did not visit the work."""
         self.known(work)
         return super().time(work)
 

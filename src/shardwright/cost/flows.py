@@ -11,9 +11,11 @@ parts if its host has none. For each row it sends an id, 8 bytes, and gets the v
 proxies*, a device in a host without a holder asks, inside its host, the device with the holder's local rank; this proxy asks the holder on
 behalf of the whole host. The rows that a device asks for depend on `Exchange.deduplicate`:
 
-    none      l(1) rows (pooled tables, with any exchange: l(1) ids, and one partial sum per sample and feature) device    u(1) rows; the
-    gradients of a distinct row are summed before they are sent host      u(1) rows inside the host, from a holder or from a proxy; the
-    proxy asks for u(P) rows between hosts
+    none      l(1) rows
+    device    u(1) rows; the gradients of a distinct row are summed before they are sent
+    host      u(1) rows inside the host, from a holder or from a proxy; the proxy asks for u(P) rows between hosts
+
+Pooled tables send l(1) ids in any exchange, and get one partial sum per sample and feature.
 
 Rows of a pooled table that are dealt to all devices, or to one host, are reduced by collectives: `cost.collectives`.
 
@@ -305,7 +307,7 @@ def add_dealt(task: Task, shards: Iterable[Shard], works: ShardWorks, flows: ByK
 def shares_of_all_to_alls(task: Task, shards: Iterable[Shard]) -> dict[int, Floats]:
     """The part of `asked_bytes` that all-to-alls carry for shards whose rows are dealt: `(4,)` factors by the shards' ids.
 
-    Sums of rows that are dealt to one host go to the other hosts from each of its devices in equal parts.
+    If rows are dealt to one host, each of its devices sends an equal part of their sums to the other hosts.
     """
     across = np.array([0.0, 1.0, 1.0 / task.topology.devices_per_host, 1.0])
     left = {"row_wise": np.array([0.0, 1.0, 0.0, 1.0]), "table_row_wise": across}

@@ -59,7 +59,7 @@ class Ledger:
     counts: Ints
 
     def add(self, holders: Ints, blocks: Ints) -> None:
-        """Give `(k,)` blocks to `(k,)` holders."""
+        """Add each of `(k,)` blocks to the calls of its holder, one of `(k,)`."""
         call = self.blocks.call[blocks]
         np.add.at(self.sums, (holders, call), self.blocks.latents[blocks])
         np.add.at(self.counts, (holders, call), 1)

@@ -95,7 +95,7 @@ def device_works(plan: Plan, seed: int) -> list[DeviceWork]:
 
 
 def arena_bytes(works: Iterable[DeviceWork]) -> int:
-    """Memory of the tables of the largest of these works, in bytes."""
+    """Bytes of memory that the tables of any of these works need."""
     return max((work.table_bytes for work in works), default=0) + _PAGE
 
 

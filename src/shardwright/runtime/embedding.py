@@ -200,14 +200,14 @@ class ShardedEmbeddings(torch.nn.Module):
         return {"state": state, "step": self.storage.step.clone()}
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any], prefix: str = "") -> None:
-        """Load what `optimizer_state_dict` returned, or whole tensors in its place. Without a step, that of this module stays.
+        """Load the blocks that `optimizer_state_dict` returned, or whole tensors. If `state` has no step, the module keeps its own.
 
         Args:
             state: the states.
             prefix: name of this module inside a model, with a dot at its end.
 
         Raises:
-            InvalidInput: states are missing, or those of other blocks.
+            InvalidInput: states are missing or belong to other blocks.
         """
         problems = []
         with torch.no_grad():

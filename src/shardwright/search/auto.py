@@ -1,9 +1,10 @@
 """`auto`: run every strategy that fits into the time, and keep the best plan.
 
-1. If sequence tables may be tiered: `flexshard`, then `two_tiers` around the same pooled tables. 2. `certified`. It begins with `greedy`,
-and also starts from uniform plans and from `neuroshard`'s plan. Here it searches on to a smaller gap than when it is called alone. 3. The
-baselines. On small tasks, and if `certified` cannot plan, also each sharding type for all tables. 4. `exact`, if it takes about a second:
-few tables, two devices and a linear cost model.
+1. If sequence tables may be tiered: `flexshard`, then `two_tiers` around the same pooled tables.
+2. `certified`, which begins with `greedy` and also starts from uniform plans and from `neuroshard`'s plan. It searches on to a smaller gap
+   than when it is called alone.
+3. The baselines. On small tasks, and if `certified` cannot plan, also each sharding type for all tables.
+4. `exact`, if it takes about a second: few tables, two devices and a linear cost model.
 
 It leaves out the learned strategies: `rnn` trains anew on every task, and `dreamshard+` takes as long as `certified` for plans that are
 hardly better. It also leaves out TorchRec's planner and strategies that users have registered. With a time limit, tiers get at most half

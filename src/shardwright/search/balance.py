@@ -1,9 +1,10 @@
 """Goals beside the step: even memory or few moves at nearly the best step, and the best step at few moves.
 
-For even memory, the memory of the devices is limited, and the limit bisected. A search under a limit ends as soon as its plan is within
-the tolerance, as the bound of the best plan shows. A limit is proven too low if no plan keeps it, or if the bound under
-it is above the tolerated step. For few moves, the price of a moved byte is bisected, without a proof: the bound is over the mean of the
-devices, and a mean does not depend on which device holds a block.
+*Even memory* bisects a limit on the memory of each device. A search under a limit ends once the bound shows its plan within the tolerance.
+A limit is proven too low if no plan keeps it, or if the bound under it is above the tolerated step.
+
+*Few moves* bisects the price of a moved byte, without a proof: the bound is on the mean device, and a mean does not depend on which device
+holds a block.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`native/descent.hpp`). If all
    tables must stay whole, a learned policy's placement is improved first.
 4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind. If row blocks may
-   lie anywhere, busy tables are cut into equal column blocks, which a search plans as tables (`search.parts`). It goes on if its plan is
-   the best.
+   lie anywhere, busy tables are cut into equal column blocks, which a search plans as tables (`search.parts`). If its plan is the best,
+   the search goes on from there.
 5. Kicks: take pieces off slow devices, cut a few tables in other ways, place them anew and improve; keep the plan if it is better.
    Starts and kicks run on two threads; the result does not depend on the number of threads. Traffic that dense layers hide has no price. So
    some starts take the prices of a step without such layers, and a search for that step gives a plan to begin with.

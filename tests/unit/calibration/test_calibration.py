@@ -92,7 +92,7 @@ def test_ctrl_c_keeps_what_there_is(cache_folder, brief_training):
 
 
 @pytest.mark.slow
-def test_a_calibration_goes_on_where_an_earlier_one_was_stopped(cache_folder, brief_training):
+def test_a_calibration_resumes_a_stopped_one(cache_folder, brief_training):
     """Earlier sets count with the same batch size and optimizer only; those measured later are others."""
     first = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=20))
     second = calibrate(minutes=3, aim=0.001, visitor=FakeVisitor(interrupt_at=24))
@@ -152,7 +152,7 @@ def test_fewer_sets_make_no_model_and_are_kept(cache_folder):
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(40.0, "they scale the default model"), (20.0, "too few to learn from")])
-def test_a_time_limit_is_kept_and_what_fits_is_said_first(cache_folder, monkeypatch, seconds, told):
+def test_a_time_limit_is_kept_after_a_note_on_what_fits(cache_folder, monkeypatch, seconds, told):
     """30 sets would take a minute."""
     visitor = Slower()
     for module in (calibration, campaign):
@@ -213,7 +213,7 @@ def test_bad_options_are_refused(cache_folder, visitor, options, said):
     assert not visitor.works
 
 
-def test_a_cache_folder_that_cannot_be_written_is_said_before_measuring(cache_folder, visitor):
+def test_an_unwritable_cache_folder_raises_before_measuring(cache_folder, visitor):
     cache_folder.write_text("a file")
     with pytest.raises(InvalidInput, match="SHARDWRIGHT_CACHE"):
         calibrate(visitor=visitor)

@@ -49,7 +49,7 @@ def true_step(one: Candidate, machine: HiddenMachine) -> float:
 
 
 @pytest.mark.slow
-def test_the_best_measured_plan_is_better_than_the_first_where_the_model_is_wrong():
+def test_the_best_measured_plan_beats_the_first_if_the_model_is_wrong():
     gains = []
     for seed in range(2):
         machine = HiddenMachine(seed)
@@ -79,7 +79,7 @@ class SlowMachine(HiddenMachine):
         return replace(found, spent={"runs": took})
 
 
-def test_too_little_time_for_a_plan_corrects_the_model_and_says_what_fits(monkeypatch):
+def test_too_little_time_for_a_plan_corrects_the_model_and_states_what_fits(monkeypatch):
     machine, task = SlowMachine(0), a_task(0, devices=12)
     for module in (tuning, campaign):
         monkeypatch.setattr(module, "monotonic", lambda: machine.now)
@@ -173,7 +173,7 @@ def test_a_disturbed_visit_is_made_again():
     assert measured.step_ms(one) == pytest.approx(true_step(one, machine))
 
 
-def test_moves_keep_plans_valid_and_promise_what_the_model_says_of_the_difference():
+def test_moves_keep_plans_valid_and_promise_the_predicted_difference():
     task, model = a_task(3), SimpleCostModel()
     start = scored(plan(task, strategy="size", cost_model=model), model)
     kernels = np.array([(one.forward_ms, one.backward_ms) for one in start.cost.devices])

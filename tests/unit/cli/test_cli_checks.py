@@ -233,7 +233,7 @@ def test_in_what_a_task_is_unlike_the_samples_of_a_model(metadata, says):
         (["train", "samples", "-o", "model.safetensors"], "learn"),
     ],
 )
-def test_without_torch_the_message_says_what_to_install(cli, tmp_path, monkeypatch, arguments, extra):
+def test_without_torch_the_message_names_the_extra(cli, tmp_path, monkeypatch, arguments, extra):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.chdir(tmp_path)
     outcome = cli(*arguments, "--json")

@@ -32,7 +32,7 @@ def no_rivals(monkeypatch):
     monkeypatch.setattr("shardwright.cli.compare.rival_names", lambda task: ())
 
 
-def test_planners_of_others_take_part_where_they_are_installed(task_file):
+def test_other_planners_take_part_if_installed(task_file):
     names = compare.all_names(sw.Task.load(task_file))
     assert names[: len(sw.strategy_names())] == sw.strategy_names()
     assert names[len(sw.strategy_names()) :] == ((*(("torchrec",) if find_spec("torchrec") else ()), "auto"))
@@ -113,7 +113,7 @@ def test_a_strategy_that_fails_is_listed_with_its_reason(cli, task_file, model_f
     assert "size failed: rank 1 is full: use more devices" in cli(*arguments).out
 
 
-def test_where_all_fail_the_command_does(cli, tmp_path, model_file, fake_measuring):
+def test_the_command_fails_if_all_strategies_fail(cli, tmp_path, model_file, fake_measuring):
     impossible_task().save(tmp_path / "task.yaml")
     outcome = cli("compare", tmp_path / "task.yaml", "--model", model_file, "--measure", "--json")
     assert outcome.code == 1

@@ -102,7 +102,7 @@ def slower(cost, factor):
     )
 
 
-def test_what_is_told_to_do_next_can_be_done(cli, tmp_path, monkeypatch):
+def test_the_suggested_next_commands_work(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     folder = tmp_path / "a folder"

@@ -78,7 +78,7 @@ def test_another_os_error_is_a_fault_of_ours():
         exit_code_of(raiser(OSError(5, "disk")), as_json=False)
 
 
-def test_what_the_system_says_of_a_file_is_one_line(capsys, tmp_path):
+def test_a_system_error_of_a_file_is_one_line(capsys, tmp_path):
     assert exit_code_of(raiser(PermissionError(13, "Permission denied", str(tmp_path))), as_json=False) == 1
     assert (
         capsys.readouterr().err
@@ -96,7 +96,7 @@ def test_a_message_is_a_few_lines_long_and_keeps_its_place_and_its_remedy(text):
     assert shortened(said, 3000) == said
 
 
-def test_of_many_names_the_first_are_said():
+def test_of_many_names_the_first_are_listed():
     assert some_of(["a", "b"], 2) == "a, b"
     assert some_of([f"t{number}" for number in range(817)]) == "t0, t1, t2, t3, t4 and 812 more"
 

@@ -101,7 +101,7 @@ def test_a_stopped_training_goes_on_from_its_checkpoint_to_the_same_policy(learn
         assert (weights == resumed.weights[name]).all(), name
 
 
-def test_ctrl_c_without_a_checkpoint_says_that_nothing_is_saved(learn, monkeypatch):
+def test_ctrl_c_without_a_checkpoint_reports_that_nothing_is_saved(learn, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 

@@ -49,7 +49,7 @@ def test_the_help_of_a_command_has_an_example_and_the_json_option(cli, command):
     assert "--json" in outcome.out
 
 
-def test_the_help_breaks_lines_only_where_the_terminal_ends(cli, monkeypatch):
+def test_the_help_wraps_at_the_width_of_the_terminal(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 100)
     lines = [line.strip() for line in cli("plan", "--help").out.splitlines()]

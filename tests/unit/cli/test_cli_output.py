@@ -32,7 +32,7 @@ def test_a_long_path_is_not_broken_into_lines(capsys):
 
 
 @pytest.mark.parametrize("width", [80, 30, 5])
-def test_text_is_broken_where_room_is_short_and_numbers_never(monkeypatch, capsys, width):
+def test_text_wraps_in_short_columns_but_numbers_never_do(monkeypatch, capsys, width):
     monkeypatch.setattr("shardwright.cli.output._PIPE_WIDTH", width)
     name = "user_purchased_categories_30d"
     rows = [["backward and optimizer", "123,456,789", "0.125", f"{name} 0.211, {name}_again 0.176"]]

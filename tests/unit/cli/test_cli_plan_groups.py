@@ -80,7 +80,7 @@ def test_json_has_the_plan_and_the_sizes(cli, task, tmp_path):
     assert sw.Plan.load(tmp_path / "plan.json").cost.step_ms == document["step_ms"]
 
 
-def test_a_size_without_a_plan_says_why(cli, task):
+def test_a_size_without_a_plan_shows_the_reason(cli, task):
     shown = plan(cli, task(TOTAL // 2), "--sharding-group-size", "auto")
     assert "groups of 1: the tables need" in shown.out
     named = plan(cli, task(TOTAL // 2), "--sharding-group-size", 1)

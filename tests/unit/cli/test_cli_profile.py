@@ -110,7 +110,7 @@ def pasted(command, folder):
     return done
 
 
-def test_what_is_hardly_a_feature_is_said_with_its_cost(cli, logs):
+def test_doubtful_features_are_listed_with_their_cost(cli, logs):
     outcome = cli("profile", *logs, "--dim", 16, "--rank-maps", "ranks.safetensors")
     assert outcome.code == 0
     time, session, label = outcome.err.splitlines()
@@ -141,7 +141,7 @@ def test_the_next_commands_lead_to_a_plan(cli, logs, tmp_path):
     assert Path("plan.json").exists()
 
 
-def test_a_task_to_write_is_printed_where_none_is_asked_for(cli, logs, tmp_path):
+def test_a_task_skeleton_is_printed_without_an_output_file(cli, logs, tmp_path):
     Path("out put").mkdir()
     options = ("--column", "user", "-o", "out put/tables.yaml", "--rank-maps", "ranks.safetensors", "--topology", "cpu")
     following = cli("profile", *logs, *options).out.split("next:\n")[1]

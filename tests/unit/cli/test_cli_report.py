@@ -39,7 +39,7 @@ def test_a_plan_may_have_a_name_that_is_no_text(cli, plan_files, tmp_path):
     assert [plan["name"] for plan in data_of(target)["plans"]] == ["a?"]
 
 
-def test_the_json_document_says_what_was_written(cli, plan_files, tmp_path):
+def test_the_json_document_lists_written_files(cli, plan_files, tmp_path):
     target = tmp_path / "report.html"
     outcome = cli("report", plan_files[0], "-o", target, "--json")
     assert (outcome.code, outcome.err) == (0, "")

@@ -14,7 +14,7 @@ def test_clusters_are_planned_and_shown(cli, task_file, model_file):
 
 
 @pytest.mark.slow
-def test_the_document_says_what_the_bounds_allow(cli, task_file, model_file, tmp_path):
+def test_the_document_holds_what_the_bounds_allow(cli, task_file, model_file, tmp_path):
     found = cli(
         "scale", task_file, "--hosts", "1,2", "--model", model_file, "-o", tmp_path / "plans", "--json"
     ).document

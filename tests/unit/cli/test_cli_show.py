@@ -43,7 +43,7 @@ def test_a_plan_in_the_terminal(cli, plan_file):
     ]
 
 
-def test_what_dense_layers_hide_is_said(cli, tmp_path):
+def test_time_hidden_by_dense_layers_is_shown(cli, tmp_path):
     plan = mixed_plan()
     exchange = Exchange(pipeline="sparse_dist", dense_ms=DenseTime(ids=2.5, gradients=0.5))
     replace(plan, task=replace(plan.task, exchange=exchange)).save(tmp_path / "plan.json")

@@ -28,7 +28,7 @@ def store(tmp_path):
     return tmp_path / "samples"
 
 
-def test_samples_become_a_model_that_says_where_it_comes_from(cli, store, tmp_path):
+def test_samples_become_a_model_that_records_its_origin(cli, store, tmp_path):
     target = tmp_path / "model.safetensors"
     outcome = cli("train", store, "-o", target, "--epochs", 2, "--head", "mlp", "--json")
     assert outcome.code == 0

@@ -19,7 +19,7 @@ from tests.processes import descendants
 from tests.ray_cluster import needs_ray
 
 
-def test_without_ray_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "find_spec", lambda name: None)
     with (
         pytest.raises(MissingDependency, match=r"needs Ray.*pip install 'shardwright\[ray\]'"),
@@ -40,7 +40,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 @needs_ray
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_where_nothing_listens_that_is_said_at_once(scheme: str) -> None:
+def test_an_address_without_a_listener_fails_at_once(scheme: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
@@ -65,7 +65,7 @@ def test_what_listens_and_is_no_cluster_is_given_up_in_time() -> None:
 
 @needs_ray
 @pytest.mark.slow
-def test_auto_without_a_cluster_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_auto_without_a_cluster_shows_how_to_start_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ClusterFailed, match="--ray auto: Ray cannot connect .*ray start --head"):  # noqa: SIM117
@@ -100,7 +100,7 @@ def test_a_cluster_of_this_machine_leaves_nothing_behind(monkeypatch: pytest.Mon
     assert list(deep.iterdir()) == []
 
 
-def test_where_no_folder_is_short_enough_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_short_enough_folder_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_ROOM", -2)
     with (
         pytest.raises(ClusterFailed, match=r"the path of a temporary folder may have -\d+ bytes.*set TMPDIR"),

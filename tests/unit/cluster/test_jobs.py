@@ -118,7 +118,7 @@ def test_every_worker_is_asked_and_those_that_are_kept_go_on(cluster: Cluster) -
             pool.each(partial(_without_state, die), 1)
 
 
-def test_what_the_nodes_have_no_room_for_is_said(cluster: Cluster) -> None:
+def test_jobs_without_room_on_the_nodes_raise(cluster: Cluster) -> None:
     if not any(gpus for _, _, gpus in cluster.nodes()):
         with pytest.raises(ClusterFailed, match=r"--ray local:2: no node lends a GPU with a free CPU core; add nodes"):
             cluster.places("cuda")

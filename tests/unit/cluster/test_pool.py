@@ -14,13 +14,13 @@ def pool_without_places() -> Pool[list[int]]:
     return CLUSTER.pool(list, places=[])
 
 
-def test_a_pool_without_places_is_refused_where_it_is_entered() -> None:
+def test_a_pool_without_places_is_refused_on_entry() -> None:
     with pytest.raises(ClusterFailed, match="--ray local: no worker is left of 0; check that the nodes are up"):  # noqa: SIM117
         with pool_without_places():
             pass
 
 
-def test_where_nobody_works_nothing_is_waited_for() -> None:
+def test_a_map_without_workers_fails_at_once() -> None:
     with pytest.raises(ClusterFailed, match="no worker"):
         next(pool_without_places().map(len, [[1]]))  # type: ignore[arg-type]
 

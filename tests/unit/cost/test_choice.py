@@ -40,7 +40,7 @@ def kept(name, **changed):
     return path
 
 
-def test_a_model_behind_this_machine_is_taken_where_the_tasks_devices_are_its_own(cache_folder):
+def test_the_model_of_this_machine_is_taken_if_the_task_runs_here(cache_folder):
     assert best_user_model(TASK) is None
     kept("mine")
     assert resolve_cost_model(None, TASK).name == "mine"
@@ -85,7 +85,7 @@ def test_a_model_behind_other_hardware_or_libraries_is_not_taken(cache_folder):
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-7], lambda data: b"x" * 100])
-def test_a_damaged_model_is_said_once_and_moved_aside(cache_folder, damage):
+def test_a_damaged_model_warns_once_and_is_moved_aside(cache_folder, damage):
     path = kept("mine")
     path.write_bytes(damage(path.read_bytes()))
     with pytest.warns(UserWarning, match="moved aside as mine.safetensors.damaged"):
@@ -104,7 +104,7 @@ def test_a_cache_folder_that_is_none_never_breaks_planning(cache_folder):
         kept("mine")
 
 
-def test_a_table_of_a_kind_that_was_not_measured_is_said(cache_folder):
+def test_a_table_of_an_unmeasured_kind_warns(cache_folder):
     sequences = replace(TASK, tables=[replace(TASK.tables[0], pooled=False)])
     assert any("sequence-" in text for text in unlike({"tables": "pooled-fp32"}, sequences))
     assert not list(unlike({}, sequences))
@@ -114,7 +114,7 @@ def test_a_table_of_a_kind_that_was_not_measured_is_said(cache_folder):
     ("ago", "text"),
     [(0, "just now"), (-3600, "just now"), (61, "1 minute ago"), (7300, "2 hours ago"), (90_000, "1 day")],
 )
-def test_the_age_of_a_model_is_told_also_where_the_clock_jumped(ago, text):
+def test_the_age_of_a_model_is_shown_even_after_a_clock_jump(ago, text):
     when = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="seconds")
     found = provenance({"calibrated_at": when, "mean_error": "0.051", "test_sets": "180"})
     assert text in found

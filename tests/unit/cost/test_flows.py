@@ -78,7 +78,7 @@ def test_bytes_are_those_of_batches_routed_by_the_rules(name, deduplicate, gradi
 
 @pytest.mark.parametrize("deduplicate", ["none", "device", "host"])
 @pytest.mark.parametrize("name", PLANS | ODD)
-def test_bytes_of_every_device_are_right_where_no_row_is_very_hot(name, deduplicate):
+def test_bytes_of_every_device_are_right_without_very_hot_rows(name, deduplicate):
     assert_alike((PLANS | ODD)[name], Exchange(deduplicate, "touched" if name in PLANS else "whole"), skew=0.2)
 
 
@@ -88,7 +88,7 @@ def test_any_set_of_holders_serves_by_the_same_rules(name, deduplicate):
     assert_alike(ODD[name], Exchange(deduplicate, "whole"))
 
 
-def test_hot_rows_are_exchanged_whole_and_rare_ones_where_touched():
+def test_hot_rows_are_exchanged_whole_and_rare_ones_if_touched():
     task = replace(TASK, exchange=Exchange("none", "cheaper"))
     often, seldom = (Shard("s", rows, (0, 4), EVERY, "hotness") for rows in ((0, 5), (100, 120)))
     rare = replace(task, tables=[replace(TABLE, pooling=0.2)])

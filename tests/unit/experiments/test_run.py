@@ -71,7 +71,7 @@ def test_a_killed_run_goes_on(tmp_path):
     assert pl.read_parquet(tmp_path / "squares.parquet")["number"].to_list() == [0, 1, 2, 3]
 
 
-def test_a_page_of_stored_rows_says_how_many_pieces_they_are_of(tmp_path):
+def test_a_page_of_stored_rows_shows_their_share_of_all_pieces(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go(Squares(stop_at=2), tmp_path)
     outcome = write_stored(Squares(), tmp_path, command="python -m experiments squares --stored")
@@ -93,7 +93,7 @@ def test_rows_of_another_version_are_made_anew(tmp_path):
     assert pl.read_parquet(tmp_path / "squares.parquet")["version"].to_list() == ["2"] * 4
 
 
-def test_no_time_left_gives_a_page_that_says_so(tmp_path):
+def test_without_time_the_page_is_marked_unfinished(tmp_path):
     outcome = go(Squares(), tmp_path, seconds=1e-9)
     assert outcome.made == 0
     assert "**0 of 4 pieces of work: the run was not finished.**" in (tmp_path / "squares.md").read_text()

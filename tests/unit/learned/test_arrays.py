@@ -80,7 +80,7 @@ def test_every_block_of_a_cut_table_is_kept_apart():
 
 
 @pytest.mark.parametrize("name", conformance_tasks())
-def test_the_plan_of_an_assignment_puts_every_unit_where_it_says(name):
+def test_the_plan_of_an_assignment_puts_every_unit_on_its_device(name):
     task = conformance_tasks()[name]
     arrays = PlacementArrays.of(task)
     assignment = np.array([np.flatnonzero(allowed)[-1] for allowed in arrays.allowed])

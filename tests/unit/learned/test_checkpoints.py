@@ -50,7 +50,7 @@ class Training:
         restore_rng(state["rng"], self.numpy, self.torch)
 
 
-def test_a_training_that_goes_on_ends_where_one_without_a_break_does(tmp_path):
+def test_a_resumed_training_ends_like_an_uninterrupted_one(tmp_path):
     whole, first, second = Training(), Training(), Training(seed=5)
     for _ in range(6):
         whole.step()
@@ -87,7 +87,7 @@ def test_tensors_of_any_type_and_state_survive(tmp_path):
         assert torch.equal(found[name], value)
 
 
-def test_where_there_is_no_file_there_is_no_checkpoint(tmp_path):
+def test_without_a_file_there_is_no_checkpoint(tmp_path):
     assert load_checkpoint(tmp_path / "none") is None
 
 

@@ -61,7 +61,7 @@ def test_an_episode_ends_when_its_units_are_placed_and_waits_for_the_others(batc
     assert not environment.excess_e.any()
 
 
-def test_the_order_says_whose_turn_it_is(batch):
+def test_the_order_gives_the_next_table(batch):
     order = torch.stack(
         [torch.cat([torch.randperm(len(a)), torch.zeros(batch.units - len(a)).long()]) for a in batch.tasks]
     )

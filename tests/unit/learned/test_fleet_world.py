@@ -88,7 +88,7 @@ def test_nothing_to_measure_asks_nobody(processes):
     assert not processes.started
 
 
-def test_a_set_that_does_not_fit_the_workers_memory_is_said(placed, monkeypatch):
+def test_a_set_too_large_for_the_workers_memory_raises(placed, monkeypatch):
     monkeypatch.setattr("shardwright.measure.measurer.available_memory", lambda: 1000)
     with (
         open_fleet(MadeUpCluster(MACHINES)) as fleet,

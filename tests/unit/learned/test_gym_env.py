@@ -161,7 +161,7 @@ def test_bad_arguments_are_refused():
         PlacementEnv([task_of(2, 2)], WORLD).reset(options={"task": 3})
 
 
-def test_without_gymnasium_the_message_says_what_to_install(monkeypatch):
+def test_without_gymnasium_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     monkeypatch.delitem(sys.modules, "shardwright.learned.gym_env")
     with pytest.raises(MissingDependency, match=r"pip install 'shardwright\[learn\]'"):

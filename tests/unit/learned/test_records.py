@@ -69,7 +69,7 @@ def test_a_damaged_line_is_refused_and_an_unfinished_last_one_is_dropped(tmp_pat
         read_figures(tmp_path)
 
 
-def test_without_tensorboard_the_message_says_what_to_install(tmp_path, monkeypatch):
+def test_without_tensorboard_the_message_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with (
         TrainingRecord(tmp_path) as record,

@@ -84,7 +84,7 @@ def test_the_measured_world_measures_all_plans_together(monkeypatch):
         np.testing.assert_array_equal(phases, np.stack([ranks, forward, backward, 2.0 * ranks], axis=1))
 
 
-def test_worlds_say_where_costs_come_from():
+def test_worlds_name_the_source_of_costs():
     assert SimulatedWorld(SimpleCostModel()).name == "simulated: testing/simple"
     name = MeasuredWorld().name
     assert name.startswith("measured: device_kind cpu, processor ")

@@ -87,7 +87,7 @@ def test_what_is_no_backend(name: str, says: str) -> None:
         ("learning_rate=0.1", "learning_rate", "build does not take its arguments .missing a required argument"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_module_is_said(written: Callable[[str], str], before: str, after: str, says: str) -> None:
+def test_errors_of_a_module_are_reported(written: Callable[[str], str], before: str, after: str, says: str) -> None:
     assert before in GOOD
     with pytest.raises(InvalidInput, match=says):
         load_backend(f"{written(GOOD.replace(before, after))}:Good")

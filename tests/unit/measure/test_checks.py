@@ -39,7 +39,7 @@ def test_what_this_machine_has_fits_together() -> None:
     assert problems(facts) == []
 
 
-def test_a_gpu_that_is_not_there_is_said() -> None:
+def test_a_missing_gpu_raises() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(MeasurementFailed, match="'cuda' is not available here"):
@@ -64,7 +64,7 @@ def test_a_library_that_cannot_be_loaded_is_a_problem(monkeypatch: pytest.Monkey
     assert "libcudart.so.13" in problems(FACTS)[0]
 
 
-def test_the_driver_is_unknown_where_nobody_says_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_driver_is_unknown_without_a_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert module._driver() == "unknown"
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 580.159.04\n")
@@ -144,7 +144,7 @@ REFUSED = Check("refused", NAN, NAN, NAN, False, 1e-4, 1e-4, refused="no fp16 he
 FAULTY = Check("faulty", NAN, NAN, NAN, False, 1e-4, 1e-4, fault="IndexError: row 7 of 5")
 
 
-def test_refused_calls_are_told_once_for_each_reason(
+def test_refused_calls_warn_once_for_each_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _found(monkeypatch, [RIGHT, REFUSED, REFUSED])
@@ -164,7 +164,7 @@ def test_a_backend_that_refuses_everything_fails(
     assert "refuses every call, the first with: no fp16 here" in capsys.readouterr().out
 
 
-def test_a_faulty_call_is_said_with_its_fault(
+def test_a_faulty_call_is_reported_with_its_fault(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _found(monkeypatch, [RIGHT, FAULTY])

@@ -100,7 +100,7 @@ def _fails_within() -> None:
         raise IndexError
 
 
-def test_settings_are_restored_where_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_restored_if_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     memory: Any = torch.utils.deterministic
     monkeypatch.setattr(memory, "fill_uninitialized_memory", False)
     with pytest.raises(IndexError):
@@ -222,7 +222,7 @@ ROWS = [torch.zeros(30), torch.zeros(30)]
         ("adagrad", WEIGHTS, [ROWS], r"must have \(30, 8\): \(rows, dim\)"),
     ],
 )
-def test_wrong_views_are_said(optimizer: str, weights: list[Any], state: list[Any], says: str) -> None:
+def test_wrong_views_are_reported(optimizer: str, weights: list[Any], state: list[Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         check_views(group(), optimizer, Views(weights, state))
 

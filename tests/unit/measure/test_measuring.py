@@ -152,7 +152,7 @@ def test_a_process_that_ended_is_started_anew(worker: type[FakeWorker]) -> None:
     assert len(worker.started) == 2
 
 
-def test_where_none_can_be_started_again_it_is_said(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_restart_raises(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurer, "sleep", lambda _: None)
 
     def refuse(options: object) -> Worker:
@@ -181,7 +181,7 @@ def test_the_state_of_the_machine_is_the_mean_ratio_to_then() -> None:
 
 
 @pytest.mark.parametrize("known", [{}, {"controls": ""}, {"controls": "1"}, {"controls": "x,y"}, {"controls": "0,1"}])
-def test_without_figures_of_then_nothing_is_said(known: dict[str, str]) -> None:
+def test_without_earlier_figures_there_is_no_note(known: dict[str, str]) -> None:
     assert Controls((2.0, 8.0)).slower_than(known) is None
     assert Controls().slower_than(known) is None
 
@@ -246,7 +246,7 @@ def test_a_plan_without_work_costs_nothing(worker: type[FakeWorker], small_task:
     np.testing.assert_array_equal(measured.device_ms[1:], 0)
 
 
-def test_what_does_not_fit_this_machine_is_said_before_anything_runs(
+def test_requests_too_large_for_this_machine_raise_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, small_task: Task
 ) -> None:
     monkeypatch.setattr(measurer, "available_memory", lambda: 300_000_000)

@@ -73,7 +73,7 @@ def test_each_work_is_measured_in_every_round(worker: type[FakeWorker], requests
         np.testing.assert_allclose(results.times[position], [total + 2, 2 * (total + 2)])  # the median
 
 
-def test_it_goes_on_where_it_stopped(worker: type[FakeWorker], requests: Requests, tmp_path: Path) -> None:
+def test_stopped_measurements_resume(worker: type[FakeWorker], requests: Requests, tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     assert measure_requests(requests, path, device="cpu", rounds=3, seconds=0) == 12
     assert measure_requests(requests, path, device="cpu", rounds=1) == 0

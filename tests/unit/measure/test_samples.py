@@ -47,7 +47,7 @@ def test_a_random_set_that_was_visited_again_has_a_second_row(tmp_path: Path) ->
     assert (first[0, 0], second[0, 0]) == (1.0, 1.1)
 
 
-def test_controls_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_controls_are_read_on_request(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
         store.add(work(1), visit(), kind="control")
         store.add(work(2), visit(), kind="pair", label="x")
@@ -57,7 +57,7 @@ def test_controls_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
         read_samples(tmp_path, kinds=["task"])
 
 
-def test_several_kinds_of_hardware_are_told_apart(tmp_path: Path) -> None:
+def test_several_kinds_of_hardware_are_distinguished(tmp_path: Path) -> None:
     fill(fill(tmp_path, range(3)), range(2, 4), THERE)
     with pytest.raises(InvalidInput, match="several kinds.*processor abacus.*processor slide rule.*--hardware"):
         read_samples(tmp_path)

@@ -146,7 +146,7 @@ def test_two_processes_that_are_killed_lose_nothing(tmp_path: Path) -> None:
         store.add(work(7), visit())
 
 
-def test_foreign_and_damaged_files_are_told(tmp_path: Path) -> None:
+def test_foreign_and_damaged_files_are_reported(tmp_path: Path) -> None:
     whole = filled(tmp_path / "whole", 40) / NAME
     for length in (3000, 20_000):
         (tmp_path / NAME).write_bytes(whole.read_bytes()[:length])
@@ -230,7 +230,7 @@ def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
     assert (tmp_path / NAME).read_bytes() == before
 
 
-def test_a_folder_where_none_can_be_is_told(tmp_path: Path) -> None:
+def test_an_impossible_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match="cannot be made"):
         SampleStore(tmp_path / "file" / "store", HERE)
@@ -239,7 +239,7 @@ def test_a_folder_where_none_can_be_is_told(tmp_path: Path) -> None:
         SampleStore(tmp_path, HERE)
 
 
-def test_a_full_disk_is_told_and_what_was_there_is_kept(tmp_path: Path) -> None:
+def test_a_full_disk_raises_and_stored_samples_are_kept(tmp_path: Path) -> None:
     filled(tmp_path)
     with SampleStore(tmp_path, HERE) as store:
         pages = store._db.execute("PRAGMA page_count").fetchone()[0]
@@ -254,7 +254,7 @@ def test_a_full_disk_is_told_and_what_was_there_is_kept(tmp_path: Path) -> None:
     assert read_samples(tmp_path).num_rows >= 4
 
 
-def test_a_store_that_is_held_by_another_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_locked_by_another_process_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
     filled(tmp_path)
     with SampleStore(tmp_path, HERE) as store, SampleStore(tmp_path, HERE) as other:

@@ -35,7 +35,7 @@ def test_when_all_are_taken_the_last_is_shared() -> None:
     assert reserved[-1].number == 2
 
 
-def test_a_core_is_free_again_when_its_process_is_gone() -> None:
+def test_a_core_is_free_again_after_its_process_ends() -> None:
     first = ReservedCore()
     assert first._lock is not None
     first._lock.close()
@@ -74,7 +74,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, timing: Timing) -> Session:
 
 
 @pytest.mark.parametrize(("state_ms", "quiet"), [(2.0, True), (2.8, True), (3.5, False)])
-def test_a_visit_says_what_was_timed_and_in_which_state(
+def test_a_visit_records_what_was_timed_and_in_which_state(
     monkeypatch: pytest.MonkeyPatch, state_ms: float, quiet: bool
 ) -> None:
     visit = scripted(monkeypatch, Timing((3.0, 4.0), 12, state_ms, 2.0)).visit(WORK)
@@ -83,7 +83,7 @@ def test_a_visit_says_what_was_timed_and_in_which_state(
     assert visit.elasticity == [0.7, 0.7]
 
 
-def test_the_time_of_each_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_each_step_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     session = scripted(monkeypatch, Timing((3.0, 4.0), 12, 2.0, 2.0, 0.25, 0.5))
     spent = session.visit(WORK).spent
     assert set(spent) == {"build", "batches", "warm-up", "runs"}
@@ -112,7 +112,7 @@ def test_a_set_that_the_kernels_refuse_fails_alone(
     assert session.visit(WORK).forward_ms == 3.0
 
 
-def test_without_cuda_the_message_says_so() -> None:
+def test_without_cuda_the_message_names_it() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(MeasurementFailed, match="'cuda' is not available here; use device='cpu'"):
@@ -176,7 +176,7 @@ def test_an_answer_in_pieces_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch)
         assert worker.visit(NOTHING).backward_ms == 2.5
 
 
-def test_the_last_words_of_a_process_that_ended_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_output_of_an_ended_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with stand_in(monkeypatch, f"import sys; {READY}; sys.stdin.readline(); sys.exit('no more')") as worker:
         monkeypatch.setattr(Worker, "answer_limit_s", {"cpu": 60.0})
         with pytest.raises(MeasurementFailed, match=r"exited with 1\. Its last lines: no more"):

@@ -53,7 +53,7 @@ def test_rows_and_dims_stay_those_of_the_model():
     assert drifted([fewer]).tables[0].now.access.share_of(0, 10) == pytest.approx(1.0)
 
 
-def test_tables_of_one_side_alone_are_told():
+def test_tables_of_one_side_alone_are_reported():
     found = drifted([TASK.tables[0], sw.Table("stranger", 5, 8)])
     assert found.unknown == ("stranger",)
     assert found.absent == tuple(table.name for table in TASK.tables[1:])

@@ -50,7 +50,7 @@ def test_rare_synchronisation_makes_small_groups_pay_and_frequent_one_does_not()
     assert sizes[1] < 8
 
 
-def test_a_size_without_a_plan_says_why_and_one_with_it_is_taken():
+def test_a_size_without_a_plan_gives_the_reason_and_a_size_with_a_plan_is_taken():
     total = sum(table.weight_bytes for table in TABLES)
     task = cluster(total // 3, constraints=Constraints(tables={"t0": TableConstraint(devices=(3,))}))
     found = plan_groups(task, sync_interval=10_000, **QUICK)

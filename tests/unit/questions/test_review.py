@@ -18,7 +18,7 @@ def planned(strategy, task=None):
 
 
 @pytest.mark.slow
-def test_a_poor_plan_is_improved_and_what_moves_is_told():
+def test_a_poor_plan_is_improved_and_moves_are_listed():
     poor = planned("random")
     found = sw.review(poor, cost_model=MODEL)
     assert found.plan.shards == poor.shards
@@ -42,14 +42,14 @@ def test_a_plan_that_cannot_be_improved_is_its_own_best():
     assert "no better one was found" in found.sentence()
 
 
-def test_a_price_on_moves_keeps_tables_where_they_are():
+def test_a_price_on_moves_keeps_tables_in_place():
     poor = planned("size")
     free, dear = (sw.review(poor, cost_model=MODEL, move_cost=cost) for cost in (0.0, math.inf))
     assert dear.diff.moved_bytes == 0
     assert free.better_ms <= dear.better_ms == dear.step_ms
 
 
-def test_a_bound_of_other_plans_than_the_one_under_review_is_not_told():
+def test_a_bound_of_other_plans_than_the_one_under_review_is_not_shown():
     table = sw.Table("t0", 1 << 20, 64, 20.0)
     task = sw.Task([table], sw.Topology(1, 4, "cpu"), 1024)
     blocks = [(0, 16), (16, 32), (32, 48), (48, 64)]

@@ -57,7 +57,7 @@ def test_layers_that_hide_traffic_take_time_by_the_samples_of_a_device():
         assert size.plan.task.exchange.hidden.ids == pytest.approx(ms)
 
 
-def test_a_cluster_that_cannot_hold_the_tables_says_why():
+def test_a_cluster_that_cannot_hold_the_tables_gives_the_reason():
     task = replace(task_of(12, 2), topology=sw.Topology(1, 2))
     found = sw.scale(task, [sw.Topology(1, 2, memory="1 KB"), sw.Topology(1, 2)], cost_model=MODEL)
     assert found.sizes[0].plan is None

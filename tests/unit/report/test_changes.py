@@ -59,7 +59,7 @@ def test_a_change_saves_what_pricing_the_changed_plan_says():
     assert len(found) >= 3
 
 
-def test_what_lacks_memory_says_how_much():
+def test_a_move_without_memory_states_the_shortage():
     topology = replace(lopsided().task.topology, memory=["8 GB", "8 GB", "1 MB", "1 MB"])
     plan = lopsided(topology=topology, batch_size=65_536)
     found = [one for one in changes_of(plan) if one.kind == "memory" and "'heavy'" in one.text]
@@ -77,7 +77,7 @@ def test_what_lacks_memory_says_how_much():
     Plan(replace(plan.task, topology=roomy), shards).check()
 
 
-def test_what_a_constraint_forbids_is_told_apart():
+def test_moves_that_a_constraint_forbids_are_marked():
     limits = Constraints({"heavy": TableConstraint(sharding_types=("table_wise",))})
     plan = lopsided(constraints=limits, batch_size=4096)
     kinds = {one.text: one.kind for one in changes_of(plan) if "heavy" in one.text}

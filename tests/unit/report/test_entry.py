@@ -18,14 +18,14 @@ def test_a_plan_with_its_own_model_needs_no_note():
     assert entry.marginals.cost_model == cost_model_for("cpu").name
 
 
-def test_a_plan_without_a_cost_is_scored_and_says_so():
+def test_a_plan_without_a_cost_is_scored_and_marked():
     plan = mixed_plan()
     entry = entry_of(replace(plan, cost=None, cost_model=""), "mixed")
     assert entry.cost == plan.cost
     assert entry.notes == (f"The plan held no predicted cost; it was scored with {plan.cost_model} for this report.",)
 
 
-def test_shares_by_another_model_are_said_to_be():
+def test_shares_by_another_model_are_marked():
     entry = entry_of(mixed_plan(), "mixed", cost_model=PublishedModel("h100"))
     assert "Shares of tables are by cost model h100/published" in entry.notes[0]
     assert entry.cost == mixed_plan().cost

@@ -90,7 +90,7 @@ def test_what_of_the_plan_file_stays_is_kept_to_the_digit():
 
 
 @pytest.mark.parametrize("devices", [1, 4])
-def test_copies_on_all_devices_are_offered_where_there_are_several(devices):
+def test_copies_on_all_devices_need_several_devices(devices):
     table = Table("t", 1000, 16)
     plan = Plan(Task((table,), Topology(1, devices, "cpu", "1 GB"), 64), (Shard.whole(table, *range(devices)),))
     found = data_of(plan)

@@ -17,7 +17,7 @@ WHOLE = Placement.of(Plan(TASK, [Shard.whole(TABLE, 0)]), ["t"])
 HALVES = Placement.of(Plan(TASK, [Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (1,))]), ["t"])
 
 
-def test_the_description_tells_blocks_apart():
+def test_descriptions_of_different_blocks_differ():
     assert description(WHOLE) != description(HALVES)
     assert description(WHOLE) == description(Placement.of(WHOLE.plan, ["t"]))
 

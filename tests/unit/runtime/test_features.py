@@ -83,11 +83,11 @@ def test_int32_ids_are_ids():
 @pytest.mark.parametrize(
     "wrong", [5, (torch.zeros(1),), (torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))]
 )
-def test_what_is_no_feature_is_said(wrong):
+def test_input_that_is_no_feature_raises(wrong):
     assert read({"a": wrong, "b": pair([], [])}).error.startswith("feature 'a'")
 
 
-def test_tensors_that_cannot_be_read_are_said():
+def test_unreadable_tensors_are_reported():
     ids, lengths = pair([1], [1])
     other = pair([2], [1])
     found = read({"a": (ids.to("meta"), lengths), "b": other})

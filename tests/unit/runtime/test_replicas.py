@@ -13,7 +13,7 @@ from shardwright.task.topology import Exchange
 
 
 @pytest.mark.parametrize(("latency_ms", "at_once"), [(0.0, False), (0.1, False), (20.0, True)])
-def test_gradients_go_to_all_holders_at_once_where_waits_cost_more_than_bytes(latency_ms, at_once):
+def test_gradients_go_to_all_holders_at_once_if_waits_cost_more_than_bytes(latency_ms, at_once):
     topology = Topology(4, 1, memory="1 GB", inter_bandwidth="100 MB/s", inter_latency_ms=latency_ms)
     table = Table("t", 10_000, 32, 1.0)  # 1.28 MB, one further copy of which takes 12.8 ms
     task = Task([table], topology, 16, "sgd", exchange=Exchange("none", "whole"))

@@ -77,7 +77,7 @@ def test_a_plan_carries_the_name_of_the_strategy_that_found_it_and_the_bound_of_
     assert 0 < plan.bound_ms <= plan.cost.step_ms
 
 
-def test_a_plan_of_another_is_taken_where_certified_finds_none(monkeypatch):
+def test_another_strategys_plan_is_taken_if_certified_has_none(monkeypatch):
     def refuse(*_, **__):
         raise InfeasibleTask("certified: no")
 
@@ -87,7 +87,7 @@ def test_a_plan_of_another_is_taken_where_certified_finds_none(monkeypatch):
     assert found.cost.step_ms <= sw.plan(task, strategy="greedy", cost_model=MODEL).cost.step_ms
 
 
-def test_the_reason_is_told_where_none_finds_a_plan():
+def test_the_error_gives_the_reason_if_no_strategy_has_a_plan():
     limits = {f"table_{index}": sw.TableConstraint(sharding_types=("table_wise",)) for index in range(6)}
     task = task_of(6, 2, constraints=sw.Constraints(limits))
     held = memory_account(task, [sw.Shard.whole(table, 0) for table in task.tables]).total[0]

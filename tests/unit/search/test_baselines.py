@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_with_the_table(kind):
         strategy_named(kind).search(task, None, seed=0, deadline=None)
 
 
-def test_the_room_that_is_told_is_that_of_the_devices_that_the_table_may_use():
+def test_the_stated_room_is_that_of_the_devices_that_the_table_may_use():
     roomy = replace(TOPOLOGY, memory=["1 MB", *["1 GB"] * (TOPOLOGY.devices - 1)])
     pinned = Constraints({TASK.tables[0].name: TableConstraint(devices=(0,))})
     task = replace(TASK, topology=roomy, constraints=pinned)

@@ -149,7 +149,7 @@ def test_what_others_find_in_tight_memory_is_taken(monkeypatch):
     assert plan.bound_ms <= plan.cost.step_ms
 
 
-def test_replicas_everywhere_are_found_where_latency_rules():
+def test_replicas_everywhere_are_found_if_latency_dominates():
     """Under any other plan, a step waits for the links twice more."""
     topology = sw.Topology(devices_per_host=4, intra_latency_ms=50.0)
     tables = [sw.Table(f"t{i}", rows=20_000, dim=16, pooling=5.0) for i in range(10)]

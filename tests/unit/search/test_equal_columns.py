@@ -48,7 +48,7 @@ def test_every_strategy_keeps_one_width(strategy, dim):
     assert all(len(found) == 1 for found in widths(plan).values())
 
 
-def test_a_device_holds_several_blocks_where_that_pays():
+def test_a_device_holds_several_blocks_if_that_pays():
     """A quarter of the large table lies beside the small one, which is whole, and three quarters on the other device."""
     tables = [sw.Table("small", 10_000, 32, 10.0), sw.Table("large", 10_000, 64, 10.0)]
     limits = {"small": sw.TableConstraint(("table_wise",)), "large": EQUAL}
@@ -121,7 +121,7 @@ def test_task_files_keep_the_demand():
 @pytest.mark.parametrize(
     "limits", [sw.TableConstraint(("column_wise",)), replace(EQUAL, sharding_types=("column_wise",))]
 )
-def test_tables_that_must_be_cut_are_cut_where_room_for_pieces_runs_out(limits):
+def test_tables_that_must_be_cut_are_cut_if_room_for_pieces_runs_out(limits):
     """Every table in its narrowest blocks would be 1,536 pieces, more than a search has room for."""
     task = equal([sw.Table(f"t{i}", 100 + i, 512, 10.0) for i in range(12)], limits=limits)
     prepared = prepare(task, MODEL)

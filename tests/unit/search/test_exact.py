@@ -76,7 +76,7 @@ def test_the_objective_is_the_score_with_the_learned_model():
 
 
 @pytest.mark.parametrize("dims", [(16, 16, 16, 96), (16, 16, 96, 96), (96, 96, 96, 96)])
-def test_the_best_placement_is_found_where_a_wide_table_makes_others_dearer(dims):
+def test_the_best_placement_is_found_if_a_wide_table_makes_others_dearer(dims):
     """Every placement of whole tables is tried; the program's step is the plan's score."""
     tables = [Table(f"t{i}", 2000, dim, 2.0 + i) for i, dim in enumerate(dims)]
     limits = {table.name: only("table_wise") for table in tables}

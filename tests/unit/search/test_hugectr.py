@@ -48,7 +48,7 @@ def test_hosts_share_their_pieces_by_rows():
         assert [shard.rows for shard in shards] == [(0, 500), (500, 1000)]
 
 
-def test_load_is_even_where_tables_are_alike():
+def test_load_is_even_for_equal_tables():
     plan = planned([sw.Table(f"t{index}", 1000, 32, 5.0) for index in range(8)])
     assert np.bincount([shard.devices[0] for shard in plan.shards]).tolist() == [2, 2, 2, 2]
 
@@ -61,7 +61,7 @@ def test_another_memory_account_counts():
     assert Planner(task, HugeCTR(), bytes_of=lambda _, shard: 4 * shard.area).best().stuck is None
 
 
-def test_what_cannot_be_planned_says_why():
+def test_tasks_that_cannot_be_planned_raise_with_the_reason():
     with pytest.raises(InfeasibleTask, match="no device has room"):
         planned([sw.Table("big", 10_000_000, 64)], cluster(memory="100 MB"))
     assert "one host" in HugeCTR(hierarchical=True).supports(sw.Task([sw.Table("a", 10, 8)], cluster(), 64))

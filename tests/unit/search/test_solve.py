@@ -67,7 +67,7 @@ def test_an_impossible_task_is_refused(name):
         sw.plan(impossible_task(), strategy=name, cost_model=MODEL)
 
 
-def test_a_strategy_that_does_not_support_a_task_says_why():
+def test_a_strategy_that_does_not_support_a_task_gives_the_reason():
     constraints = sw.Constraints({"table_0": sw.TableConstraint(sharding_types=("tiered",))})
     with pytest.raises(InfeasibleTask, match="table_0.*only tiered"):
         sw.plan(task_of(3, 2, constraints=constraints), cost_model=MODEL)
@@ -87,7 +87,7 @@ def test_a_search_ends_once_the_gap_that_is_asked_for_is_proven():
     assert narrow.cost.step_ms <= wide.cost.step_ms
 
 
-def test_a_search_says_why_it_ended(tmp_path):
+def test_a_search_reports_why_it_ended(tmp_path):
     task = random_task(3, tables=12, devices=4)
     limited = sw.plan(task, gap=0.0, time_limit=0.3, cost_model=MODEL)
     settled = sw.plan(task, strategy=Certified(tolerance=0.0, patience=1), cost_model=MODEL)
@@ -141,7 +141,7 @@ def narrowest(plan):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["certified", "neuroshard"])
-def test_narrow_blocks_are_not_cut_where_the_cost_model_knows_better(strategy):
+def test_narrow_blocks_are_not_cut_if_the_cost_model_prices_them_higher(strategy):
     task = few_tables(optimizer="adam")
     wide = sw.plan(task, strategy=strategy, cost_model=PublishedModel("h100", "adam"))
     assert narrowest(wide) >= 32
@@ -158,7 +158,7 @@ def test_narrow_blocks_are_not_cut_where_the_cost_model_knows_better(strategy):
     assert kept.shards == free.shards
 
 
-def test_narrow_blocks_are_cut_where_memory_forces_it():
+def test_narrow_blocks_are_cut_if_memory_requires_it():
     task = few_tables(memory="700 MB", rows=3_000_000)  # a block of 32 columns has 384 MB: only one fits a device
     plan = sw.plan(task, strategy="certified", cost_model=PublishedModel("h100"))
     assert narrowest(plan) < 32
@@ -178,7 +178,7 @@ def test_a_cut_below_the_models_error_is_not_made():
     assert doubtful.cost.step_ms >= sure.cost.step_ms
 
 
-def test_a_search_tells_its_best_step_and_bound():
+def test_a_search_reports_its_best_step_and_bound():
     told = []
     plan = sw.plan(task_of(12, 4), strategy="certified", gap=0.0, progress=lambda *what: told.append(what))
     steps, bounds = zip(*told, strict=True)

@@ -7,7 +7,7 @@ from shardwright.search.statistics import count_changes, timed
 from shardwright.testing.tasks import task_of
 
 
-def test_a_search_tells_where_its_time_went_and_what_it_changed():
+def test_a_search_counts_its_time_and_changes_by_kind():
     with search_statistics() as statistics:
         sw.plan(task_of(30, 4), cost_model=PublishedModel("h100"), time_limit=5)
     assert {"ways and bound", "starts", "kicks", "proof"} <= set(statistics.seconds)

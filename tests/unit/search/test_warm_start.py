@@ -84,7 +84,7 @@ def test_from_a_removed_device_only_its_part_moves():
 
 
 @pytest.mark.slow
-def test_an_added_host_is_used_where_that_pays():
+def test_an_added_host_is_used_if_that_pays():
     task = replace(TASK, topology=replace(TASK.topology, hosts=2, memory="4 GB"))
     free, dear = replan(task, OLD), replan(task, OLD, math.inf)
     assert free.cost.step_ms < 0.75 * dear.cost.step_ms
@@ -92,7 +92,7 @@ def test_an_added_host_is_used_where_that_pays():
     assert OLD.diff(free).new_devices == 4
 
 
-def test_tables_that_are_gone_leave_the_rest_in_place():
+def test_removed_tables_leave_the_rest_in_place():
     task = replace(TASK, tables=TASK.tables[:16])
     new = replan(task, OLD, math.inf)
     left = Plan(task, [shard for shard in OLD.shards if shard.table in task.table_by_name])
@@ -115,7 +115,7 @@ def test_a_time_limit_of_zero_returns_the_old_plan(move_cost):
     replan(GROWN, old, move_cost, time_limit=0).check()
 
 
-def test_a_plan_cut_as_no_search_cuts_is_kept_where_moving_is_dear():
+def test_a_plan_cut_as_no_search_cuts_is_kept_if_moves_are_dear():
     """Four blocks of rows and columns: the engine does not know grids, but the plan they are in does not get lost."""
     table = sw.Table("t", 6400, 64, 10.0)
     task = sw.Task([table], sw.Topology(devices_per_host=4), 256)
@@ -186,7 +186,7 @@ def test_for_torchrec_tables_keep_their_replicas_or_have_none(optimizer, crosses
     assert types(replan(task, whole, runs_on=None))[0] == "data_parallel"
 
 
-def test_replicas_that_no_longer_fit_are_kept_unless_told():
+def test_replicas_that_no_longer_fit_need_cross_replicas():
     task = of_replicas()
     replicas = Plan(task, [Shard.whole(SMALL, 0), Shard.whole(LARGE, 0, 1, 2, 3)])
     tight = replace(task, topology=replace(task.topology, memory="2 GB"))

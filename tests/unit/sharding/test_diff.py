@@ -45,7 +45,7 @@ def test_tables_of_another_shape_are_made_anew():
     assert diff.made_bytes == 40 * 4 + 10 * 4
 
 
-def test_what_becomes_of_each_table_is_told():
+def test_a_diff_states_the_change_of_each_table():
     newer = plan_of(Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (2,)))
     diff = WHOLE_ON_0.diff(newer)
     (change,) = diff.tables
@@ -104,7 +104,7 @@ def test_devices_of_another_type_are_all_new():
     assert same_devices(Topology(1, 2, "h100"), Topology(1, 2, "h200")) == {}
 
 
-def test_blocks_on_devices_that_are_gone_are_lost_and_replicas_survive():
+def test_blocks_on_removed_devices_are_lost_and_replicas_survive():
     carried = carry(PLAN, task_of(T, U, near=1))
     assert carried.shards == {"t": [Shard("t", (0, 10), (0, 4), (0,))], "u": [Shard.whole(U, 0)]}
     assert carried.lost == {"t"}
@@ -113,7 +113,7 @@ def test_blocks_on_devices_that_are_gone_are_lost_and_replicas_survive():
     assert carry(alone, task_of(U, near=1)).why_no_plan(task_of(U, near=1)) is None
 
 
-def test_new_and_changed_tables_are_told_apart_and_gone_ones_do_not_matter():
+def test_new_and_changed_tables_are_distinguished_and_removed_ones_ignored():
     task = task_of(replace(T, rows=11, access=Table("t", 11, 8).access), Table("v", 3, 4), Table("w", 3, 4))
     carried = carry(PLAN, task)
     assert (carried.changed, carried.new, carried.gone) == (("t",), ("v", "w"), ("u",))

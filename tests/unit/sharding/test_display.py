@@ -21,7 +21,7 @@ from tests.unit.report.plans import HOSTILE, hostile_plan, mixed_plan
         ([], 8, ""),
     ],
 )
-def test_ranks_are_told_as_ranges(ranks, devices, text):
+def test_ranks_are_shown_as_ranges(ranks, devices, text):
     assert ranks_text(ranks, devices) == text
 
 

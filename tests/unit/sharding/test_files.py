@@ -53,7 +53,7 @@ def test_a_bound_may_be_the_step_but_for_rounding(plan, plan_file):
     assert Plan.load(plan_file).bound_ms == document["bound_ms"]
 
 
-def test_what_the_command_line_says_of_a_change_is_not_read(plan, plan_file):
+def test_notes_of_the_command_line_on_a_change_are_not_read(plan, plan_file):
     document = json.loads(plan_file.read_text()) | {"change": {"moved_bytes": 7}}
     plan_file.write_text(json.dumps(document))
     assert Plan.load(plan_file) == plan
@@ -63,7 +63,7 @@ def test_what_the_command_line_says_of_a_change_is_not_read(plan, plan_file):
     ("name", "is_json"),
     [("plan", True), ("plan.v2", True), ("plan.JSON", True), ("plan.yaml", False), ("plan.yml", False)],
 )
-def test_a_plan_is_json_unless_its_name_says_yaml(plan, tmp_path, name, is_json):
+def test_a_plan_is_json_unless_its_name_ends_in_yaml(plan, tmp_path, name, is_json):
     plan.save(tmp_path / name)
     assert (tmp_path / name).read_text().startswith("{") == is_json
     assert Plan.load(tmp_path / name) == plan

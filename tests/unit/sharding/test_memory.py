@@ -55,7 +55,7 @@ def test_gradients_of_half_precision_weights_are_fp32_in_our_own_runtime_only(po
 
 
 @pytest.mark.parametrize(("way", "gradient"), [("whole", 4 * 10 * 8), ("touched", 0), ("cheaper", 0)])
-def test_replicas_of_sequences_hold_a_whole_gradient_where_they_reduce_one(way, gradient):
+def test_replicas_of_sequences_hold_a_whole_gradient_if_they_reduce_one(way, gradient):
     task = replace(task_of(pooled=False), exchange=Exchange(replica_gradients=way))
     account = memory_account(task, [Shard("t", (0, 10), (0, 8), (0, 1))])
     assert account.buffers.tolist() == [8 * (9 + 4) + 2 * 4 * 8 * 9 + gradient] * 2

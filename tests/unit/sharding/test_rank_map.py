@@ -94,7 +94,7 @@ def test_a_trimmed_map_keeps_the_first_ranks(ranks):
     assert ranks.trimmed(ROWS) is ranks
 
 
-def test_a_plan_takes_the_maps_of_tables_by_hotness_and_only_the_ranks_it_tells_apart(plan, ranks):
+def test_a_plan_keeps_maps_of_tables_by_hotness_and_only_the_ranks_it_distinguishes(plan, ranks):
     item = RankMap(50, np.arange(50))
     found = plan.with_rank_maps({"history": ranks, "item": item, "stranger": item})
     assert list(found.rank_maps) == ["history"]
@@ -104,7 +104,7 @@ def test_a_plan_takes_the_maps_of_tables_by_hotness_and_only_the_ranks_it_tells_
     assert not plan.rank_maps
 
 
-def test_where_the_coldest_rows_are_one_block_only_the_ranks_above_it_count(ranks):
+def test_only_ranks_above_the_block_of_coldest_rows_count(ranks):
     table = Table("history", ROWS, 8, 20.0, pooled=False)
     task = Task((table,), Topology(hosts=1, devices_per_host=2, memory="64 MB"), batch_size=64)
     shards = [

@@ -46,7 +46,7 @@ def plan_of(*shards):
         (rows(0, 400, 800, 1200, 1600, order="hotness"), ("shardwright",)),
     ],
 )
-def test_a_plan_says_what_can_run_it(shards, runs_on, tmp_path):
+def test_a_plan_names_the_runtimes_that_can_run_it(shards, runs_on, tmp_path):
     plan = plan_of(*shards)
     plan.check()
     assert plan.runs_on == runs_on

@@ -32,7 +32,7 @@ def test_blocks_are_read_as_shards():
     assert plan.by_table["c"][0].devices == (2,)
 
 
-def test_a_plan_comes_back_with_all_that_it_does_not_say():
+def test_a_plan_round_trip_restores_what_its_file_omits():
     plan = plan_from_sharding_plan(document(), TASK, "x.json")
     assert sharding_plan_from_plan(plan, document(), "x.json") == document()
 

@@ -79,7 +79,7 @@ def test_what_is_assumed_can_be_set():
         plan_of_stats(one, "x.log", topology="a10g")
 
 
-def test_a_plan_that_needs_more_memory_than_the_log_says_gets_it():
+def test_a_plan_gets_the_memory_it_needs_beyond_that_of_the_log():
     found = plan_of_stats(stats(row(rows=100_000_000), memory=1e9), "x.log")
     found.plan.check()
     assert any("memory on each device" in text for text in found.assumed)

@@ -99,7 +99,7 @@ def test_more_rows_than_64_bits_hold_times_the_devices():
         (("row_wise", "table_row_wise"), (2, 2), (3,), None),
     ],
 )
-def test_row_blocks_lie_where_their_sharding_types_let_them(kinds, hosts, ranks, place):
+def test_sharding_types_decide_the_ranks_of_row_blocks(kinds, hosts, ranks, place):
     limits = sw.TableConstraint(sharding_types=kinds)
     assert row_place(limits, sw.Topology(*hosts), np.array(ranks)) == place
 

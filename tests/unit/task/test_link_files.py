@@ -55,7 +55,7 @@ def test_links_of_another_cluster_are_refused(file: Path, old: str, new: str, fo
         Task.load(file.parent / "task.yaml")
 
 
-def test_a_plan_file_cannot_name_a_file_and_a_missing_one_is_said(tmp_path: Path) -> None:
+def test_a_plan_file_cannot_name_a_link_file_and_a_missing_one_raises(tmp_path: Path) -> None:
     from shardwright.task.files import task_from_dict
 
     document = {"batch_size": 8, "topology": {"links": "links.json"}, "tables": [{"name": "t", "rows": 10, "dim": 8}]}

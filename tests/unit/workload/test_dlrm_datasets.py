@@ -304,7 +304,7 @@ def test_damaged_gzip(saved, tmp_path, damage):
         pass
 
 
-def test_a_full_disk_is_told_apart_from_a_damaged_file(saved, tmp_path, monkeypatch):
+def test_a_full_disk_is_distinguished_from_a_damaged_file(saved, tmp_path, monkeypatch):
     path = tmp_path / "sound.pt.gz"
     path.write_bytes(gzip.compress(saved.read_bytes()))
 

@@ -68,7 +68,7 @@ def test_task_files_and_own_tables_are_found_beside_the_file(tmp_path):
     assert all(table.name.startswith("own_") for table in tasks[1].tables)
 
 
-def test_the_digest_tells_sets_apart_and_the_description_sums_up(tmp_path):
+def test_digests_of_different_sets_differ_and_the_description_sums_up(tmp_path):
     first, again = (load(tmp_path, f"groups: [{{{GROUP}}}]") for _ in range(2))
     other = load(tmp_path, f"groups: [{{{GROUP}, seed: 1}}]")
     assert first.digest == again.digest != other.digest

@@ -224,7 +224,7 @@ class Counts:
 
     Attributes:
         columns: the columns by name.
-        rows: rows read.
+        rows: number of rows read.
     """
 
     columns: Mapping[str, ColumnProfile]

@@ -43,7 +43,7 @@ def test_a_search_runs_and_its_plan_is_judged_by_fused_costs():
     assert full["failure"] is None
 
 
-def test_variants_are_held_against_the_full_system():
+def test_variants_are_compared_with_the_full_system():
     steps = {FULL: (1.0, 2.0, 4.0, None), "no grid": (1.1, 2.0, 3.6, 1.0), "no beam": (2.0, None, None, None)}
     rows = [
         row(name, step, task=task, seconds=2.0 if name == "no grid" else 1.0, shards=f"{name if step != 2.0 else ''}")
@@ -60,8 +60,8 @@ def test_variants_are_held_against_the_full_system():
     assert found["same plans"] == "1 of 3"
     assert line_of(page, "`neuroshard` without one part", "no beam")["not placed, without and with"] == "3, 1"
     said = " ".join(page.text)
-    assert "These lengthen the step: no beam (+100.00%, 2 tasks more not placed)." in said
-    assert "not significantly: no grid (-0.33%, 1 tasks more placed)" in said
+    assert "longer: no beam (+100.00%, 2 more not placed)" in said
+    assert "not significantly: no grid (-0.33%, 1 more placed)" in said
     assert "`certified`**" not in said
 
 

@@ -32,7 +32,7 @@ def test_tasks_that_someone_did_not_place_are_left_out():
 
 
 @pytest.mark.parametrize("missing", ["certified", "heuristics", "all"])
-def test_nothing_is_said_of_what_is_not_there(missing):
+def test_missing_rows_give_no_sentence(missing):
     left = {"certified": ("size", "lookup", "dreamshard"), "heuristics": ("dreamshard", "certified"), "all": ()}[
         missing
     ]

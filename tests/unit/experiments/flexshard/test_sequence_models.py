@@ -53,7 +53,7 @@ def test_tiers_hold_replicas_and_say_how_far_they_are_from_the_bounds():
     assert tiers.plans_bound_ms <= tiers.bound_ms <= tiers.communication_ms * (1 + 1e-9)
 
 
-def test_replicas_are_worth_little_where_rows_cross_once():
+def test_replicas_gain_little_if_rows_cross_once():
     task = replace(small_task(), exchange=PER_HOST)
     own, more = with_memory(task, 1.0, 1.5)
     assert sent(more, "flexshard").bytes_between == pytest.approx(sent(own, "row_wise").bytes_between, rel=0.02)

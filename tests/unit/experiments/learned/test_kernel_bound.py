@@ -48,7 +48,7 @@ class Helpful(SimpleCostModel):
         return super().encode_arrays(works) * np.array([1.0, 1.0, -1.0])
 
 
-def test_it_holds_where_tables_make_a_device_cheaper():
+def test_the_bound_holds_if_tables_make_a_device_cheaper():
     tables = [Table("dear", 1000, 16, 4.0), *(Table(f"light{i}", 1000, 16, 0.05) for i in range(3))]
     task, model = whole(Task(tables, TWO, 256)), Helpful()
     arrays = PlacementArrays.of(task)

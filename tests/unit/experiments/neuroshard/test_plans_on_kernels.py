@@ -19,7 +19,7 @@ def test_plans_are_measured():
     assert all(row["measured_ms"] > 0 and row["compute_ms"] > 0 and row["failure"] is None for row in rows)
 
 
-def test_a_machine_that_cannot_measure_says_so(monkeypatch):
+def test_a_machine_that_cannot_measure_reports_it(monkeypatch):
     def too_small(plans, **_):
         raise MeasurementFailed("this machine has 1 MB free")
 

@@ -118,7 +118,7 @@ def test_host_memory_has_limits_too():
     assert caught.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
 
 
-def test_host_memory_is_named_where_it_is_what_fails():
+def test_the_error_names_host_memory_if_it_falls_short():
     given = {f"t{i}": ParameterConstraints(compute_kernels=["fused_uvm"]) for i in range(4)}
     found = planner(topology(4, hbm=80 * GB, ddr_cap=GB // 8), constraints=given)
     with pytest.raises(
@@ -241,7 +241,7 @@ def test_a_named_load_factor_without_statistics_is_no_floor_but_final():
 
 
 @pytest.mark.parametrize("factor", [0.05, 0.3])
-def test_a_named_load_factor_is_kept_where_nothing_demands_a_cache(factor):
+def test_a_named_load_factor_is_kept_if_nothing_demands_a_cache(factor):
     given = {f"t{i}": ParameterConstraints(cache_params=CacheParams(load_factor=factor)) for i in range(len(SHAPES))}
     found = planner(topology(4, hbm=GB // 2, ddr_cap=40 * GB), constraints=given)
     tables = tables_of(found.plan(bags(SHAPES), SHARDERS)).values()
@@ -249,7 +249,7 @@ def test_a_named_load_factor_is_kept_where_nothing_demands_a_cache(factor):
     assert factors == {factor}
 
 
-def test_what_moved_to_the_host_is_told(caplog):
+def test_tables_moved_to_the_host_are_logged(caplog):
     found = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES)
     with caplog.at_level("INFO", logger="shardwright.integrations.torchrec.planner"):
         plan = found.plan(bags(SHAPES), SHARDERS)

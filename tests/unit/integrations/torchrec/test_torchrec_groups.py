@@ -70,7 +70,7 @@ def test_rows_in_host_memory_are_synchronised_too():
     assert often.last_plan.bound_ms <= often.last_plan.cost.step_ms
 
 
-def test_what_dmp_collection_is_told():
+def test_arguments_of_dmp_collection():
     one = grouped(4, use_inter_host_allreduce=True, sharding_strategy=ShardingStrategy.FULLY_SHARDED)
     one.plan(Model(), SHARDERS)
     assert dmp_arguments(one.last_groups) == {

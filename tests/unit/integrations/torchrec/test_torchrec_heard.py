@@ -205,7 +205,7 @@ def test_multipliers_of_torchrecs_estimates_are_warned_of_in_one_line(given, dev
     assert "\n" not in str(caught[0].message)
 
 
-def test_nothing_is_said_of_what_counts():
+def test_no_warning_for_settings_that_count():
     where = topology(hbm_mem_bw=1e9, hbm_to_ddr_mem_bw=1e7, ssd_mem_bw=1e5, ddr_mem_bw=3e7)
     planner(where)  # fails if anything warns
     planner(topology(generalized_comms_bandwidths=Usual()))
@@ -220,7 +220,7 @@ def test_a_rank_without_memory_holds_nothing(left, device):
     assert {rank for table in tables.values() for rank in ranks_of(table)} <= {0, 2, 3}
 
 
-def test_types_that_need_every_rank_are_refused_where_one_has_no_memory():
+def test_types_that_need_every_rank_are_refused_if_a_rank_has_no_memory():
     where = topology(4, custom_topology_data=CustomTopologyData({"hbm_cap": [GB, GB, GB, 0]}, 4))
     for kind in ("row_wise", "data_parallel"):
         with pytest.raises(PlannerError) as caught:

@@ -121,7 +121,7 @@ def test_hosts_of_a_collection_have_the_least_sum_of_squared_loads(seed):
     assert squares([found[table.name] for table in tables]) == pytest.approx(best)
 
 
-def test_a_tower_goes_where_there_is_room():
+def test_a_tower_goes_to_a_host_with_room():
     model = nn.Sequential(tower("a", [3_000_000]))
     where = topology(4, 2)
     for device in where.devices[:2]:

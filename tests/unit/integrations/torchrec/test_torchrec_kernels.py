@@ -148,7 +148,7 @@ def test_quantised_rows_that_hold_their_scales_may_not_be_cut():
 
 
 @pytest.mark.skipif(not hasattr(EmbeddingComputeKernel, "FUSED_TRITON"), reason="this TorchRec has no such kernel")
-def test_the_triton_kernel_is_planned_where_a_sharder_offers_it_and_constraints_name_it():
+def test_the_triton_kernel_is_planned_if_offered_by_a_sharder_and_named_by_constraints():
     offering = [
         type(f"Triton{type(one).__name__}", (type(one),), {"compute_kernels": lambda *_: ["fused", "fused_triton"]})()
         for one in SHARDERS

@@ -41,7 +41,7 @@ def converted(world=16, local=8, bandwidths=None, known=None):
     return topology_of(given, given, known)
 
 
-def test_bandwidths_by_collective_are_asked_for_and_kept_where_they_differ():
+def test_bandwidths_by_collective_are_kept_if_they_differ():
     found = converted()
     assert found.link_bandwidth == (300e9, 48e9)
     assert found.bandwidth_of("all_to_all") == (300e9, 40e9)

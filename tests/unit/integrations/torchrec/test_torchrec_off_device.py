@@ -143,7 +143,7 @@ def test_virtual_tables_are_row_wise():
 
 
 @pytest.mark.parametrize(("rows", "buckets", "ranks"), [(1000, 10, 4), (1000, 20, 4), (1000, 7, 4), (1200, 5, 3)])
-def test_row_blocks_are_whole_buckets_where_torchrec_cuts_them(rows, buckets, ranks):
+def test_row_blocks_are_whole_buckets_if_torchrec_cuts_by_bucket(rows, buckets, ranks):
     rows -= rows % buckets
     given = {"t1": ParameterConstraints(compute_kernels=["dram_virtual_table"])}
     found = planner(topology(ranks), constraints=given)
@@ -239,7 +239,7 @@ def test_key_value_needs_an_ssd():
     assert table.compute_kernel == "fused"
 
 
-def test_a_table_goes_to_the_store_where_devices_have_no_room_for_it():
+def test_a_table_goes_to_the_store_if_devices_lack_room():
     either = {"t1": ParameterConstraints(compute_kernels=["fused", "key_value"])}
     roomy, tight = (planner(topology(4, hbm=size, ddr_cap=GB), constraints=either) for size in (4 * GB, 256 * MEGABYTE))
     kernels = [tables_of(found.plan(bags(SHAPES), SHARDERS))["", "t1"].compute_kernel for found in (roomy, tight)]
@@ -248,7 +248,7 @@ def test_a_table_goes_to_the_store_where_devices_have_no_room_for_it():
     assert tight.last_moved.ssd_bytes == SHAPES[1][0] * 64 * 4
 
 
-def test_tables_in_stores_stay_whole_where_devices_have_no_room_for_the_caches_of_all_shards():
+def test_tables_in_stores_stay_whole_if_devices_lack_room_for_the_caches_of_all_shards():
     """Each of 4 tables takes 64 MB of cache for each of its shards, and a device has 100 MB."""
     given = {f"t{i}": stored("key_value", 64)["t1"] for i in range(4)}
     where = topology(4, hbm=100 * MEGABYTE)

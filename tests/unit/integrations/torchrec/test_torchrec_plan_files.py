@@ -313,7 +313,7 @@ def test_a_plan_for_fewer_ranks_is_refused(tmp_path, kind, made_for, loaded_on):
     assert f"'.t0' is {kind} on ranks" in str(error.value)
 
 
-def test_ranks_that_a_loaded_plan_leaves_empty_are_told(tmp_path):
+def test_ranks_that_a_loaded_plan_leaves_empty_are_reported(tmp_path):
     model, whole = (
         bags([(1000, 64)] * 4),
         {f"t{i}": ParameterConstraints(sharding_types=["table_wise"]) for i in range(4)},

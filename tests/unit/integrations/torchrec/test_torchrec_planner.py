@@ -271,7 +271,7 @@ def test_columns_on_one_host_are_not_planned_unasked():
     "kind",
     ["data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard"],
 )
-def test_every_sharding_type_is_planned_where_demanded(kind, world):
+def test_every_sharding_type_is_planned_on_demand(kind, world):
     asked = {f"t{i}": ParameterConstraints(sharding_types=[kind]) for i in range(4)}
     found = planner(topology(*world), constraints=asked)
     shapes = ((10_000, 256), (3, 256), (1, 64), (77, 20))

@@ -254,7 +254,7 @@ def test_half_precision_weights_take_half_the_memory():
     assert tables[0].dtype == "fp16"
 
 
-def test_nothing_to_shard_is_said():
+def test_nothing_to_shard_raises():
     with pytest.raises(InvalidInput, match="no table"):
         problem_of(nn.Linear(2, 2), SHARDERS, topology(), 8)
 

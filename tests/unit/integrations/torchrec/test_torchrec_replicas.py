@@ -64,7 +64,7 @@ def test_a_line_names_the_replicated_tables(caplog):
     assert not [record for record in caplog.records if "dense optimizer" in record.message]
 
 
-def test_one_warning_says_that_no_optimizer_is_known():
+def test_an_unknown_optimizer_warns_once():
     with pytest.warns(
         UserWarning, match="no table names an embedding optimizer.*apply_optimizer_in_backward"
     ) as caught:

@@ -47,7 +47,7 @@ def test_a_missing_package_is_named_with_the_install_command(monkeypatch):
         requirements.require_torchrec()
 
 
-def test_the_package_says_so_too_when_a_name_is_used(monkeypatch):
+def test_using_a_name_of_the_package_raises_the_same_message(monkeypatch):
     import shardwright.integrations.torchrec as package
 
     monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == "fbgemm_gpu" else object())

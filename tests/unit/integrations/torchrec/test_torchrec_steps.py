@@ -71,7 +71,7 @@ def whole():
     return Plan(task(BAG), [Shard.whole(BAG, 0)])
 
 
-def test_a_machine_without_the_memory_is_told_before_any_process_starts(monkeypatch):
+def test_too_little_memory_is_refused_before_any_process_starts(monkeypatch):
     monkeypatch.setattr("shardwright.integrations.torchrec.steps.run.available_memory", lambda: 10**9)
     with pytest.raises(
         MeasurementFailed, match=r"4 ranks with the plan's tables need 2\.\d GB of memory, this machine has 1\.0 GB"
@@ -91,7 +91,7 @@ def test_bad_timeouts(timeout_s):
         run_here([whole()], timeout_s=timeout_s)
 
 
-def test_a_group_of_another_size_is_told():
+def test_a_group_of_another_size_is_refused():
     with (
         pytest.raises(InvalidInput, match="for 4 devices, and torchrun started 2 ranks"),
         ranks([whole()], 4, PlaceInGroup(0, 2, 0, 2)),

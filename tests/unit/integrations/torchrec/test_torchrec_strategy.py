@@ -69,7 +69,7 @@ def test_a_planner_that_does_not_answer_in_time_is_ended(monkeypatch):
         sw.plan(task_of(4, 2), strategy="torchrec", cost_model=SimpleCostModel(), time_limit=1.0)
 
 
-def test_a_planner_that_fails_says_why(monkeypatch):
+def test_a_failing_planner_gives_the_reason(monkeypatch):
     monkeypatch.setattr(torchrec, "PROGRAM", "shardwright.no_such_program")
     with pytest.raises(InfeasibleTask, match="exited with 1.*no_such_program"):
         sw.plan(task_of(4, 2), strategy="torchrec", cost_model=SimpleCostModel())

@@ -75,7 +75,7 @@ def test_statistics_get_bound_and_gap():
     assert kept.told[0]["best_plan"] == found._best_plan
 
 
-def test_torchrecs_page_says_bound_and_gap_below_the_proposals():
+def test_torchrecs_page_shows_bound_and_gap_below_the_proposals():
     found = planner(stats=None)
     page = found._stats[0]
     assert isinstance(page, EmbeddingStats)
@@ -85,7 +85,7 @@ def test_torchrecs_page_says_bound_and_gap_below_the_proposals():
     assert len(page._stats_table[3]) == len(page._stats_table[2])
 
 
-def test_statistics_are_logged_where_there_is_no_plan():
+def test_statistics_are_logged_without_a_plan():
     kept, page = Kept(), SearchPage()
     found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE, stats=[kept, page])
     with pytest.raises(PlannerError):
@@ -102,7 +102,7 @@ def test_statistics_are_logged_where_there_is_no_plan():
     assert "gap" not in text
 
 
-def test_an_error_for_want_of_storage_says_what_is_reserved():
+def test_an_error_for_want_of_storage_states_the_reserved_share():
     reservation = FixedAbsoluteStorageReservation.from_gb(0.5)
     found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE, storage_reservation=reservation)
     with pytest.raises(PlannerError, match=r"FixedAbsoluteStorageReservation: 0\.5 GB per device") as caught:

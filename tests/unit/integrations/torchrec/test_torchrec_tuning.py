@@ -114,7 +114,7 @@ def ranks(monkeypatch):
     return install
 
 
-def test_the_plan_of_torchrecs_planner_is_taken_where_it_is_faster(ranks):
+def test_the_plan_of_torchrecs_planner_is_taken_if_faster(ranks):
     ranks(lambda plan: 5.0 if plan.strategy == "size" else 10.0)
     found = tune_steps(TASK)
     assert "torchrec" in found.name
@@ -209,7 +209,7 @@ def test_the_default_plan_has_to_run(ranks):
         tune_steps(TASK)
 
 
-def test_what_cannot_be_tuned_is_told(ranks):
+def test_plans_that_cannot_be_tuned_are_refused(ranks):
     ranks(lambda plan: 10.0)
     with pytest.raises(InvalidInput, match="minutes is 0"):
         tune_steps(TASK, minutes=0)

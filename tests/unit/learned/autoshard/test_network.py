@@ -39,7 +39,7 @@ def test_the_learner_gives_the_actors_choices_the_same_probability():
     assert played.log_prob_te[placed].std() > 0.01
 
 
-def test_part_of_a_trajectory_is_gone_through_like_the_whole():
+def test_part_of_a_trajectory_is_processed_like_the_whole():
     network = random_network(3)
     played = roll_out(network, mixed_batch(), np.random.default_rng(0))
     whole, part = go_through(network, played), go_through(network, played.part(torch.tensor([1, 3])))

@@ -61,7 +61,7 @@ def test_a_learned_policy_conforms(tmp_path):
     check_strategy(AutoShard(path))
 
 
-def test_a_policy_file_says_what_it_was_learned_from_and_plans_the_same_after_a_round_trip(tmp_path):
+def test_a_policy_file_records_its_training_and_plans_the_same_after_a_round_trip(tmp_path):
     policy = learned()
     path = tmp_path / "policy.safetensors"
     save_policy(policy, path)
@@ -119,7 +119,7 @@ def test_memory_so_tight_that_the_own_order_fails_is_still_filled(tmp_path):
     assert failed > 0
 
 
-def test_the_same_seed_gives_the_same_plan_where_draws_are_needed(tmp_path):
+def test_the_same_seed_gives_the_same_plan_with_draws(tmp_path):
     task = two_sizes(3)
     strategy = saved(tmp_path, 2)
     assert search(strategy, task, 5).shards == search(strategy, task, 5).shards
@@ -281,7 +281,7 @@ def test_equal_devices_are_taken_by_rank_and_roomier_ones_first():
     assert decode(roomier, weights, order)[1].tolist() == [2]
 
 
-def test_noise_decides_where_it_is_large():
+def test_large_noise_decides():
     arrays = PlacementArrays.of(constrained_task())
     weights = AutoShardWeights(random_policy(0))
     setting = Setting.of(arrays, weights)

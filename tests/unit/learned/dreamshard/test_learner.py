@@ -167,7 +167,7 @@ def test_variants_of_which_a_table_fits_no_device_are_left_out():
     assert 0 < len(variants_of([whole_tables(task.tables, 2, memory=largest)], 20, 0)) < 20
 
 
-def test_a_table_that_fits_no_device_is_told_before_any_cost_is_asked_for():
+def test_a_table_that_fits_no_device_raises_before_any_cost_is_computed():
     class Untouchable:
         name = "untouchable"
 

@@ -101,7 +101,7 @@ def test_tight_memory_is_met_by_placing_large_units_first(tmp_path):
     assert stuck > 0  # otherwise the test shows nothing
 
 
-def test_what_cannot_be_placed_is_told_with_numbers_and_a_remedy(policy):
+def test_tables_that_cannot_be_placed_raise_with_numbers_and_a_remedy(policy):
     for strategy in (DreamShard(policy), DreamShardPlus(policy)):
         with pytest.raises(InfeasibleTask, match="allow column_wise or row_wise|too tight|more devices or memory"):
             strategy.search(impossible_task(), MODEL, seed=0, deadline=None)

@@ -86,7 +86,7 @@ def test_rules_are_kept():
         found.arrays.plan(assignment, "dreamshard", 0).check()
 
 
-def test_tight_memory_is_met_by_other_orders_and_what_cannot_fit_is_told():
+def test_tight_memory_is_met_by_other_orders_or_raises():
     from tests.unit.learned.dreamshard.test_strategy import packing_task
 
     tight, policy = priced(packing_task(1.05), models()["cpu"]), PricedPolicy(policy_of(random_network()))

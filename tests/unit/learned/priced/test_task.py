@@ -34,7 +34,7 @@ def test_devices_take_as_long_as_the_cost_model_says(name, hosts, colocate):
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_links_take_as_long_as_the_score_says_but_for_latencies(hosts):
+def test_links_take_as_long_as_in_the_score_but_for_latencies(hosts):
     model = models()["h200"]
     task = priced(mixed_task(40, 8, hosts=hosts), model)
     assert (task.links > 0).all()

@@ -53,7 +53,7 @@ def test_same_seed_same_questions_and_another_seed_others():
     assert worlds[0].asked == worlds[1].asked != worlds[2].asked
 
 
-def test_a_deadline_gone_by_still_gives_a_plan():
+def test_a_past_deadline_still_gives_a_plan():
     arrays, world = PlacementArrays.of(equal_tables(6, 2)), LoadWorld()
     best = train_placement(arrays, world, SMALL, seed=0, deadline=time.monotonic())
     assert tuple(best) in world.asked

@@ -81,7 +81,7 @@ def test_impossible_timeouts_are_refused(tmp_path: Path, timeout: float) -> None
     assert not (tmp_path / "store").exists()
 
 
-def test_the_request_tells_collections_apart(tmp_path: Path) -> None:
+def test_requests_of_different_collections_differ(tmp_path: Path) -> None:
     requests = [collection(tmp_path, 5, **changes).request() for changes in ({}, {"seed": 1}, {"world": 4})]
     assert len({str(request) for request in requests}) == 3
     assert isinstance(collection(tmp_path, 5).open_store(), SampleStore)
@@ -155,7 +155,7 @@ def test_a_store_of_collectives_has_no_samples(tmp_path: Path) -> None:
         read_samples(tmp_path)
 
 
-def test_collections_and_machines_are_told_apart(tmp_path: Path) -> None:
+def test_collections_and_machines_are_distinguished(tmp_path: Path) -> None:
     fill(tmp_path, row(0), row(3))
     fill(tmp_path, row(0), row(0), row(1), collection="d")  # each once
     assert keys_of(read_collectives(tmp_path)) == [(0, 0), (3, 0), (4, 0), (5, 0)]
@@ -168,7 +168,7 @@ def test_collections_and_machines_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"dims": "many"}', "1"])
-def test_rows_that_cannot_be_are_told(tmp_path: Path, text: str) -> None:
+def test_impossible_rows_are_reported(tmp_path: Path, text: str) -> None:
     fill(tmp_path, row(1))
     with SampleStore(tmp_path, GLOO, MACHINE) as store:
         store._db.execute("UPDATE collectives SET document = ?", (text,))

@@ -75,7 +75,7 @@ def test_a_rank_that_hangs_is_given_up_and_ended() -> None:
     assert not any(map(runs, pids))
 
 
-def test_what_a_rank_says_it_cannot_do_is_passed_on() -> None:
+def test_a_rank_that_cannot_measure_passes_its_reason_on() -> None:
     answer = """print('{"error": "2 ranks on this machine need a GPU each"}', flush=True)"""
     with (
         RankGroup(options(f"if rank == 0: {answer}")) as group,

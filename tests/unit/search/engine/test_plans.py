@@ -123,7 +123,7 @@ def test_a_share_of_the_columns_is_that_share_of_any_rows():
     assert everything_ms(prepared.assembly) == pytest.approx(PRICE * 6400 * (64 * 4 + 4))
 
 
-def test_pieces_of_a_device_that_is_gone_find_another():
+def test_pieces_of_a_removed_device_move_to_another():
     plan = Plan(WHOLE, [Shard("t", (0, 6400), (0, 32), (0,)), Shard("t", (0, 6400), (32, 64), (3,))])
     task = one_table(devices=3)
     prepared, carried, state = warm(plan, task)
@@ -150,7 +150,7 @@ def test_new_and_changed_tables_cost_nothing_wherever_they_lie():
     assert moved(prepared, carried, state) == 0
 
 
-def test_where_memory_has_shrunk_large_pieces_stay():
+def test_large_pieces_stay_if_memory_has_shrunk():
     """Two large and four small tables on two devices, which have no room for one of each size any more; a third device is new."""
     large = [sw.Table(f"large{i}", 10_000, 64) for i in range(2)]
     small = [sw.Table(f"small{i}", 1000, 64) for i in range(4)]

@@ -260,7 +260,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("says", BAD)
-def test_bad_arrays_are_told(says):
+def test_bad_arrays_are_reported(says):
     arrays = random_arrays(np.random.default_rng(0))
     with pytest.raises(ValueError, match=says):
         Problem(arrays._replace(**BAD[says](arrays)), NO_HOME)

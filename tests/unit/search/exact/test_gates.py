@@ -52,7 +52,7 @@ def test_a_gate_is_open_whether_a_device_takes_one_or_two_of_a_tables_equal_bloc
     check_best(task, GatedModel(), product(*blocks))
 
 
-def test_two_blocks_of_a_table_lie_on_one_device_where_the_whole_table_would_open_a_gate():
+def test_two_blocks_of_a_table_lie_on_one_device_if_the_whole_table_would_open_a_gate():
     """Without gates, one block as wide as both never costs more, and the program leaves such pairs out."""
     wide, *narrow = tables = [Table("wide", 2000, 96, 2.0), Table("n0", 2000, 16, 20.0), Table("n1", 2000, 16, 30.0)]
     limits = Constraints({"wide": TableConstraint(max_shards=2)} | {table.name: WHOLE for table in narrow})

@@ -48,7 +48,7 @@ def test_a_mixed_model_gets_one_plan():
     assert 0 < plan.bound_ms <= plan.cost.step_ms
 
 
-def test_pooled_tables_leave_room_for_tiers_where_they_can():
+def test_pooled_tables_leave_room_for_tiers():
     """The pooled tables fill a third of the memory; the rest of the fullest device still holds replicas."""
     pooled = [Table(f"p{i}", 40_000, 16, 2.0) for i in range(12)]
     sequences = with_room(task_of(1.1), 1.3)
@@ -95,7 +95,7 @@ def test_a_table_without_any_way_is_named():
 
 
 @pytest.mark.parametrize("exchange", [Exchange("device"), Exchange("none", "touched"), Exchange("host", "cheaper")])
-def test_who_counts_other_bytes_says_so_and_auto_asks_the_others(exchange):
+def test_a_model_of_other_bytes_is_unsupported_and_auto_asks_the_others(exchange):
     task = replace(mixed(), exchange=exchange)
     for name in ("certified", "neuroshard", "dreamshard+", "autoshard", "dreamshard", "rnn"):
         assert "use flexshard" in strategy_named(name).supports(task)
@@ -103,7 +103,7 @@ def test_who_counts_other_bytes_says_so_and_auto_asks_the_others(exchange):
     assert plan.cost.step_ms <= min(other.cost.step_ms for other in others)
 
 
-def test_auto_keeps_tiers_where_they_are_faster_and_one_bound_is_for_all():
+def test_auto_keeps_tiers_if_faster_and_one_bound_serves_all():
     from shardwright.cli.compare import plan_with_each
 
     task = with_room(task_of(1.2, batch=32_768), 3.0)
@@ -182,7 +182,7 @@ def test_no_pair_of_boundaries_is_better(exchange):
     assert fits(task, tiers.shards)
 
 
-def test_the_gap_is_small_where_a_row_is_little():
+def test_the_gap_is_small_if_rows_are_small():
     task = with_room(task_of(0.9, 1.1, 1.2, rows=1_000_000, batch=32_768), 1.25)
     assert tier_plan(task).gap < 0.005
 
@@ -237,7 +237,7 @@ def test_more_memory_is_never_worse_and_the_bound_follows():
         assert more.bound_ms <= less.bound_ms * (1 + 1e-6)
 
 
-def test_without_room_every_row_is_held_once_and_without_that_there_is_no_plan():
+def test_without_room_every_row_is_held_once_or_there_is_no_plan():
     task = task_of(1.0, 1.2)
     cold = tier_plan(task, tiers=("cold",)).shards
     exactly = replace(task, topology=replace(task.topology, memory=int(memory_account(task, cold).total.max())))
@@ -260,7 +260,7 @@ def test_devices_of_unequal_memory_hold_what_they_can():
     assert tiers.gap > 0
 
 
-def test_two_tiers_leave_the_warm_one_out_and_are_worse_where_hosts_are_far_apart():
+def test_two_tiers_leave_the_warm_one_out_and_are_worse_over_slow_links():
     task = with_room(task_of(1.1), 1.3)
     two, three = tier_plan(task, tiers=("cold", "hot")), tier_plan(task)
     assert all(hot == warm for hot, warm in two.boundaries.values())

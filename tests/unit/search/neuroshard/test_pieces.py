@@ -44,7 +44,7 @@ def test_pieces_on_one_device_are_joined():
     assert [(s.columns, s.devices) for s in found] == [((0, 8), (1,)), ((8, 32), (2,))]
 
 
-def test_pieces_are_not_joined_where_that_would_cost_more():
+def test_pieces_are_not_joined_if_that_costs_more():
     found, _ = half_and_quarters(task_of(), [2, 1, 2], score=lambda *placement: STEP(*placement) + 1e9)
     assert [(s.columns, s.devices) for s in found] == [((0, 8), (1,)), ((8, 24), (2,)), ((24, 32), (2,))]
 

@@ -106,7 +106,7 @@ def test_same_plan_as_the_oracle_on_the_conformance_tasks(what):
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_same_plan_as_the_oracle_where_everything_ties(model):
+def test_same_plan_as_the_oracle_if_everything_ties(model):
     assert_as_the_oracle(equal_tables(9, 4), model, **SMALL)
 
 
@@ -126,7 +126,7 @@ def test_same_plan_on_one_and_two_threads(model):
     assert shards_of(task, model, threads=1) == shards_of(task, model, threads=2) == shards_of(task, model, threads=5)
 
 
-def test_splitting_pays_where_one_table_dominates():
+def test_splitting_pays_if_one_table_dominates():
     """One table costs as much as all others: two devices halve the step only if it is cut."""
     heavy = Table("heavy", rows=1000, dim=64, pooling=60.0)
     light = [Table(f"light_{i}", rows=1000, dim=16, pooling=20.0) for i in range(4)]

@@ -105,7 +105,7 @@ def test_workers_in_any_order_find_the_same_bits(logs, size, seed, sketch_bytes)
     assert any(exact) is all(exact) is (sketch_bytes > SMALL_SKETCHES)
 
 
-def test_merging_as_they_come_would_not_be_the_same_where_ids_are_forgotten(logs):
+def test_merging_out_of_order_differs_if_ids_are_forgotten(logs):
     """Why counts are merged in the order of the log."""
     jobs = jobs_of(logs, limit=64)
     counts = [count_part(job) for job in jobs]
@@ -214,7 +214,7 @@ def test_messages_name_files_as_the_user_did(logs, tmp_path, monkeypatch):
     assert plain(profile_logs("0.parquet", pool=ElsewherePool(2))) == plain(profile_logs("0.parquet"))
 
 
-def test_a_worker_that_cannot_read_a_file_says_what_this_process_would(logs, tmp_path):
+def test_a_worker_reports_an_unreadable_file_as_this_process_would(logs, tmp_path):
     class WithoutFile(UnrulyPool):
         """As on a machine that does not share the folder."""
 

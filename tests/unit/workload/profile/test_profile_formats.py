@@ -57,7 +57,7 @@ def test_row_groups_batches_and_counts_agree_with_numpy(tmp_path):
     assert {total for _, total in seen} == {21 * 50_000 + flat.size + int((lengths == 0).sum())}
 
 
-def test_batches_shrink_where_lists_are_long(tmp_path):
+def test_batches_shrink_for_long_lists(tmp_path):
     lists = pa.array([list(range(1000))] * 1000)
     pq.write_table(pa.table({"a": lists}), tmp_path / "a.parquet")
     batches = list(ParquetLog(tmp_path / "a.parquet").batches(["a"]))

@@ -144,7 +144,7 @@ def hex_log(path, first, later):
     return path
 
 
-def test_hexadecimal_ids_are_text_also_where_no_letter_is_among_them(tmp_path, monkeypatch):
+def test_hexadecimal_ids_are_text_even_without_letters(tmp_path, monkeypatch):
     monkeypatch.setattr("shardwright.workload.profile.texts._BLOCK_BYTES", 256)
     digits, letters = [f"{n}" for n in range(10_000_000, 10_000_100)], ["a0000001", "10000000"]
     log = hex_log(tmp_path / "log.csv", digits, letters)
@@ -163,6 +163,6 @@ def test_hexadecimal_ids_are_text_also_where_no_letter_is_among_them(tmp_path, m
     assert plain.kind.ids == "integers"
 
 
-def test_a_worker_says_which_column_is_mixed():
+def test_a_worker_names_the_mixed_column():
     again = pickle.loads(pickle.dumps(MixedIds("c is text", "c")))
     assert (str(again), again.column) == ("c is text", "c")

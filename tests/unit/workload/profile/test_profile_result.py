@@ -154,7 +154,7 @@ def test_features_are_not_doubted(parquet, values):
         assert doubts_of(parquet, "click_category", values=values) == ""
 
 
-def test_a_doubt_says_what_the_table_costs(parquet):
+def test_a_doubt_states_the_cost_of_the_table(parquet):
     said = doubts_of(parquet, values=[0, 1_699_999_999, 1_700_000_000][1:] * 2 + [1_700_000_001], rows="max_id")
     assert said.endswith("; its table takes 435.2 GB (1,700,000,002 rows x dim 64 x 4 bytes)")
 
@@ -187,7 +187,7 @@ def test_reading_gives_equal_tables(result, tmp_path, name):
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".parquet"] == [name]
 
 
-def test_yaml_says_in_comments_what_was_found(result, tmp_path):
+def test_yaml_comments_hold_the_findings(result, tmp_path):
     save_tables(result, tmp_path / "tables.yaml")
     comments = [line for line in (tmp_path / "tables.yaml").read_text().splitlines() if line.startswith("#")]
     assert len(comments) == 2 + 2 + 1

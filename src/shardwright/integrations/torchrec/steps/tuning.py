@@ -1,9 +1,10 @@
 """Tuning by whole steps: a few plans take turns as trainings of TorchRec, and the fastest measured one is adopted.
 
-1. The candidates: the default plan, which comes first, TorchRec's own plan, and plans under another seed or fewer sharding types. 2. A
-round measures each candidate once, with fresh batches. Two plans are compared by the ratios of their steps, round by round, so that a slow
-minute of the machine affects both. 3. After each round, plans that are slower than the fastest one beyond the noise are dropped. The first
-plan stays to the end. 4. The fastest plan is taken if it is faster than the first one beyond the noise; else the first one is.
+1. The candidates are the default plan, which comes first, TorchRec's own plan, and plans under another seed or fewer sharding types.
+2. A round measures each candidate once, with fresh batches. Two plans are compared by the ratios of their steps, round by round, so that a
+   slow minute of the machine affects both.
+3. After each round, plans that are slower than the fastest one beyond the noise are dropped. The first plan stays to the end.
+4. The fastest plan is taken if it is faster than the first one beyond the noise; else the first one is.
 """
 
 from __future__ import annotations
