@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -144,7 +145,8 @@ def test_few_bytes_move(cli, model_file, tmp_path):
 
 
 def test_bad_logs_are_one_line(cli, plan_file, task_file, tmp_path):
-    two, none, neither = (tmp_path / name for name in ("two.log", "none.log", "neither.yaml"))
+    two, none, neither, packed = (tmp_path / name for name in ("two.log", "none.log", "neither.yaml", "a.log.gz"))
+    packed.write_bytes(gzip.compress(stats_log(table()).encode()))
     neither.write_text("hello\n")
     two.write_text(stats_log(table()) + "\n" + stats_log(table(rows=ROWS[:2])))
     none.write_bytes(b"\xff epoch 1\n" * 100)
@@ -153,6 +155,7 @@ def test_bad_logs_are_one_line(cli, plan_file, task_file, tmp_path):
         ([two, "--which", 3], "choose one of them with --which, from 1 to 2"),
         ([none], "holds no planner statistics"),
         ([neither], "neither a plan nor a log"),
+        ([packed], "decompress it with gunzip"),
         ([two, "--which", 1, "--task", task_file], "the task has no table 'user'; it has"),
         ([two, "--task", task_file, "--topology", "h100-8"], "leave --topology out"),
         ([two, "--which", 1, "--pipeline", "sparse_disk"], "sparse_dist"),
