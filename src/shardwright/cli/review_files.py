@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shardwright.task import Exchange
 
 _LOGS = (".log", ".txt", ".out", ".err")
+_COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
 
 
 def read_log(path: Path, task: Path | None, settings: dict[str, Any], which: int | None) -> LoggedPlan | None:
@@ -23,7 +24,13 @@ def read_log(path: Path, task: Path | None, settings: dict[str, Any], which: int
     from shardwright.sharding.stats_table import decoded, holds_stats, read_stats
     from shardwright.sharding.torchrec_logs import plan_of_stats
 
-    text = decoded(read_bytes(path, "plan file or log"))
+    content = read_bytes(path, "plan file or log")
+    for start, command in _COMPRESSED.items():
+        if content.startswith(start):
+            raise InvalidInput(
+                f"{path}: is compressed, must be a plan file or a log as text; decompress it with {command}"
+            )
+    text = decoded(content)
     if is_document(path) or not (holds_stats(text) or path.suffix.lower() in _LOGS):
         return None
     stated = [name for name, value in settings.items() if value is not None]

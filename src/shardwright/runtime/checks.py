@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import torch
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.runtime.features import Feature, RankBatch
 from shardwright.runtime.optimizers import OptimizerOptions
 from shardwright.runtime.placement import ALONE, Placement
@@ -17,6 +17,29 @@ from shardwright.runtime.storage import Storage
 from shardwright.sharding.rank_map import RankMap
 
 _CHUNK = 2**22  # elements
+
+
+def usable_device(given: torch.device | str | None) -> torch.device:
+    """The device that rows shall lie on; the CPU for None.
+
+    Raises:
+        InvalidInput: this process cannot use such a device.
+    """
+    try:
+        device = torch.device("cpu" if given is None else given)
+        usable = device.type != "meta" and torch.empty(0, device=device) is not None
+    except (
+        AssertionError,
+        RuntimeError,
+        TypeError,
+    ):  # torch built without CUDA, no driver, no such GPU, or no such name
+        usable = False
+    if not usable:
+        raise InvalidInput(
+            f"device is {given}, must be one that this process can use: torch is {torch.__version__} and sees "
+            f"{torch.cuda.device_count()} GPUs; leave device out for the CPU, or install torch for your GPU"
+        )
+    return device
 
 
 def must_be_same_plan(

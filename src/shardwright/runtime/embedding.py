@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import InvalidInput
-from shardwright.runtime.checks import check_replicas, must_be_same_plan, wrong_ids
+from shardwright.runtime.checks import check_replicas, must_be_same_plan, usable_device, wrong_ids
 from shardwright.runtime.features import RankBatch, features_of
 from shardwright.runtime.lookup import Journey, Lookup
 from shardwright.runtime.optimizers import OptimizerOptions
@@ -97,8 +97,12 @@ class ShardedEmbeddings(torch.nn.Module):
             ShardwrightError: a rank did not arrive within the timeout.
         """
         super().__init__()
+        if not isinstance(plan, Plan):
+            raise InvalidInput(
+                f"plan is a {type(plan).__name__}, must be a shardwright.Plan; read a plan file with Plan.load"
+            )
         self.plan, self._debug = plan, debug
-        place = torch.device("cpu" if device is None else device)
+        place = usable_device(device)
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         wait = timedelta(seconds=checked_number(seconds, "timeout"))
         self.ranks = Ranks.of(plan.task.topology, process_group, place, wait)
@@ -140,7 +144,7 @@ class ShardedEmbeddings(torch.nn.Module):
         Args:
             features: TorchRec's KeyedJaggedTensor with the features among its keys, or a mapping from feature to `(n,)` ids and
                 `(samples,)` lengths, and `(n,)` weights for weighted tables. Ids are int64, and the lengths of a feature add up to its
-                number of ids. Ranks may have different numbers of samples, also none.
+                number of ids. Ranks and features may have different numbers of samples, also none.
 
         Returns:
             By feature: `(samples, dim)` fp32 sums of a pooled table; of a sequence table `JaggedRows` with `(n, dim)` fp32 values, or

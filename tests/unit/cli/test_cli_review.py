@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -145,13 +146,15 @@ def test_few_bytes_move(cli, model_file, tmp_path):
 
 
 def test_bad_logs_are_one_line(cli, task_file, tmp_path):
-    two, none = tmp_path / "two.log", tmp_path / "none.log"
+    two, none, packed = (tmp_path / name for name in ("two.log", "none.log", "a.log.gz"))
+    packed.write_bytes(gzip.compress(stats_log(table()).encode()))
     two.write_text(stats_log(table()) + "\n" + stats_log(table(rows=ROWS[:2])))
     none.write_bytes(b"\xff epoch 1\n" * 100)
     for arguments, says in (
         ([two], "holds 2 plans, which begin in lines"),
         ([two, "--which", 3], "choose one of them with --which, from 1 to 2"),
         ([none], "holds no planner statistics"),
+        ([packed], "decompress it with gunzip"),
         ([two, "--which", 1, "--task", task_file], "the task has no table 'user'; it has"),
         ([two, "--task", task_file, "--topology", "h100-8"], "leave --topology out"),
         ([two, "--which", 1, "--pipeline", "sparse_disk"], "sparse_dist"),

@@ -48,6 +48,17 @@ def test_features_of_one_table_follow_each_other_behind_the_rows():
     assert batch.bags.tolist() == [0, 0, 3]
 
 
+def test_features_of_one_table_may_have_different_numbers_of_samples():
+    module = ShardedEmbeddings(one_process_plan(True), tables=["a"], features={"a": ["x", "y"]}, learning_rate=1.0)
+    before = module.storage.weights[0].clone()
+    out = module({"x": pair([1, 2, 1], [2, 0, 1]), "y": pair([3], [1])})
+    torch.testing.assert_close(out["x"], torch.stack([before[1] + before[2], 0 * before[1], before[1]]))
+    torch.testing.assert_close(out["y"], before[3:4])
+    (out["x"].sum() + out["y"].sum()).backward()
+    learned = before - module.storage.weights[0]
+    assert learned.round(decimals=4)[:5, 0].tolist() == [0, 2, 1, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("named", "text"),
     [

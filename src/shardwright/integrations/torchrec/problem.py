@@ -253,8 +253,9 @@ def warn_of_unknown(
     if unknown:  # `tables` lacks tables of other device groups
         unknown -= {table.name for table in shardable_tables(module, sharders, "", None)}
     if unknown:
+        names = sorted(map(str, unknown))
         warnings.warn(
-            f"constraints for {', '.join(sorted(unknown)[:10])}{', …' if len(unknown) > 10 else ''} are ignored: the model has no such "
+            f"constraints for {', '.join(names[:10])}{', …' if len(names) > 10 else ''} are ignored: the model has no such "
             "table that the sharders may shard",
             stacklevel=4,
         )

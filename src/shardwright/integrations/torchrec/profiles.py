@@ -109,7 +109,7 @@ def check_numbers(constraints: Mapping[str, ParameterConstraints] | None, names:
         InvalidInput: one is negative, infinite or no number.
     """
     for name, given in (constraints or {}).items():
-        for field in ("pooling_factors", "num_poolings", "batch_sizes") if name in names else ():
+        for field in ("pooling_factors", "num_poolings", "batch_sizes") if given and name in names else ():
             for value in getattr(given, field) or ():
                 checked_number(value, f"constraints of table '{name}': {field}", zero=True)
 

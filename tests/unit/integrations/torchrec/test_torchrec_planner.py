@@ -147,6 +147,13 @@ def test_constraints_for_tables_that_the_model_lacks_only_warn():
     assert tables_of(plan) == tables_of(plain)
 
 
+def test_constraints_without_content_or_for_odd_names_do_not_stop_a_plan():
+    """TorchRec's planner ignores them."""
+    with pytest.warns(UserWarning, match="3, x are ignored"):
+        plan = planner(constraints={"t0": None, 3: None, "x": None}).plan(Model(), with_optimizer())
+    assert len(tables_of(plan)) == 5
+
+
 def test_tables_of_another_device_group_are_left_out():
     found = planner(constraints={"t0": ParameterConstraints(device_group="cpu")})
     assert ("pooled", "t0") not in tables_of(found.plan(Model(), SHARDERS))
