@@ -19,7 +19,9 @@ from shardwright.search.strategy import Strategy
 from shardwright.sharding.diff import PlanDiff
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.relabel import relabelled
-from shardwright.sharding.runtimes import RunsOn, other_runtime, preferred_runtimes
+from shardwright.sharding.runtimes import RunsOn, Runtime, other_runtime, preferred_runtimes
+from shardwright.task.task import Task
+from shardwright.task.topology import Collectives
 
 _LEAST_GAIN = 1e-6  # of a step: less is rounding
 _HERE = 0.6  # share of the time limit for the plan's own runtime; the rest is the other one's
@@ -150,19 +152,34 @@ def plan_elsewhere(
     seed: int = 0,
     time_limit: float | None = None,
 ) -> Plan | None:
-    """Plan the task of a plan for the runtime that the plan was not made for.
+    """Plan the task of a plan for the runtime that the plan was not made for, in that runtime's exchange if it was measured.
 
     Returns:
         The other runtime's plan, or `plan` if that runs there too and is no longer; None if the other runtime has no plan.
     """
     runtime = other_runtime(plan)
+    task = _in_exchange_of(plan.task, runtime)
     try:
         elsewhere = find_plan(
-            plan.task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runtime
+            task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runtime
         )
     except InfeasibleTask:
         return None
-    return shorter(plan, elsewhere) if runtime in plan.runs_on else elsewhere
+    if runtime not in plan.runs_on:
+        return elsewhere
+    return shorter(
+        plan if task is plan.task else scored(replace(plan, task=task, bound_ms=None), cost_model), elsewhere
+    )
+
+
+def _in_exchange_of(task: Task, runtime: Runtime) -> Task:
+    """The task with a runtime's collectives; those of `shardwright.runtime` only if the topology's links hold them."""
+    links = task.topology.links
+    measured = links is not None and any(links.exchange)
+    collectives: Collectives = "shared" if runtime == "shardwright" and measured else "by_type"
+    if task.exchange.collectives == collectives:
+        return task
+    return replace(task, exchange=replace(task.exchange, collectives=collectives))
 
 
 def elsewhere_line(plan: Plan, elsewhere: Plan | None) -> str:
@@ -178,7 +195,9 @@ def elsewhere_line(plan: Plan, elsewhere: Plan | None) -> str:
     assert plan.cost is not None and elsewhere.cost is not None  # noqa: PT018
     ratio = elsewhere.cost.step_ms / plan.cost.step_ms if plan.cost.step_ms else 1.0
     beside = f"{abs(1 - ratio):.0%} {'less' if ratio < 1 else 'more'}" if abs(1 - ratio) >= 0.005 else "as long"
-    return f"the best plan found with --runs-on {runtime} takes {elsewhere.cost.step_ms:.3f} ms, {beside}"
+    collectives = elsewhere.task.exchange.collectives
+    also = "" if collectives == plan.task.exchange.collectives else f" and exchange: {{collectives: {collectives}}}"
+    return f"the best plan found with --runs-on {runtime}{also} takes {elsewhere.cost.step_ms:.3f} ms, {beside}"
 
 
 def compared(given: Plan, other: Plan, model: CostModel) -> Review:

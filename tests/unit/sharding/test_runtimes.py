@@ -13,7 +13,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.questions.review import elsewhere_line, plan_elsewhere
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.sharding.runtimes import preferred_runtimes, task_for
-from shardwright.task import Exchange
+from shardwright.task import Exchange, Links, LinkSpeed
 from shardwright.testing.model import SimpleCostModel
 from tests.strategies import plans, tasks
 
@@ -171,6 +171,22 @@ def test_the_plan_for_the_other_runtime_lies_beside():
     only = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("tiered",))})
     barred = sw.plan(replace(TASK, constraints=only), cost_model=MODEL)
     assert elsewhere_line(barred, plan_elsewhere(barred, cost_model=MODEL)) == "no plan with --runs-on torchrec"
+
+
+def test_the_plan_for_the_other_runtime_is_priced_by_its_measured_exchange():
+    slow, fast = (LinkSpeed(1.0, bandwidth) for bandwidth in (1e6, 1e9))
+    links = Links(all_to_all=(slow, slow), exchange=(fast, fast))
+    task = replace(TASK, tables=[POOLED, replace(POOLED, name="other")], topology=replace(TASK.topology, links=links))
+    ours = sw.plan(task, cost_model=MODEL, strategy="size")
+    elsewhere = plan_elsewhere(ours, cost_model=MODEL)
+    assert elsewhere is not None
+    assert elsewhere.task.exchange.collectives == "shared"
+    assert elsewhere.cost.step_ms < ours.cost.step_ms
+    assert "exchange: {collectives: shared}" in elsewhere_line(ours, elsewhere)
+    back = plan_elsewhere(elsewhere, cost_model=MODEL)
+    assert back is not None
+    assert back.task == task
+    assert "torchrec" in back.runs_on
 
 
 def test_torchrec_runs_no_task_of_shared_collectives():
