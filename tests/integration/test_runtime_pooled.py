@@ -6,10 +6,14 @@ import pytest
 
 pytest.importorskip("torch", reason="the runtime needs torch")
 
+import numpy as np
 import torch
 from tests import runtime_pooled_cases as cases
 from tests.runtime_ranks import started
 
+from shardwright.cost.flows import traffic_by_kind
+from shardwright.sharding import Plan, Shard
+from shardwright.task import Table, Task, Topology
 from shardwright.task.topology import Exchange
 
 STEPS = 4
@@ -131,6 +135,33 @@ def test_all_tables_travel_in_one_exchange(ranks):
     answers = ranks.run(sent, cases.make_plan("columns", exchange=Exchange("device", "touched")))
     wanted = {("forward", "counts"), ("forward", "ids"), ("forward", "values"), ("backward", "gradients")}
     assert set().union(*answers) == wanted
+
+
+def metered(rank, plan, samples):
+    """Bytes that a rank sends in a step of full bags, by kind."""
+    from shardwright.runtime import ShardedEmbeddings
+
+    module, rng = ShardedEmbeddings(plan), np.random.default_rng(rank)
+    given = {}
+    for table in plan.task.tables:
+        ids = torch.from_numpy(rng.integers(table.rows, size=samples * int(table.pooling)))
+        lengths = torch.full((samples,), int(table.pooling))
+        given[table.name] = (ids, lengths, torch.ones(ids.numel())) if table.weighted else (ids, lengths)
+    torch.autograd.backward([output.sum() for output in module(given).values()])
+    return {kind: module.traffic.total(kind=kind) for kind in ("ids", "values", "gradients")}
+
+
+def test_a_step_sends_the_bytes_that_shared_collectives_predict(ranks):
+    samples = 200
+    tables = [Table("plain", 1000, 8, 3.0), Table("weighted", 500, 4, 2.0, weighted=True), Table("rows", 4000, 16, 1.0)]
+    task = Task(tables, Topology(2, 2), 4 * samples, exchange=Exchange(collectives="shared"))
+    cut = [Shard("rows", (1000 * rank, 1000 * rank + 1000), (0, 16), (rank,)) for rank in range(4)]
+    halves = [Shard("plain", (0, 1000), columns, (rank,)) for rank, columns in enumerate([(0, 4), (4, 8)])]
+    plan = Plan(task, [*halves, Shard.whole(tables[1], 3), *cut])
+    sent = ranks.run(metered, plan, samples)
+    expected = {kind: flow.sent.sum() for (_, kind), flow in traffic_by_kind(task, plan.shards).items()}
+    for kind in ("ids", "values", "gradients"):
+        assert sum(of_rank[kind] for of_rank in sent) == pytest.approx(expected[kind], rel=0.02)
 
 
 def keyed(rank, plan, spoil):
