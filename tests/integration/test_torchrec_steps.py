@@ -18,7 +18,7 @@ import pytest
 import shardwright as sw
 from shardwright.errors import InvalidPlan, MeasurementFailed, MissingDependency
 from shardwright.sharding import Plan, Shard
-from shardwright.task import Table, Task, Topology
+from shardwright.task import Exchange, Table, Task, Topology
 
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
@@ -256,6 +256,12 @@ def test_blocks_that_torchrec_cannot_run_are_refused_before_any_process_starts(p
     unequal = replace(plan, shards=[*cuts, *(shard for shard in plan.shards if shard.table != "a")])
     with pytest.raises(InvalidPlan, match="table 'a'"):
         run_here([unequal])
+
+
+def test_plans_that_are_priced_in_another_exchange_are_not_trained_with_torchrec(plan):
+    shared = replace(plan, task=replace(plan.task, exchange=Exchange(collectives="shared")))
+    with pytest.raises(InvalidPlan, match="collectives"):
+        run_here([shared])
 
 
 def test_a_saved_plan_of_other_tables_is_refused(capsys, plan, plan_file, tmp_path):

@@ -194,7 +194,7 @@ def _not_of_shardwright(task: Task) -> str | None:
 
 def _torchrec_runs(plan: Plan) -> bool:
     task = plan.task
-    return _exchanges_otherwise(task) is None and all(
+    return exchanges_otherwise(task) is None and all(
         patterns_like(plan.by_table[table.name], table, task.topology) for table in task.tables
     )
 
@@ -252,7 +252,7 @@ def task_for(task: Task, runtime: Runtime | None) -> Task:
         return task
     if runtime == "shardwright" and (why_not := _not_of_shardwright(task)) is not None:
         raise InfeasibleTask(why_not)
-    if runtime == "torchrec" and (otherwise := _exchanges_otherwise(task)) is not None:
+    if runtime == "torchrec" and (otherwise := exchanges_otherwise(task)) is not None:
         raise InfeasibleTask(f"{otherwise}: leave exchange out, or plan for runs_on 'shardwright'")
     given, device = task.constraints, task.topology.device
     limits = {table.name: _limited(table, given.of(table.name), runtime, device) for table in task.tables}
@@ -314,7 +314,7 @@ def crossing(older: Plan, newer: Plan) -> list[str]:
     return [name for name in common if sides[0][name] != sides[1][name]]
 
 
-def _exchanges_otherwise(task: Task) -> str | None:
+def exchanges_otherwise(task: Task) -> str | None:
     """How the task's exchange differs from TorchRec's; None if it does not."""
     exchange = task.exchange
     if exchange.collectives == "shared":

@@ -17,6 +17,7 @@ from torchrec.distributed.types import ShardedModule, ShardingPlan
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
+from shardwright.errors import InvalidPlan
 from shardwright.integrations.torchrec.conversion import sharding_plan_of
 from shardwright.integrations.torchrec.models import (
     EPSILON,
@@ -32,6 +33,7 @@ from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_o
 from shardwright.integrations.torchrec.rival import SHARDING_TYPES
 from shardwright.measure.collectives.rank import Member
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import exchanges_otherwise
 from shardwright.task.task import Task
 
 _DENSE: dict[str, type[torch.optim.Optimizer]] = {
@@ -130,8 +132,10 @@ def planned(plan: Plan, kind: str) -> ShardingPlan:
     """Return TorchRec's sharding plan for the modules of a task.
 
     Raises:
-        InvalidPlan: TorchRec cannot run the plan.
+        InvalidPlan: TorchRec cannot run the plan, or not in the exchange of its task, by which its step is predicted.
     """
+    if (otherwise := exchanges_otherwise(plan.task)) is not None:
+        raise InvalidPlan(f"{otherwise}: plan it without this exchange to train it with TorchRec")
     return sharding_plan_of(plan, running_problem(plan.task, kind))
 
 
