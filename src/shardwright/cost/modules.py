@@ -1,8 +1,8 @@
 """The time of modules in a step besides kernels and collectives, as measured on a cluster (`task.links.ModuleTimes`).
 
-It is the same for every plan of a task, so it changes no choice; with it, the predicted step is that of `DistributedModelParallel`, or
-of `shardwright.runtime` for a task with shared collectives. Every
-device with shards pays half of it in the forward pass and half in the backward pass.
+It is the same for every plan of a task, so it changes no choice; with it, the predicted step is that of `DistributedModelParallel`, or of
+`shardwright.runtime` for a task with shared collectives. Every device with shards pays half of it in the forward pass and half in the
+backward pass.
 """
 
 from __future__ import annotations

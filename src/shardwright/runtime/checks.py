@@ -28,11 +28,7 @@ def usable_device(given: torch.device | str | None) -> torch.device:
     try:
         device = torch.device("cpu" if given is None else given)
         usable = device.type != "meta" and torch.empty(0, device=device) is not None
-    except (
-        AssertionError,
-        RuntimeError,
-        TypeError,
-    ):  # torch built without CUDA, no driver, no such GPU, or no such name
+    except (AssertionError, RuntimeError, TypeError):  # no CUDA in torch, no driver, no such GPU, or no such name
         usable = False
     if not usable:
         raise InvalidInput(
