@@ -238,9 +238,14 @@ def parse_bandwidth(value: object, field: str = "bandwidth") -> float:
     """Return the bytes per second of a bandwidth given as a number or as text such as "450 GB/s" or "200 Gbit/s".
 
     Raises:
-        InvalidInput: the value is not a bandwidth, is not positive, or has an unknown unit.
+        InvalidInput: the value is not a bandwidth, is below 1 byte per second, or has an unknown unit.
     """
-    return _parse(value, field, per_second=True)
+    bandwidth = _parse(value, field, per_second=True)
+    if bandwidth < 1:
+        raise InvalidInput(
+            f"{field}: {reprlib.repr(value)} must be at least 1 byte per second; give it as in '450 GB/s'"
+        )
+    return bandwidth
 
 
 def check_unit(value: object, field: str, *, per_second: bool = False) -> None:

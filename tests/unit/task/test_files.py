@@ -115,11 +115,11 @@ def test_saved_tasks_are_short() -> None:
 
 
 def test_small_sizes_are_written_with_their_unit() -> None:
-    topology = Topology(2, 1, memory=[1, 10**6], intra_bandwidth=0.125, inter_bandwidth=1e-7)
+    topology = Topology(2, 1, memory=[1, 10**6], intra_bandwidth=1.125, inter_bandwidth=1e17)
     task = Task([Table("t", 5, 4)], topology, 8)
     document = task_to_dict(task)
     assert document["topology"]["memory"] == ["1 B", 1_000_000]
-    assert document["topology"]["intra_bandwidth"] == "0.125 B/s"
+    assert document["topology"]["intra_bandwidth"] == "1.125 B/s"
     assert task_from_dict(document) == task
 
 

@@ -82,6 +82,7 @@ def test_bad_sizes(value: object, message: str) -> None:
         ("450 Gb/s", "unknown unit 'Gb'"),
         (0, "greater than 0"),
         (-1.0, "greater than 0"),
+        (1e-300, "at least 1 byte per second"),
         (10**400, "must be finite"),
         (float("nan"), "must be finite"),
         (False, "is not a quantity"),

@@ -3,6 +3,7 @@
 import copy
 import logging
 import math
+import reprlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,6 +82,7 @@ from shardwright.search.strategy import Strategy
 from shardwright.sharding.groups import in_group
 from shardwright.sharding.plan import Plan
 from shardwright.task.links import Links
+from shardwright.task.quantities import real
 from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.table import Table
 
@@ -251,7 +253,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         warn_without_optimizer(tables)
         known = profiles_by_name(self._profiles)
         try:
-            problem = self._problem(tables, left, listed, known)
+            with _as_planner_error():
+                problem = self._problem(tables, left, listed, known)
             self._cost_model = self._given_model or default_cost_model(self._topology, problem.task)
             plan = self._finish(self._found(problem, sharders, begin), problem, sharders, begin)
         except PlannerError as error:
@@ -475,15 +478,16 @@ _MOST_LOGGED = 256  # most devices for which a page is logged by default
 
 
 def _check_time(name: str, seconds: float | None) -> None:
-    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+    if seconds is not None and not 0 < (real(seconds) or 0) < math.inf:
         raise PlannerError(
-            f"{name} is {seconds}, must be a finite number of seconds above 0", PlannerErrorType.INPUT_VALIDATION
+            f"{name} is {reprlib.repr(seconds)}, must be a finite number of seconds above 0",
+            PlannerErrorType.INPUT_VALIDATION,
         )
 
 
 @contextmanager
 def _as_planner_error() -> Iterator[None]:
-    """Report constraints that break a rule with TorchRec's type of error."""
+    """Report constraints and topologies that break a rule with TorchRec's type of error."""
     try:
         yield
     except InvalidInput as error:

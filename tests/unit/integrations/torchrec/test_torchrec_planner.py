@@ -159,7 +159,9 @@ def test_tables_of_another_device_group_are_left_out():
     assert ("pooled", "t0") not in tables_of(found.plan(Model(), SHARDERS))
 
 
-@pytest.mark.parametrize("field", [{"time_limit": 0}, {"timeout_seconds": -1}, {"time_limit": float("nan")}])
+@pytest.mark.parametrize(
+    "field", [{"time_limit": 0}, {"timeout_seconds": -1}, {"time_limit": float("nan")}, {"timeout_seconds": 10**400}]
+)
 def test_times_must_be_positive(field):
     assert error_of(lambda: planner(**field))[0] == PlannerErrorType.INPUT_VALIDATION
 
