@@ -14,8 +14,8 @@
 6. A table that is cut or replicated for a gain below a thousandth, or below the cost model's error on cuts (`cut_error`), is made whole.
 7. The best plan tightens the bound, and so does the number of devices that can hold a hot table.
 
-The search stops when the gap to the bound is at most `tolerance`, when several rounds of kicks have found nothing better, or at the
-deadline. It returns the best plan that it has seen, its own or another strategy's.
+The search stops when the gap to the bound is at most `tolerance`, when kicks have long found nothing better, or at the deadline. It returns
+the best plan that it has seen, its own or another strategy's.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -72,8 +73,8 @@ _STARTS = (
 _MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
 """How much memory counts in the order of the pieces, in bounds per memory of a device; and a factor on a piece's share of memory."""
 _LANES = 4  # kicks a round
-_PATIENCE = (4, 40)  # fewest and most rounds of kicks without a better plan
-_PATIENT = 1_600  # tables × such rounds: a round takes longer with more tables
+_PATIENT = 1_000_000  # changes that kicks price without a better plan: about a second on two cores
+_ROUNDS = 64  # rounds of kicks without a better plan: in small tasks, a round prices few changes
 SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
 _CASES, _SHARE = 8, 0.5  # selections of sharding types that are tried, and `limit` of their starts
 _OTHERS = 0.25  # share of the time left for the searches of other strategies
@@ -88,7 +89,8 @@ class Certified:
 
     Attributes:
         tolerance: stop when the gap to the bound is at most this.
-        patience: stop after this many rounds of kicks in a row without a better plan; by default 1,600 / number of tables, from 4 to 40.
+        patience: stop after this many rounds of kicks in a row without a better plan; by default once kicks have priced a million changes,
+            or 64 rounds have passed, without one.
         threads: how many starts or kicks run at the same time.
         name: name of the strategy.
 
@@ -278,19 +280,23 @@ class Certified:
         return -1 if session.best is not None else stuck
 
     def _kicks(self, session: SearchSession, seed: int) -> None:
-        """Kick until several rounds bring no better plan."""
+        """Kick until many changes bring no better plan."""
         if not session.late and not self._done(session):
             session.prepared.tighten(session.best_ms)  # if one table dominates, this may end the search
-        failed = rounds = 0
-        fewest, most = _PATIENCE
-        usual = min(most, max(fewest, _PATIENT // len(session.prepared.task.tables)))
-        patience = usual if self.patience is None else self.patience
-        while failed < patience and not session.late and not self._done(session):
-            failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
-            rounds += 1
-            tell(session.best_ms, session.prepared.bound_ms)
-            if failed == usual < patience:  # the whole proof may end a search that has time left
+        failed, priced, proven = 0, session.priced, False
+        for rounds in count():
+            settled = failed >= _ROUNDS or session.priced - priced >= _PATIENT
+            if session.late or self._done(session) or (settled if self.patience is None else failed >= self.patience):
+                break
+            if settled and not proven:  # the whole proof may end a search that has time left
                 session.prepared.refined(session.best_ms, lambda: session.late)
+                proven = True
+                continue
+            if session.kick((seed, rounds), _LANES):
+                failed, priced, proven = 0, session.priced, False
+            else:
+                failed += 1
+            tell(session.best_ms, session.prepared.bound_ms)
 
     def _proven(self, prepared: Prepared, step_ms: float, late: Callable[[], bool]) -> float | None:
         """The bound, tightened by a plan of this step time; None if there is no bound."""

@@ -72,7 +72,7 @@ def plan(
         seed: the same task, strategy and seed give the same plan.
         time_limit: seconds after which the search returns the best plan so far; None for no limit, 0 for the first plan found.
         gap: the search ends once its plan is proven to be at most this share longer than the best possible one; 0.002 by default. It also
-            ends if several rounds bring no better plan. With both a gap and a time_limit, it goes on until the time limit instead.
+            ends if a million changes bring no better plan. With both a gap and a time_limit, it goes on until the time limit instead.
         runs_on: the runtime of the plan. "torchrec": TorchRec for all tables. "shardwright": `shardwright.runtime`, which trains tables in
             any blocks, tiers included. "auto": TorchRec, unless the strategy, `start` or the constraints
             ask for tiers, or TorchRec has no plan. None: any blocks. `Plan.runs_on` names the runtimes of a plan.

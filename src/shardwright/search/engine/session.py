@@ -424,6 +424,11 @@ class SearchSession:
         """How often each kind of change was tried, and taken; see `search.statistics`."""
         return self._stop.changes
 
+    @property
+    def priced(self) -> int:
+        """How many changes were priced: a measure of the work so far that no machine's speed enters."""
+        return sum(tried for tried, _ in self.changes.values())
+
     def stop(self) -> None:
         """End the search soon: threads at work stop at their next look at the clock."""
         self._stop.set()
