@@ -24,7 +24,11 @@ HIDDEN = argparse.SUPPRESS
 MEASURED_ROWS: dict[str, Any] = {
     "rows": (Path, "file of the measured rows", {"required": True}),
     "model": (Path, "cost model of the kernels; by default that of this machine"),
-    "page": (False, "measure nothing, make the page of the rows"),
+    "page": (False, "measure no rows, make the page of those in the file"),
+    "links": (
+        Path,
+        "links of each bed to price with, in place of the rows' own; measured for beds that the file lacks",
+    ),
     "minutes": (600.0, "no case begins later; a later run goes on (default: %(default)s)"),
     "quick": (False, "one case, some minutes"),
 }

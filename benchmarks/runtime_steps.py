@@ -38,6 +38,7 @@ from benchmarks.steps_measured import (
     saved,
     topology_of,
 )
+from benchmarks.steps_page import plan_of
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.score import score
 from shardwright.sharding import Plan
@@ -64,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     if (rows := measured_rows(options, partial(cases, rates=options.rates.split(",")), measure)) is None:
         return
-    print(write_page(rows.read(), results_table.command_of("runtime_steps", arguments), options.name).read_text())
+    priced = [{**row, "predicted": predicted_of(row, options.model)} for row in rows.read()]
+    print(write_page(priced, results_table.command_of("runtime_steps", arguments), options.name).read_text())
 
 
 def cases(quick: bool, rates: Sequence[str] = RATES) -> list[Case]:
@@ -79,8 +81,13 @@ def measure(case: Case, rows: Rows, model: Path | None) -> list[dict[str, Any]]:
     plans, reply = trained(case, rows, lambda topology: _task(case, topology), model, "runtime_rank", {"rounds": FEW})
     entries = {title: measured for (title, *_), measured in zip(ENTRIES, reply["entries"], strict=True)}
     documents = {name: plan_to_dict(plan) for name, plan in plans.items()}
-    predicted = {title: predicted_ms(plans[name], by, model) for title, name, by in ENTRIES}
-    return [{"document": documents["theirs"], "documents": documents, "predicted": predicted, "entries": entries}]
+    return [{"document": documents["theirs"], "documents": documents, "entries": entries}]
+
+
+def predicted_of(row: dict[str, Any], model: Path | None) -> dict[str, float]:
+    """Predicted step of each entry of a row, by today's cost function and cost model."""
+    plans = {name: plan_of(document) for name, document in row["documents"].items()}
+    return {title: predicted_ms(plans[name], by, model) for title, name, by in ENTRIES}
 
 
 def predicted_ms(plan: Plan, by: str, model: Path | None) -> float:
@@ -131,6 +138,7 @@ def write_page(rows: Sequence[dict[str, Any]], command: str, name: str = "runtim
         ],
         command,
         rows,
+        "priced at ",
     )
 
 

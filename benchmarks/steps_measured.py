@@ -7,7 +7,7 @@ Mbit/s to 1 Gbit/s. Ranks train by `DistributedModelParallel` over gloo, pinned 
 calibrate --links` measures each bed; predictions use these links.
 
 Each plan on a bed appends one row to the file of --rows, with all inputs of a prediction. A stopped run resumes; --page makes the page from
-the rows alone, with today's cost function and cost model. --quick takes some minutes.
+the rows alone, with today's cost function and cost model; --links prices them over links that are measured anew. --quick takes some minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ def measured_rows(options: Options, cases: Callable[[bool], Sequence[Case]], mea
             rows.add([{**case.key, "at": at, **row} for row in made])
             print(f"{case.key}: measured in {time.monotonic() - started:.0f} s", file=sys.stderr)
     if rows.read():
-        return rows
+        return rows.over(bed_links(options.links, rows.read())) if options.links else rows
     print(f"nothing was measured: {options.rows} has no rows", file=sys.stderr)
     return None
 
@@ -223,6 +223,23 @@ def links_of(bed: HostBed) -> Any:
         return links_to_dict(load_links(file).links)
 
 
+def bed_links(path: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The links of all beds of the rows by `bed_of`, kept in a file: measured for those that it lacks."""
+    links: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    for name in dict.fromkeys(map(bed_of, rows)):
+        if name not in links:
+            shape, rate = name.split()
+            with HostBed(*map(int, shape.split("x")), rate) as bed:
+                links[name] = links_of(bed)
+            write_atomically(path, json.dumps(links, indent=1))
+    return links
+
+
+def bed_of(row: Mapping[str, Any]) -> str:
+    """Hosts, devices of a host and rate of a row's bed: "2x1 100mbit"."""
+    return f"{row['bed']} {row['rate']}"
+
+
 def asked(bed: HostBed, program: str, request: dict[str, Any], huge_pages: bool = False) -> dict[str, Any]:
     """Run a rank program of this folder on a bed; return what rank 0 printed."""
     command = [sys.executable, "-m", f"benchmarks.{program}", json.dumps(request)]
@@ -237,15 +254,25 @@ class Rows:
 
     Args:
         path: the file; made by the first row.
+        links: links by bed, in place of those in the rows' documents.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, links: Mapping[str, Any] | None = None) -> None:
+        self._path, self._links = path, links or {}
+
+    def over(self, links: Mapping[str, Any]) -> Rows:
+        """The rows of the same file over these links."""
+        return Rows(self._path, links)
 
     def read(self) -> list[dict[str, Any]]:
         """All rows, without one that a kill left unfinished."""
         text = self._path.read_text() if self._path.exists() else ""
-        return [json.loads(line) for line in text.split("\n")[:-1]]
+        rows = [json.loads(line) for line in text.split("\n")[:-1]]
+        for row in rows:
+            if bed_of(row) in self._links:
+                for document in (row["document"], *row.get("documents", {}).values()):
+                    document["task"]["topology"]["links"] = self._links[bed_of(row)]
+        return rows
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
         """Append the rows of a case, all at once."""

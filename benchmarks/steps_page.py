@@ -63,6 +63,14 @@ class Measured:
         return abs(self.ratio(STEP) - 1)
 
 
+def plan_of(document: dict[str, Any]) -> Plan:
+    """The plan of a row's document."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "plan.json"
+        file.write_text(json.dumps(document))
+        return Plan.load(file)
+
+
 def priced(rows: Sequence[dict[str, Any]], model: CostModel | None) -> list[Measured]:
     """Price the plans of rows over the links that were measured in their beds.
 
@@ -72,10 +80,7 @@ def priced(rows: Sequence[dict[str, Any]], model: CostModel | None) -> list[Meas
     """
     measured = []
     for row in rows:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "plan.json"
-            file.write_text(json.dumps(row["document"]))
-            plan = Plan.load(file)
+        plan = plan_of(row["document"])
         task = plan.task
         cost = score(task, plan.shards, model or resolve_cost_model(None, task))
         reports = msgspec.convert(row["reports"], list[list[RankReport]])

@@ -1,15 +1,16 @@
 """Measure the time of modules in a step besides collectives, on the ranks that have just measured the links of a cluster.
 
 An `EmbeddingBagCollection`, an `EmbeddingCollection` and `shardwright.runtime`, of small tables, train whole steps. Their time beyond the
-predicted collectives is the time of the module: Python, sorting and copying of ids and rows, and the calls of kernels. The CPU time of the
-ranks limits it: over slow links the rest is a small difference of two long times.
+predicted collectives and the kernels, which are measured alone, is the time of the module: Python, sorting and copying of ids and rows. If
+ranks share cores, it holds what they lose by that. The CPU time of the ranks limits it: over slow links the rest is a small difference of
+two long times.
 
 This module is also the program of the ranks: it answers requests for rungs of the ladder of links, and for the steps of a module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from statistics import median
@@ -21,6 +22,8 @@ from shardwright.cost.score import score
 from shardwright.cost.synchronisation import NoKernels
 from shardwright.measure.collectives import rank
 from shardwright.measure.collectives.rank import Member, RunPolicy
+from shardwright.measure.device_work import device_works
+from shardwright.measure.measuring import measure_works
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.link_files import MeasuredLinks
@@ -54,7 +57,7 @@ class ModuleProbe:
         answer: serves a request on a rank.
     """
 
-    seconds: float = 28.0
+    seconds: float = 38.0
     program: tuple[str, ...] = ("-m", "shardwright.integrations.torchrec.steps.modules")
     collectives: tuple[Collective, ...] = COLLECTIVES
 
@@ -70,16 +73,13 @@ class ModuleProbe:
             links: links that were measured on these ranks.
         """
         cluster, times = links.cluster, {}
-        for kind in KINDS:
-            request = {
-                "module": kind,
-                "device": cluster.device,
-                "hosts": cluster.hosts,
-                "near": cluster.devices_per_host,
-            }
-            reply = ask(request, f"for steps of {kind} tables")
-            beyond = float(reply["step_ms"]) - _collectives_ms(_plan(request), links.links)
-            times[f"{kind}_ms"] = float(f"{min(max(0.0, beyond), reply['cpu_ms']):.4g}")
+        shape = {"device": cluster.device, "hosts": cluster.hosts, "near": cluster.devices_per_host}
+        requests = [{"module": kind, **shape} for kind in KINDS]
+        plans = list(map(_plan, requests))
+        for request, plan, kernels_ms in zip(requests, plans, _kernels_ms(plans), strict=True):
+            reply = ask(request, f"for steps of {request['module']} tables")
+            beyond = float(reply["step_ms"]) - _collectives_ms(plan, links.links)
+            times[f"{request['module']}_ms"] = float(f"{max(0.0, min(beyond, reply['cpu_ms']) - kernels_ms):.4g}")
         return replace(links, links=replace(links.links, modules=ModuleTimes(**times)))
 
 
@@ -129,6 +129,13 @@ def _plan(request: Mapping[str, Any]) -> Plan:
     exchange = Exchange(collectives="shared" if kind == "shared" else "by_type")
     task = Task(tables, topology, _SAMPLES.get(device, _MORE_SAMPLES) * topology.devices, exchange=exchange)
     return Plan(task, [Shard.whole(table, number % topology.devices) for number, table in enumerate(tables)])
+
+
+def _kernels_ms(plans: Sequence[Plan]) -> list[float]:
+    """Ms of the kernels of each plan's first device, forward and backward, measured on this machine as those of cost models."""
+    works = [device_works(plan, seed=0)[0] for plan in plans]
+    measured = measure_works(works, rounds=_ROUNDS, device=plans[0].task.topology.compute_device)
+    return [sum(measured.times(work)) for work in works]
 
 
 def _collectives_ms(plan: Plan, links: Links) -> float:
