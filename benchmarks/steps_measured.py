@@ -7,7 +7,8 @@ Mbit/s to 1 Gbit/s. Ranks train by `DistributedModelParallel` over gloo, pinned 
 calibrate --links` measures each bed; predictions use these links.
 
 Each plan on a bed appends one row to the file of --rows, with all inputs of a prediction. A stopped run resumes; --page makes the page from
-the rows alone, with today's cost function and cost model; --links prices them over links that are measured anew. --quick takes some minutes.
+the rows alone, with today's cost function and cost model; --links prices them over links that are measured anew. --quick takes some
+minutes.
 """
 
 from __future__ import annotations

@@ -25,6 +25,16 @@ def test_rows_survive_a_run_that_was_killed(program, tmp_path):
     assert rows.links(other) is None
 
 
+def test_rows_are_read_over_links_that_were_measured_anew(program, tmp_path):
+    measured = program("steps_measured")
+    rows = measured.Rows(tmp_path / "rows.jsonl")
+    task = {"task": {"topology": {"links": 1}}}
+    rows.add([{**measured.Case(*bed, "1gbit", "mixed").key, "document": task} for bed in ((2, 1), (4, 1))])
+    (tmp_path / "links.json").write_text('{"2x1 1gbit": 2, "4x1 1gbit": 1}')
+    links = measured.bed_links(tmp_path / "links.json", rows.read())
+    assert [row["document"]["task"]["topology"]["links"] for row in rows.over(links).read()] == [2, 1]
+
+
 @pytest.mark.slow
 @pytest.mark.netns
 def test_plans_are_measured_on_hosts_with_slow_links(program, tmp_path, monkeypatch, capsys):
