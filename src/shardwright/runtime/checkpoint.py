@@ -339,7 +339,7 @@ def _take(
     placement, part = module.placement, module.placement.parts[index]
     start, stop = saved or (0, part.table.dim)
     matrices = module.storage.matrices(int(placement.group_of[index]))
-    by_row = {kind for kind in matrices if kind != "weights" and module.storage.optimizer == "rowwise_adagrad"}
+    by_row = {kind for kind in matrices if kind != "weights" and module.storage.optimizer.by_row}
     ids = tensors.get(f"{place}.ids", torch.zeros(0, 0))
     shapes: dict[str, tuple[int, ...]] = {"ids": (ids.numel(),)}
     shapes |= {kind: (ids.numel(), 1 if kind in by_row else stop - start) for kind in matrices}

@@ -10,7 +10,7 @@ import torch
 
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.runtime.features import Feature, RankBatch
-from shardwright.runtime.optimizers import OptimizerOptions
+from shardwright.runtime.optimizers import Optimizer
 from shardwright.runtime.placement import ALONE, Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.storage import Storage
@@ -42,7 +42,7 @@ def must_be_same_plan(
     ranks: Ranks,
     placement: Placement,
     maps: Mapping[str, RankMap],
-    options: OptimizerOptions,
+    optimizer: Optimizer,
     features: Sequence[Feature],
 ) -> None:
     """Raise an error on all ranks if they differ in plan, rank maps, optimizer options or features.
@@ -50,7 +50,7 @@ def must_be_same_plan(
     Raises:
         InvalidInput: they differ.
     """
-    content = [description(placement), json.dumps(asdict(options)).encode()]
+    content = [description(placement), json.dumps(asdict(optimizer)).encode()]
     ranks.must_be_same(content, "a plan or optimizer options", "give all ranks the same plan file and options")
     hottest = [maps[part.name].hottest.tobytes() for part in placement.parts]
     names = [feature.name.encode() for feature in features]

@@ -14,7 +14,7 @@ from shardwright.errors import InvalidInput
 from shardwright.runtime.checks import check_replicas, must_be_same_plan, usable_device, wrong_ids
 from shardwright.runtime.features import RankBatch, features_of
 from shardwright.runtime.lookup import Journey, Lookup
-from shardwright.runtime.optimizers import OptimizerOptions
+from shardwright.runtime.optimizers import Optimizer
 from shardwright.runtime.placement import ALONE, TOUCHED, WHOLE, Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.ranking import Ranking, chosen_maps
@@ -106,16 +106,16 @@ class ShardedEmbeddings(torch.nn.Module):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         wait = timedelta(seconds=checked_number(seconds, "timeout"))
         self.ranks = Ranks.of(plan.task.topology, process_group, place, wait)
-        options = self.ranks.together(lambda: OptimizerOptions(learning_rate, eps, betas))
+        optimizer = self.ranks.together(lambda: Optimizer(plan.task.optimizer, learning_rate, eps, betas))
         names = [table.name for table in plan.task.tables] if tables is None else list(tables)
         placement = self.ranks.together(lambda: Placement.of(plan, names, exact))
         chosen = [plan.task.table_by_name[name] for name in names]
         self.features = self.ranks.together(lambda: features_of(chosen, features))
         maps = self.ranks.together(lambda: chosen_maps(placement, rank_maps))
-        must_be_same_plan(self.ranks, placement, maps, options, self.features)
+        must_be_same_plan(self.ranks, placement, maps, optimizer, self.features)
         self.traffic = TrafficMeter()
         self.placement, self.ranking = placement, Ranking(placement, maps, self.ranks.device)
-        self.storage = Storage(placement, self.ranks.rank, self.ranks.device, options, fused, exact)
+        self.storage = Storage(placement, self.ranks.rank, self.ranks.device, optimizer, fused, exact)
         weights = UniformRows(initial) if isinstance(initial, int) else initial
         self.ranks.together(lambda: self.storage.initialise(weights, self.ranking))
         self._prepare()

@@ -193,11 +193,12 @@ def _at_once(placement: Placement) -> bool:
 def _levels(placement: Placement, ranks: Ranks, exchange: int) -> list[tuple[Members, Ints]]:
     """The host and the rail, each only if some replicas share it; with the `(ranges,)` member that is the owner or leads to it."""
     per_host = placement.plan.task.topology.devices_per_host
-    shared = [holders for holders, way in zip(placement.sets, placement.exchanges, strict=True) if way == exchange]
+    replicated = [placement.shards[index].devices for index in np.flatnonzero(placement.exchanges == exchange)]
+    hosts = [[rank // per_host for rank in devices] for devices in replicated]
     levels = []
-    if any(len(holders.local) > 1 for holders in shared):
+    if any(len(set(its)) < len(its) for its in hosts):
         levels.append((ranks.host, placement.owner % per_host))
-    if any(len(holders.hosts) > 1 for holders in shared):
+    if any(len(set(its)) > 1 for its in hosts):
         levels.append((ranks.rail, placement.owner // per_host))
     return levels
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.runtime.optimizers import STATES
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
@@ -135,7 +134,7 @@ def optimizer_state_of(module: ShardedEmbeddings) -> dict[str, dict[str, TableBl
     """By TorchRec's name of the weights and of the state, the optimizer's states."""
     return {
         weight_name(module, name): {
-            f"{name}.{_TORCHREC[kind]}": _blocks(module, name, kind) for kind in STATES[module.storage.optimizer]
+            f"{name}.{_TORCHREC[kind]}": _blocks(module, name, kind) for kind in module.storage.optimizer.states
         }
         for name in _tables(module)
     }
@@ -160,7 +159,7 @@ def _blocks(module: ShardedEmbeddings, name: str, kind: str) -> TableBlocks:
         )
     placement = module.placement
     parts = sorted(part.columns for part in placement.parts if part.name == name)
-    flat = kind != "weights" and module.storage.optimizer == "rowwise_adagrad"
+    flat = kind != "weights" and module.storage.optimizer.by_row
     group = next(int(placement.group_of[index]) for index, part in enumerate(placement.parts) if part.name == name)
     blocks, like = [], module.storage.matrices(group)[kind]
     for index, shard in enumerate(placement.shards):
