@@ -44,6 +44,8 @@ class ShardedEmbeddings(torch.nn.Module):
 
     Attributes:
         plan: the plan.
+        rank: the plan's device that this process runs.
+        tables: the tables that this module runs.
         features: the features, in the order of results.
         traffic: bytes that this rank has sent and received.
         storage: rows of this rank and their optimizer state.
@@ -109,8 +111,8 @@ class ShardedEmbeddings(torch.nn.Module):
         optimizer = self.ranks.together(lambda: Optimizer(plan.task.optimizer, learning_rate, eps, betas))
         names = [table.name for table in plan.task.tables] if tables is None else list(tables)
         placement = self.ranks.together(lambda: Placement.of(plan, names, exact))
-        chosen = [plan.task.table_by_name[name] for name in names]
-        self.features = self.ranks.together(lambda: features_of(chosen, features))
+        self.rank, self.tables = self.ranks.rank, [plan.task.table_by_name[name] for name in names]
+        self.features = self.ranks.together(lambda: features_of(self.tables, features))
         maps = self.ranks.together(lambda: chosen_maps(placement, rank_maps))
         must_be_same_plan(self.ranks, placement, maps, optimizer, self.features)
         self.traffic = TrafficMeter()
@@ -120,19 +122,15 @@ class ShardedEmbeddings(torch.nn.Module):
         self.ranks.together(lambda: self.storage.initialise(weights, self.ranking))
         self._prepare()
 
-    @property
-    def rank(self) -> int:
-        """The plan's device that this process runs."""
-        return self.ranks.rank
-
     def _prepare(self) -> None:
         placement, ranks, meter = self.placement, self.ranks, self.traffic
-        adam = placement.plan.task.optimizer == "adam"
         self._lookup = Lookup(placement, ranks, self.storage, meter)
-        self._touched = TouchedReplicas(placement, ranks, meter) if (placement.exchanges == TOUCHED).any() else None
-        self._whole = (
-            WholeReplicas(placement, ranks, meter, flags=adam) if (placement.exchanges == WHOLE).any() else None
-        )
+        self._replicas: dict[int, TouchedReplicas | WholeReplicas] = {}
+        if TOUCHED in placement.exchanges:
+            self._replicas[TOUCHED] = TouchedReplicas(placement, ranks, meter)
+        if WHOLE in placement.exchanges:
+            flags = self.storage.optimizer.name == "adam"
+            self._replicas[WHOLE] = WholeReplicas(placement, ranks, meter, flags)
         ends = np.cumsum([placement.rows_on(ranks.rank, way) for way in (ALONE, TOUCHED)], axis=0)
         self._cuts = torch.from_numpy(ends.T.copy()).to(ranks.device)
         self._spare = Buffers(ranks.device)
@@ -228,26 +226,22 @@ class ShardedEmbeddings(torch.nn.Module):
         journey = self._lookup.ask(self.ranking, batch)
         if journey.failed:
             self.ranks.agree(batch.error or wrong_ids(batch, self.placement))
-        return journey, self._lookup.outputs(journey, batch.outputs(self.placement)[self.placement.row_groups :])
+        return journey, self._lookup.outputs(journey, batch.outputs[self.placement.row_groups :])
 
     def _learn(self, journey: Journey, gradients: Rows) -> None:
         self.storage.step += 1
         slots, sums = self._lookup.gradients(journey, gradients)
-        if self._touched is None and self._whole is None:
-            for group, (index, rows) in enumerate(zip(slots, sums, strict=True)):
-                self.storage.learn(group, index, rows)
-            return
-        ends = torch.stack([torch.searchsorted(*pair) for pair in zip(slots, self._cuts, strict=True)]).tolist()
-        bounds = [[0, *own, its.numel()] for own, its in zip(ends, slots, strict=True)]
-        for part, replicas in enumerate((None, self._touched, self._whole)):
-            if part > 0 and replicas is None:
-                continue
+        bounds = [[0, its.numel()] for its in slots]
+        if self._replicas:
+            ends = torch.stack([torch.searchsorted(*pair) for pair in zip(slots, self._cuts, strict=True)]).tolist()
+            bounds = [[0, *own, its.numel()] for own, its in zip(ends, slots, strict=True)]
+        for way in (ALONE, *self._replicas):
             own_slots, own_sums = (
-                [matrix[its[part] : its[part + 1]] for matrix, its in zip(matrices, bounds, strict=True)]
+                [matrix[its[way] : its[way + 1]] for matrix, its in zip(matrices, bounds, strict=True)]
                 for matrices in (slots, sums)
             )
-            if replicas is not None:
-                own_slots, own_sums = replicas.agree(own_slots, own_sums)
+            if way != ALONE:
+                own_slots, own_sums = self._replicas[way].agree(own_slots, own_sums)
             for group, (index, rows) in enumerate(zip(own_slots, own_sums, strict=True)):
                 self.storage.learn(group, index, rows)
         if self._debug:
@@ -263,9 +257,7 @@ class _Step(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.module = module
         ctx.journey, rows = module._look_up(batch)
-        ctx.pieces = [
-            [size for part in batch.pieces[parts] for size in part] for parts in module.placement.parts_of_group
-        ]
+        ctx.pieces = batch.pieces
         return tuple(part for matrix, own in zip(rows, ctx.pieces, strict=True) for part in matrix.split(own))
 
     @staticmethod

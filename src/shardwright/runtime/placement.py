@@ -277,13 +277,6 @@ class Placement:
         rows = np.bincount(self.group_of_range[mine], weights=self.ranges[1, mine], minlength=len(self.groups))
         return rows.astype(np.int64)
 
-    def locate(self, keys: Ints) -> tuple[Ints, Ints]:
-        """`(n,)` ranges of `(n,)` keys, and `(n,)` rows within them."""
-        starts, parts, first = self.segments
-        segment = np.searchsorted(starts, keys, side="right") - 1
-        position = keys - starts[segment]
-        return first[segment] + position % parts[segment], position // parts[segment]
-
     def keys(self, number: int, start: int, stop: int) -> Ints:
         """`(stop - start,)` keys of the rows `[start, stop)` of a range, in the order of their slots."""
         segment = int(np.searchsorted(self.segments[2], number, side="right")) - 1

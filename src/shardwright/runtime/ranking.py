@@ -49,23 +49,20 @@ class Ranking:
 
     def __init__(self, placement: Placement, maps: Mapping[str, RankMap], device: torch.device) -> None:
         self.maps = maps
-        self._base = torch.from_numpy(placement.base).to(device)
-        self._rows = self._base.diff()
         own = [maps[part.name] for part in placement.parts]
         bases = placement.base[:-1]
-        hottest = [ranked.ascending + start for ranked, start in zip(own, bases, strict=True)]
-        ranks = [ranked.order + start for ranked, start in zip(own, bases, strict=True)]
+        hottest = np.concatenate([ranked.ascending + start for ranked, start in zip(own, bases, strict=True)])
+        ranks = np.concatenate([ranked.order + start for ranked, start in zip(own, bases, strict=True)])
         stops = np.cumsum([ranked.hottest.size for ranked in own])
-        bits, before = _directory(np.concatenate(hottest), int(placement.base[-1]))
-        self._bits, self._before = torch.from_numpy(bits).to(device), torch.from_numpy(before).to(device)
-        self._keys = torch.from_numpy(np.concatenate(ranks)).to(device)
-        self.arrays = (placement.base, bits, before, np.concatenate(ranks), stops)
-        self._stops = torch.from_numpy(stops).to(device)
+        self.arrays = (placement.base, *_directory(hottest, int(placement.base[-1])), ranks, stops)
+        self._base, self._bits, self._before, self._keys, self._stops = (
+            torch.from_numpy(array).to(device) for array in self.arrays
+        )
 
     def keys(self, ids: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`(n,)` keys of `(n,)` ids, `(parts,)` of them for each part, and whether any id is out of range; it gets the key of row 0."""
         size = ids.numel()
-        rows = torch.repeat_interleave(self._rows, counts, output_size=size)
+        rows = torch.repeat_interleave(self._base.diff(), counts, output_size=size)
         wrong = (ids < 0) | (ids >= rows)
         some_wrong = wrong.any()
         if ids.is_cuda or some_wrong:

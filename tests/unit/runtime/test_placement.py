@@ -8,7 +8,6 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 import torch
 
 from shardwright._engine import runs_by_place, sort_by_place
-from shardwright.runtime.hop import Codes
 from shardwright.runtime.lookup import Router
 from shardwright.runtime.placement import ALONE, Placement
 from shardwright.runtime.ranking import Ranking, chosen_maps
@@ -19,6 +18,12 @@ from tests.runtime_plans import runnable_plans
 
 def placement_of(plan):
     return Placement.of(plan, [table.name for table in plan.task.tables])
+
+
+def codes_of_ranges(placement, holders):
+    """The code of each range's first row at one of its holders."""
+    places = placement.group_of_range * placement.plan.task.topology.devices + holders
+    return (places << placement.slot_bits) + placement.slots(np.arange(holders.size), holders)
 
 
 def stored(placement, rank):
@@ -87,8 +92,7 @@ def test_codes_lead_to_the_nearest_holder_and_the_slot_of_the_row(plan, seed):
     bits = placement.slot_bits
     for rank in range(topology.devices):
         holders = placement.nearest(rank)
-        codes = Codes(bits, topology.devices)
-        first = codes.of(placement.group_of_range, holders, placement.slots(np.arange(holders.size), holders))
+        first = codes_of_ranges(placement, holders)
         found = Router(placement, first, torch.device("cpu")).codes(torch.from_numpy(keys)).numpy()
         group, member = np.divmod(found >> bits, topology.devices)
         for key, its_group, holder, slot in zip(keys, group, member, found & ((1 << bits) - 1), strict=True):
@@ -134,9 +138,7 @@ def test_compiled_and_vector_code_find_the_same_codes(plan, seed):
     keys, wrong = ranking.keys(torch.from_numpy(np.concatenate(ids)), torch.tensor(counts))
     for rank in range(plan.task.topology.devices):
         holders = placement.nearest(rank)
-        codes = Codes(placement.slot_bits, plan.task.topology.devices)
-        first = codes.of(placement.group_of_range, holders, placement.slots(np.arange(holders.size), holders))
-        router = Router(placement, first, torch.device("cpu"))
+        router = Router(placement, codes_of_ranges(placement, holders), torch.device("cpu"))
         found, found_wrong = router.find(ranking, torch.from_numpy(np.concatenate(ids)), counts)
         assert torch.equal(found, router.codes(keys))
         assert found_wrong == bool(wrong)
