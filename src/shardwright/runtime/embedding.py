@@ -120,21 +120,17 @@ class ShardedEmbeddings(torch.nn.Module):
         self.storage = Storage(placement, self.ranks.rank, self.ranks.device, optimizer, fused, exact)
         weights = UniformRows(initial) if isinstance(initial, int) else initial
         self.ranks.together(lambda: self.storage.initialise(weights, self.ranking))
-        self._prepare()
-
-    def _prepare(self) -> None:
-        placement, ranks, meter = self.placement, self.ranks, self.traffic
-        self._lookup = Lookup(placement, ranks, self.storage, meter)
+        self._lookup = Lookup(placement, self.ranks, self.storage, self.traffic)
         self._replicas: dict[int, TouchedReplicas | WholeReplicas] = {}
         if TOUCHED in placement.exchanges:
-            self._replicas[TOUCHED] = TouchedReplicas(placement, ranks, meter)
+            self._replicas[TOUCHED] = TouchedReplicas(placement, self.ranks, self.traffic)
         if WHOLE in placement.exchanges:
             flags = self.storage.optimizer.name == "adam"
-            self._replicas[WHOLE] = WholeReplicas(placement, ranks, meter, flags)
-        ends = np.cumsum([placement.rows_on(ranks.rank, way) for way in (ALONE, TOUCHED)], axis=0)
-        self._cuts = torch.from_numpy(ends.T.copy()).to(ranks.device)
-        self._spare = Buffers(ranks.device)
-        self._trigger = torch.zeros((), requires_grad=True, device=ranks.device)
+            self._replicas[WHOLE] = WholeReplicas(placement, self.ranks, self.traffic, flags)
+        ends = np.cumsum([placement.rows_on(self.rank, way) for way in (ALONE, TOUCHED)], axis=0)
+        self._cuts = torch.from_numpy(ends.T.copy()).to(self.ranks.device)
+        self._spare = Buffers(self.ranks.device)
+        self._trigger = torch.zeros((), requires_grad=True, device=self.ranks.device)
 
     def forward(self, features: Any) -> Mapping[str, Any]:
         """Look up the rows of this rank's samples; a collective: all ranks must call it, and either all go backward or none.
@@ -262,11 +258,10 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
-        module, placement = ctx.module, ctx.module.placement
-        by_group, parts = [], iter(gradients)
+        module, by_group, parts = ctx.module, [], iter(gradients)
         with torch.no_grad():
-            for group, (pieces, width) in enumerate(zip(ctx.pieces, placement.widths, strict=True)):
-                out = module._spare.take(group, sum(pieces), width)
+            for number, (pieces, group) in enumerate(zip(ctx.pieces, module.placement.groups, strict=True)):
+                out = module._spare.take(number, sum(pieces), group.dim)
                 by_group.append(torch.cat([next(parts) for _ in pieces], out=out))
             module._learn(ctx.journey, by_group)
         return None, None, None

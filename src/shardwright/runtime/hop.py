@@ -38,8 +38,7 @@ class Route:
     member that asks.
 
     Attributes:
-        sizes: number of questions to and from each member.
-        answers: number of their answers, counted in the direction of the questions.
+        answers: number of answers from and to each member, counted in the direction of the questions.
         questions: `(groups + 1,)` start of each group's questions.
         lookups: `(groups + 1,)` start of each group's lookups.
         order: `(n,)` lookups sorted by question, so that those of one question are neighbours.
@@ -50,7 +49,6 @@ class Route:
         failed: whether a member has bad input.
     """
 
-    sizes: Sizes
     answers: Sizes
     questions: list[int]
     lookups: list[int]
@@ -156,7 +154,7 @@ class Hop:
         asked = [matrix.to(torch.int64) for matrix in arrived]
         asked = [its.flatten() if columns == 1 else its for its, columns in zip(asked, self._columns, strict=True)]
         its_bags = [] if rows == groups else list(heads.split(answers.sent.sum(1)[rows:].tolist()))
-        return Route(sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
+        return Route(answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
 
     def _runs(self, codes: torch.Tensor, bags: Bags) -> tuple[torch.Tensor, ...]:
         """Put the lookups of one bag at one place next to each other; each such run gets one answer.

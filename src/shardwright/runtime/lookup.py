@@ -86,8 +86,9 @@ class Lookup:
             by_proxy = to_proxy.codes(placement.group_of_range, holders % per_host, questions)
             codes = np.where(placement.group_of_range < rows, by_proxy, codes)
         self._router = Router(placement, codes, device)
-        asked = [np.unique(holders[placement.part_of_range == part]).size for part in range(len(placement.parts))]
-        self._cut = [max(asked[parts]) > 1 for parts in placement.parts_of_group]
+        of_part = [np.unique(holders[placement.part_of_range == part]) for part in range(len(placement.parts))]
+        cut = {group for group, asked in zip(placement.group_of.tolist(), of_part, strict=True) if asked.size > 1}
+        self._cut = [group in cut for group in range(rows, len(placement.groups))]
 
     def expect(self) -> None:
         """Get ready for the questions of other ranks, before this rank knows its own."""
@@ -95,7 +96,8 @@ class Lookup:
 
     def ask(self, ranking: Ranking, batch: RankBatch) -> Journey:
         """Send the numbers of the rows that this rank looks up to their holders."""
-        bounds = bounds_of([sum(batch.counts[parts]) for parts in self._placement.parts_of_group])
+        counts = np.bincount(self._placement.group_of, batch.counts, len(self._placement.groups))
+        bounds = bounds_of(counts.astype(np.int64).tolist())
         codes, wrong = self._router.find(ranking, batch.ids, batch.counts)
         failed = wrong | (batch.error is not None)
         bags = Bags(batch.bags, bounds_of(batch.outputs[self._placement.row_groups :]), batch.weights)
@@ -111,17 +113,9 @@ class Lookup:
                 its_routes.append(hop.ask(onward, its_bounds, _IDS, its_routes[-1].failed))
             failed = its_routes[-1].failed
             routes.append(its_routes)
-        return Journey(routes, self._held(routes[-1][-1]))
-
-    def _held(self, route: Route) -> list[HeldBags]:
-        """The bags of which this rank has rows, for each group of sums."""
-        (groups, (*_, hop)), held = self._ways[-1], []
-        for group in range(hop.row_groups, len(hop.groups)):
-            columns = 1 + hop.groups[group].weighted
-            asked = route.asked[group].view(-1, columns)
-            weights = asked[:, 1].to(torch.int32).view(torch.float32) if columns > 1 else None
-            held.append(HeldBags.of(groups.start + group, asked[:, 0].contiguous(), weights))
-        return held
+        of_sums = range(hops[-1].row_groups, len(hops[-1].groups))
+        held = [HeldBags.of(groups.start + group, routes[-1][-1].asked[group]) for group in of_sums]
+        return Journey(routes, held)
 
     def outputs(self, journey: Journey, bags: Sequence[int]) -> Rows:
         """By group, `(n, dim)` rows of the lookups, or sums of the bags, of which each group of sums has so many."""
@@ -133,8 +127,7 @@ class Lookup:
                 find = _chosen(route, answered)
             rows = hops[-1].row_groups
             outputs += [find(group) for group in range(rows)]
-        cut = self._cut[self._placement.row_groups :]
-        return outputs + [in_bags(*its) for its in zip(answered[rows:], routes[-1].bags, bags, cut, strict=True)]
+        return outputs + [in_bags(*its) for its in zip(answered[rows:], routes[-1].bags, bags, self._cut, strict=True)]
 
     def gradients(self, journey: Journey, gradients: Rows) -> tuple[Rows, Rows]:
         """Sum the gradients of lookups at the holders. Rows of fused kernels are updated at once, and are not returned.

@@ -175,21 +175,10 @@ class Placement:
             np.ascontiguousarray(np.array(ranges, dtype=np.int64).T),
         )
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Columns of each group."""
-        return tuple(group.dim for group in self.groups)
-
     @cached_property
     def row_groups(self) -> int:
         """Number of groups whose holders answer with rows; they come first."""
         return sum(not group.sums for group in self.groups)
-
-    @cached_property
-    def parts_of_group(self) -> list[slice]:
-        """The parts of each group, as a slice of `parts`."""
-        ends = np.searchsorted(self.group_of, np.arange(len(self.groups) + 1)).tolist()
-        return [slice(start, stop) for start, stop in pairwise(ends)]
 
     @cached_property
     def part_of_shard(self) -> Ints:

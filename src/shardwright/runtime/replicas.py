@@ -111,7 +111,7 @@ class WholeReplicas:
         """Prepare the exchange; with `flags` also of the looked-up rows, for optimizers that change a row even if its gradient is zero."""
         self._flags = flags  # in a column after those of the gradient
         self._groups = np.unique(placement.group_of_range[placement.exchanges[placement.ranges[0]] == WHOLE]).tolist()
-        self._widths = [placement.widths[group] + flags for group in self._groups]
+        self._widths = [placement.groups[group].dim + flags for group in self._groups]
         self._device, self._buffers = ranks.device, Buffers(ranks.device)
         rows = placement.rows_on(ranks.rank, WHOLE)
         self._rows = rows[self._groups].tolist()
@@ -128,8 +128,9 @@ class WholeReplicas:
         ]
         for place, group in enumerate(self._groups):
             index, rows = slots[group] - self._first[group], gradients[group]
-            flags = rows.new_ones((rows.shape[0], int(self._flags)))
-            dense[place].index_copy_(0, index, torch.cat([rows, flags], 1) if self._flags else rows)
+            if self._flags:
+                rows = torch.cat([rows, rows.new_ones((rows.shape[0], 1))], 1)
+            dense[place].index_copy_(0, index, rows)
         for level in self._levels:
             arrived = self._send(level.wire, dense, level.theirs, level.sizes)
             for matrix in dense if self._at_once else ():
