@@ -126,7 +126,7 @@ def planned_parts(storage: Storage, part_bytes: int) -> list[list[Cut]]:
         8 + sum(matrix.shape[1] * matrix.element_size() for matrix in storage.matrices(group).values())  # 8: the id
         for group in range(len(placement.groups))
     ]
-    total = sum(part.rows * row_bytes[group] for part, group in zip(placement.parts, placement.group_of, strict=True))
+    total = int(np.diff(placement.base) @ np.array(row_bytes)[placement.group_of])
     part_bytes = max(part_bytes, -(-total // MOST_PARTS))
     parts: list[list[Cut]] = []
     size = 0
@@ -146,7 +146,7 @@ def largest_part(storage: Storage, name: str, content: list[Cut]) -> Part:
     for cut in content:
         part = storage.placement.parts[cut.part]
         columns = None if part.dim == part.table.dim else part.columns
-        entries.append(RowsOfTable(part.name, cut.rows, part.rows - 1, part.rows - 1, columns))
+        entries.append(RowsOfTable(part.table.name, cut.rows, part.table.rows - 1, part.table.rows - 1, columns))
     return Part(name, 2**62, 2**32 - 1, entries)
 
 
@@ -336,11 +336,11 @@ def _take(
         tensor = tensors.get(f"{place}.{kind}")
         if tensor is None or tuple(tensor.shape) != shape:
             raise InvalidInput(f"table '{part.title}': a part has no {kind} of shape {shape}; load another checkpoint")
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < part.rows:
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < part.table.rows:
         raise InvalidInput(
             f"table '{part.title}': a part has ids from {int(ids.min())} to {int(ids.max())}; load another checkpoint"
         )
-    keys = module.ranking.maps[part.name].ranks(ids.numpy()) + placement.base[index]
+    keys = module.ranking.maps[part.table.name].ranks(ids.numpy()) + placement.base[index]
     slots = router.codes(torch.from_numpy(keys))
     mine = (slots >= 0).nonzero().flatten()
     into = slots[mine]

@@ -116,21 +116,19 @@ class ShardedEmbeddings(torch.nn.Module):
         maps = self.ranks.together(lambda: chosen_maps(placement, rank_maps))
         must_be_same_plan(self.ranks, placement, maps, optimizer, self.features)
         self.traffic = TrafficMeter()
-        self.placement, self.ranking = placement, Ranking(placement, maps, self.ranks.device)
-        self.storage = Storage(placement, self.ranks.rank, self.ranks.device, optimizer, fused, exact)
+        self.placement, self.ranking = placement, Ranking(placement, maps, place)
+        self.storage = Storage(placement, self.rank, place, optimizer, fused, exact)
         weights = UniformRows(initial) if isinstance(initial, int) else initial
         self.ranks.together(lambda: self.storage.initialise(weights, self.ranking))
         self._lookup = Lookup(placement, self.ranks, self.storage, self.traffic)
-        self._replicas: dict[int, TouchedReplicas | WholeReplicas] = {}
-        if TOUCHED in placement.exchanges:
-            self._replicas[TOUCHED] = TouchedReplicas(placement, self.ranks, self.traffic)
-        if WHOLE in placement.exchanges:
-            flags = self.storage.optimizer.name == "adam"
-            self._replicas[WHOLE] = WholeReplicas(placement, self.ranks, self.traffic, flags)
+        kinds: dict[int, type[TouchedReplicas | WholeReplicas]] = {TOUCHED: TouchedReplicas, WHOLE: WholeReplicas}
+        self._replicas = {
+            way: kind(placement, self.ranks, self.traffic) for way, kind in kinds.items() if way in placement.exchanges
+        }
         ends = np.cumsum([placement.rows_on(self.rank, way) for way in (ALONE, TOUCHED)], axis=0)
-        self._cuts = torch.from_numpy(ends.T.copy()).to(self.ranks.device)
-        self._spare = Buffers(self.ranks.device)
-        self._trigger = torch.zeros((), requires_grad=True, device=self.ranks.device)
+        self._cuts = torch.from_numpy(ends.T.copy()).to(place)
+        self._spare = Buffers(place)
+        self._trigger = torch.zeros((), requires_grad=True, device=place)
 
     def forward(self, features: Any) -> Mapping[str, Any]:
         """Look up the rows of this rank's samples; a collective: all ranks must call it, and either all go backward or none.
@@ -178,9 +176,8 @@ class ShardedEmbeddings(torch.nn.Module):
         """Load the weights of this rank's blocks; torch calls it for this module, alone or inside a model."""
         own = {prefix + name: blocks for name, blocks in weights_of(self).items()}
         missing_keys += [name for name in own if name not in state_dict]
-        unexpected_keys += (
-            [name for name in state_dict if name.startswith(prefix) and name not in own] if strict else []
-        )
+        if strict:
+            unexpected_keys += [name for name in state_dict if name.startswith(prefix) and name not in own]
         with torch.no_grad():
             problems = [blocks.copy_from(state_dict[name]) for name, blocks in own.items() if name in state_dict]
         error_msgs += [problem for problem in problems if problem is not None]

@@ -180,7 +180,7 @@ def _places(wanted: Sequence[Feature], placement: Placement) -> Iterator[tuple[i
     for feature in wanted:
         of_table.setdefault(feature.table.name, []).append(feature)
     for number, (part, group) in enumerate(zip(placement.parts, placement.group_of.tolist(), strict=True)):
-        yield from ((number, group, feature) for feature in of_table[part.name])
+        yield from ((number, group, feature) for feature in of_table[part.table.name])
 
 
 def _pooled(rows: torch.Tensor, feature: Feature, read: tuple[torch.Tensor, ...]) -> torch.Tensor:

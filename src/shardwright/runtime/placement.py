@@ -52,8 +52,7 @@ class Group(NamedTuple):
     weighted: bool = False
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A range of a table's columns.
 
     Attributes:
@@ -65,16 +64,6 @@ class Part:
     columns: tuple[int, int]
 
     @property
-    def name(self) -> str:
-        """Name of the table."""
-        return self.table.name
-
-    @property
-    def rows(self) -> int:
-        """Rows of the table."""
-        return self.table.rows
-
-    @property
     def dim(self) -> int:
         """Columns of the part."""
         return self.columns[1] - self.columns[0]
@@ -82,7 +71,8 @@ class Part:
     @property
     def title(self) -> str:
         """The part for people: the table's name, and the columns if they are not all."""
-        return self.name if self.dim == self.table.dim else f"{self.name}[:, {self.columns[0]}:{self.columns[1]}]"
+        name, (start, stop) = self.table.name, self.columns
+        return name if self.dim == self.table.dim else f"{name}[:, {start}:{stop}]"
 
 
 def parts_of(table: Table, shards: Sequence[Shard]) -> list[tuple[Part, list[Shard]]]:
@@ -147,7 +137,7 @@ class Placement:
         ]
         groups = sorted({group for *_, group in cut})
         cut.sort(key=lambda piece: piece[2])
-        base = np.concatenate([[0], np.cumsum([part.rows for part, *_ in cut])]).astype(np.int64)
+        base = np.concatenate([[0], np.cumsum([part.table.rows for part, *_ in cut])]).astype(np.int64)
         shards: list[Shard] = []
         segments: list[tuple[int, ...]] = []
         ranges: list[tuple[int, ...]] = []
@@ -155,9 +145,7 @@ class Placement:
             for shard in held:
                 _check_holders(shard, plan.task.topology)
             layout = RowLayout.of(held)
-            for row, blocks, first in zip(
-                layout.starts.tolist(), layout.parts.tolist(), layout.first.tolist(), strict=True
-            ):
+            for row, blocks, first in np.stack([layout.starts, layout.parts, layout.first], 1).tolist():
                 copies = max(len(shard.devices) for shard in held[first : first + blocks])
                 rows = sum(shard.row_count for shard in held[first : first + blocks])
                 segments.append((start + row, blocks * copies, len(ranges)))
@@ -183,7 +171,7 @@ class Placement:
     @cached_property
     def part_of_shard(self) -> Ints:
         """`(shards,)` the part of each shard."""
-        number = {(part.name, part.columns): index for index, part in enumerate(self.parts)}
+        number = {(part.table.name, part.columns): index for index, part in enumerate(self.parts)}
         return np.array([number[shard.table, shard.columns] for shard in self.shards], dtype=np.int64)
 
     @cached_property

@@ -29,7 +29,7 @@ def chosen_maps(placement: Placement, given: Mapping[str, RankMap] | None) -> di
             raise InvalidInput(f"rank map for table '{name}', which is not in the plan; name a table of the plan")
     ordered = {shard.table for shard in placement.shards if shard.row_order == "hotness"}
     maps: dict[str, RankMap] = {}
-    for table in placement.parts:
+    for table, _ in placement.parts:
         chosen = known.get(table.name) if table.name in ordered else None
         maps[table.name] = RankMap.identity(table.rows) if chosen is None else chosen
         if maps[table.name].rows != table.rows:
@@ -49,7 +49,7 @@ class Ranking:
 
     def __init__(self, placement: Placement, maps: Mapping[str, RankMap], device: torch.device) -> None:
         self.maps = maps
-        own = [maps[part.name] for part in placement.parts]
+        own = [maps[table.name] for table, _ in placement.parts]
         bases = placement.base[:-1]
         hottest = np.concatenate([ranked.ascending + start for ranked, start in zip(own, bases, strict=True)])
         ranks = np.concatenate([ranked.order + start for ranked, start in zip(own, bases, strict=True)])
@@ -79,7 +79,7 @@ class Ranking:
 
     def ids(self, placement: Placement, part: int, keys: Ints) -> Ints:
         """`(n,)` ids of `(n,)` keys, all of one part."""
-        return self.maps[placement.parts[part].name].ids(keys - placement.base[part])
+        return self.maps[placement.parts[part].table.name].ids(keys - placement.base[part])
 
 
 def _directory(hottest: Ints, rows: int) -> tuple[Ints, Ints]:

@@ -107,11 +107,11 @@ class _Level:
 class WholeReplicas:
     """Replicas that reduce the gradient of the whole block."""
 
-    def __init__(self, placement: Placement, ranks: Ranks, meter: TrafficMeter, flags: bool) -> None:
-        """Prepare the exchange; with `flags` also of the looked-up rows, for optimizers that change a row even if its gradient is zero."""
-        self._flags = flags  # in a column after those of the gradient
+    def __init__(self, placement: Placement, ranks: Ranks, meter: TrafficMeter) -> None:
+        # Adam changes a looked-up row even if its gradient is zero, so a column after those of the gradient flags such rows.
+        self._flags = placement.plan.task.optimizer == "adam"
         self._groups = np.unique(placement.group_of_range[placement.exchanges[placement.ranges[0]] == WHOLE]).tolist()
-        self._widths = [placement.groups[group].dim + flags for group in self._groups]
+        self._widths = [placement.groups[group].dim + self._flags for group in self._groups]
         self._device, self._buffers = ranks.device, Buffers(ranks.device)
         rows = placement.rows_on(ranks.rank, WHOLE)
         self._rows = rows[self._groups].tolist()

@@ -152,7 +152,7 @@ def _blocks(module: ShardedEmbeddings, table: Table, kind: str) -> TableBlocks:
         raise InvalidInput(
             f"table '{name}' counts its rows by hotness, and a state dict holds ranges of ids; use save_checkpoint and load_checkpoint"
         )
-    columns = {part.columns: index for index, part in enumerate(placement.parts) if part.name == name}
+    columns = {part.columns: index for index, part in enumerate(placement.parts) if part.table.name == name}
     parts = sorted(columns)
     flat = kind != "weights" and module.storage.optimizer.by_row
     matrices = [module.storage.matrices(int(placement.group_of[columns[its]]))[kind] for its in parts]

@@ -134,7 +134,7 @@ class Storage(torch.nn.Module):
             rows, shape = initial(part.table, ranking.ids(self.placement, cut.part, keys)), (cut.rows, part.table.dim)
             if rows.shape != shape:
                 raise InvalidInput(
-                    f"table '{part.name}': initial gives weights of shape {rows.shape}, must be {shape}, a row for each id"
+                    f"table '{part.table.name}': initial gives weights of shape {rows.shape}, must be {shape}, a row for each id"
                 )
             weights[cut.slots] = torch.from_numpy(np.ascontiguousarray(rows[:, slice(*part.columns)])).to(weights)
 

@@ -46,7 +46,7 @@ def test_every_rank_holds_the_rows_of_its_shards_once(plan):
         held = stored(placement, rank)
         wanted = [[] for _ in held]
         for shard in plan.by_device[rank]:
-            table = next(index for index, table in enumerate(placement.parts) if table.name == shard.table)
+            table = next(index for index, part in enumerate(placement.parts) if part.table.name == shard.table)
             layout = RowLayout.of(plan.by_table[shard.table])
             rows = layout.rows_of(layout.ranges.index(shard.rows))
             wanted[placement.group_of[table]] += (rows + placement.base[table]).tolist()
@@ -112,12 +112,13 @@ def test_ids_become_keys_as_their_tables_rank_map_says(plan, seed):
     }
     maps = chosen_maps(placement, given_maps)
     ranking = Ranking(placement, maps, torch.device("cpu"))
-    ids = [rng.integers(0, table.rows, rng.integers(0, 20)) for table in placement.parts]
+    tables = [part.table for part in placement.parts]
+    ids = [rng.integers(0, table.rows, rng.integers(0, 20)) for table in tables]
     counts = torch.tensor([one.size for one in ids])
     keys, wrong = ranking.keys(torch.from_numpy(np.concatenate(ids)), counts)
     assert not wrong
     by_table = keys.split(counts.tolist())
-    for index, (table, own) in enumerate(zip(placement.parts, ids, strict=True)):
+    for index, (table, own) in enumerate(zip(tables, ids, strict=True)):
         hotness = plan.by_table[table.name][0].row_order == "hotness"
         ranks = given_maps[table.name].ranks(own) if hotness else own
         assert (by_table[index].numpy() == ranks + placement.base[index]).all()
@@ -133,7 +134,8 @@ def test_compiled_and_vector_code_find_the_same_codes(plan, seed):
         table.name: RankMap(table.rows, rng.permutation(table.rows)[: table.rows // 2]) for table in plan.task.tables
     }
     ranking = Ranking(placement, chosen_maps(placement, maps), torch.device("cpu"))
-    ids = [rng.integers(-(index == 0 and seed % 3 == 0), table.rows, 15) for index, table in enumerate(placement.parts)]
+    rows = [part.table.rows for part in placement.parts]
+    ids = [rng.integers(-(index == 0 and seed % 3 == 0), count, 15) for index, count in enumerate(rows)]
     counts = [one.size for one in ids]
     keys, wrong = ranking.keys(torch.from_numpy(np.concatenate(ids)), torch.tensor(counts))
     for rank in range(plan.task.topology.devices):
@@ -181,7 +183,7 @@ def test_lookups_of_a_bag_at_one_place_are_neighbours(lookups, bits, with_order)
 def test_ids_out_of_range_are_found_and_taken_for_row_0():
     placement = placement_of(runnable_plan())
     ranking = Ranking(placement, chosen_maps(placement, None), torch.device("cpu"))
-    rows = placement.parts[0].rows
+    rows = placement.parts[0].table.rows
     keys, wrong = ranking.keys(torch.tensor([0, rows]), torch.tensor([2] + [0] * (len(placement.parts) - 1)))
     assert wrong
     assert keys.tolist() == [0, 0]
