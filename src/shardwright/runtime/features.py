@@ -188,7 +188,7 @@ def _pooled(rows: torch.Tensor, feature: Feature, read: tuple[torch.Tensor, ...]
     lengths = read[1].to(device=rows.device, dtype=torch.int64)
     if rows.shape[0] == 0:
         return rows.new_zeros((lengths.numel(), rows.shape[1])) + rows.sum()  # keeps autograd's way
-    if len(feature.needs) > 2:
+    if "weights" in feature.needs:
         rows = rows * read[2].to(rows)[:, None]
     every = torch.arange(rows.shape[0], device=rows.device)
     starts = torch.cumsum(lengths, 0) - lengths
@@ -248,7 +248,7 @@ def _check_part(features: Features, feature: Feature, device: torch.device) -> N
             raise InvalidInput(
                 f"feature '{name}': {what} are on {tensor.device}, must be on {' or '.join(allowed)}; move them there"
             )
-    if len(needs) > 2 and part[2].numel() != part[0].numel():
+    if "weights" in needs and part[2].numel() != part[0].numel():
         raise InvalidInput(
             f"feature '{name}': it has {part[2].numel()} weights and {part[0].numel()} ids; give each id one weight"
         )

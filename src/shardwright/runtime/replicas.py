@@ -145,7 +145,7 @@ class WholeReplicas:
             marks = matrix[:, -1:] if self._flags else matrix
             changed = marks.ne(0).any(1).nonzero().flatten()
             all_slots[group] = changed + self._first[group]
-            all_sums[group] = matrix[changed, : gradients[group].shape[1]]
+            all_sums[group] = matrix[:, : gradients[group].shape[1]].index_select(0, changed)
         return all_slots, all_sums
 
     def _send(self, wire: Wire, dense: Rows, rows: Rows, sizes: Sizes) -> Rows:

@@ -152,24 +152,25 @@ def _blocks(module: ShardedEmbeddings, table: Table, kind: str) -> TableBlocks:
         raise InvalidInput(
             f"table '{name}' counts its rows by hotness, and a state dict holds ranges of ids; use save_checkpoint and load_checkpoint"
         )
-    columns = {part.columns: index for index, part in enumerate(placement.parts) if part.table.name == name}
-    parts = sorted(columns)
+    part_of = {part.columns: index for index, part in enumerate(placement.parts) if part.table.name == name}
+    parts = sorted(part_of)
     flat = kind != "weights" and module.storage.optimizer.by_row
-    matrices = [module.storage.matrices(int(placement.group_of[columns[its]]))[kind] for its in parts]
+    matrices = [module.storage.matrices(int(placement.group_of[part_of[its]]))[kind] for its in parts]
     blocks = []
     for index, shard in enumerate(placement.shards):
         if shard.table != name or module.rank not in shard.devices:
             continue
         numbers = np.flatnonzero(placement.ranges[0] == index)
-        place, (row, column) = parts.index(shard.columns), (shard.rows[0], shard.columns[0])
+        place, row = parts.index(shard.columns), shard.rows[0]
         rows = matrices[place][placement.slots_of_shard(index, module.rank)]
-        # As in TorchRec, the row-wise states of column blocks follow each other.
-        rows, offsets = (rows[:, 0], (place * table.rows + row,)) if flat else (rows, (row, column))
+        offsets: tuple[int, ...] = (row, shard.columns[0])
+        if flat:  # as in TorchRec, the row-wise states of column blocks follow each other
+            rows, offsets = rows[:, 0], (place * table.rows + row,)
         if numbers.size == 1:
             blocks.append(Block(offsets, rows))
             continue
         keys = np.concatenate([placement.keys(its, 0, int(placement.ranges[1, its])) for its in numbers.tolist()])
-        order = torch.from_numpy(keys - placement.base[columns[shard.columns]] - row)
+        order = torch.from_numpy(keys - placement.base[part_of[shard.columns]] - row)
         copy = torch.empty_like(rows)
         copy[order] = rows
         blocks.append(Block(offsets, copy, rows, order))
