@@ -174,7 +174,7 @@ def held_rows(module):
         keys = module.placement.keys(cut.number, cut.start, cut.stop)
         ids = module.ranking.ids(module.placement, cut.part, keys)
         states = [state[cut.slots].clone() for state in module.storage.states(cut.group)]
-        name = module.placement.parts[cut.part].name
+        name = module.placement.parts[cut.part].table.name
         found.setdefault(name, []).append(
             (torch.from_numpy(ids), module.storage.weights[cut.group].detach()[cut.slots].float(), states)
         )

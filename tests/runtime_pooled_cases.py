@@ -176,5 +176,5 @@ def held(module):
         matrices = {
             kind: matrix[cut.slots].float().clone() for kind, matrix in module.storage.matrices(cut.group).items()
         }
-        found.append((part.name, part.columns, torch.from_numpy(ids), matrices))
+        found.append((part.table.name, part.columns, torch.from_numpy(ids), matrices))
     return found

@@ -160,7 +160,7 @@ def sparse_gradients(rank, plan, maps):
     reference = Reference(plan, whole_tables(plan))
     wanted = [reference.gradients(step) for step in range(2)]
     for cut in module.storage.cuts():
-        name = module.placement.parts[cut.part].name
+        name = module.placement.parts[cut.part].table.name
         keys = module.placement.keys(cut.number, cut.start, cut.stop)
         ids = torch.from_numpy(module.ranking.ids(module.placement, cut.part, keys))
         found = module.storage.weights[cut.group].grad.to_dense()[cut.slots]

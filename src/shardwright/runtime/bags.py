@@ -28,10 +28,12 @@ class HeldBags:
     output: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, group: int, questions: torch.Tensor, weights: torch.Tensor | None) -> HeldBags:
-        """Read `(n,)` questions, whose lowest bit marks the first of an answer."""
-        starts = (questions & 1).nonzero().flatten()
-        return cls(group, questions >> 1, starts, weights)
+    def of(cls, group: int, asked: torch.Tensor) -> HeldBags:
+        """Read `(n,)` questions, whose lowest bit marks the first of an answer, or `(n, 2)` of questions and the bits of weights."""
+        questions, weights = asked, None
+        if asked.ndim > 1:
+            questions, weights = asked[:, 0].contiguous(), asked[:, 1].to(torch.int32).view(torch.float32)
+        return cls(group, questions >> 1, (questions & 1).nonzero().flatten(), weights)
 
     def gradients(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`(m,)` ascending slots and their `(m, dim)` sums of `(answers, dim)` gradients; none if a fused kernel has updated the rows."""
@@ -40,26 +42,22 @@ class HeldBags:
             return self.slots[:0], gradient[:0]
         distinct = Distinct.of(self.slots)
         answer = torch.bucketize(distinct.order, self.starts, right=True) - 1
-        return distinct.numbers, weighted_sums(gradient, answer, distinct.starts, self.weights, distinct.order)
+        weights = None if self.weights is None else self.weights[distinct.order]
+        return distinct.numbers, weighted_sums(gradient, answer, distinct.starts, weights)
 
 
 def weighted_sums(
-    rows: torch.Tensor,
-    places: torch.Tensor,
-    starts: torch.Tensor,
-    weights: torch.Tensor | None,
-    order: torch.Tensor | None = None,
+    rows: torch.Tensor, places: torch.Tensor, starts: torch.Tensor, weights: torch.Tensor | None
 ) -> torch.Tensor:
-    """`(sums, dim)` fp32 sums of `(m, dim)` rows at `(n,)` places, from each of the `(sums,)` starts to the next.
+    """`(sums, dim)` fp32 sums of `(m, dim)` rows at `(n,)` places, by `(n,)` weights, from each of the `(sums,)` starts to the next.
 
-    Weights are in the order of places, or at the `(n,)` order. Each product is rounded before it is added: a fused multiply-add would round
-    unlike sums of rows that travelled.
+    Each product is rounded before it is added: a fused multiply-add would round unlike sums of rows that travelled.
     """
     if weights is None and rows.dtype == torch.float32:
         return summed(rows, places, starts)
     chosen = rows.index_select(0, places).to(torch.float32)
     if weights is not None:
-        chosen *= (weights if order is None else weights[order])[:, None]
+        chosen *= weights[:, None]
     return summed(chosen, torch.arange(chosen.shape[0], device=chosen.device), starts)
 
 

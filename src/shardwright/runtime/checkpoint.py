@@ -21,10 +21,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput
 from shardwright.files import MAX_BYTES, MAX_VALUES, parse_document, read_bytes, write_atomically
 from shardwright.runtime.embedding import ShardedEmbeddings
+from shardwright.runtime.lookup import Router
 from shardwright.runtime.placement import Part as TablePart
 from shardwright.runtime.storage import Cut, Storage
 from shardwright.schema import Place, check_format, convert
@@ -34,6 +34,7 @@ MOST_PARTS = 2**16
 """Aim for at most this many parts: large tables get larger parts, so that the manifest stays small enough to be read."""
 FORMAT = 1
 _NAME = "manifest.json"
+_NOWHERE = -(2**62)  # the slot of a row that this rank does not hold
 
 
 class RowsOfTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,11 +89,11 @@ def save_checkpoint(module: ShardedEmbeddings, folder: str | Path, *, part_bytes
     """
     module.check_replicas()
     path, token = Path(folder), module.ranks.texts(secrets.token_hex(8))[0]  # a name that no earlier checkpoint has
-    parts = {
-        f"rank-{module.rank}-part-{number}-{token}.safetensors": content
+    parts = [
+        (largest_part(module.storage, f"rank-{module.rank}-part-{number}-{token}.safetensors", content), content)
         for number, content in enumerate(planned_parts(module.storage, part_bytes))
-    }
-    _must_be_readable(module, parts)
+    ]
+    _must_be_readable(module, [part for part, _ in parts])
     module.ranks.together(lambda: _write_own(module, path, token, parts))
     module.ranks.together(lambda: _write_manifest(module, path, token) if module.rank == 0 else None)
 
@@ -125,7 +126,7 @@ def planned_parts(storage: Storage, part_bytes: int) -> list[list[Cut]]:
         8 + sum(matrix.shape[1] * matrix.element_size() for matrix in storage.matrices(group).values())  # 8: the id
         for group in range(len(placement.groups))
     ]
-    total = sum(part.rows * row_bytes[group] for part, group in zip(placement.parts, placement.group_of, strict=True))
+    total = int(np.diff(placement.base) @ np.array(row_bytes)[placement.group_of])
     part_bytes = max(part_bytes, -(-total // MOST_PARTS))
     parts: list[list[Cut]] = []
     size = 0
@@ -141,16 +142,12 @@ def planned_parts(storage: Storage, part_bytes: int) -> list[list[Cut]]:
 
 def largest_part(storage: Storage, name: str, content: list[Cut]) -> Part:
     """Return a part whose manifest entry is at least as large as that of the part with this content."""
-    parts = [storage.placement.parts[cut.part] for cut in content]
-    entries = [
-        RowsOfTable(part.name, cut.rows, part.rows - 1, part.rows - 1, _columns(part))
-        for part, cut in zip(parts, content, strict=True)
-    ]
+    entries = []
+    for cut in content:
+        part = storage.placement.parts[cut.part]
+        columns = None if part.dim == part.table.dim else part.columns
+        entries.append(RowsOfTable(part.table.name, cut.rows, part.table.rows - 1, part.table.rows - 1, columns))
     return Part(name, 2**62, 2**32 - 1, entries)
-
-
-def _columns(part: TablePart) -> tuple[int, int] | None:
-    return None if part.dim == part.table.dim else part.columns
 
 
 def measure(text: bytes) -> tuple[int, int]:
@@ -167,44 +164,40 @@ def check_readable(size: int, values: int) -> None:
         )
 
 
-def _must_be_readable(module: ShardedEmbeddings, parts: dict[str, list[Cut]]) -> None:
+def _must_be_readable(module: ShardedEmbeddings, parts: list[Part]) -> None:
     """Raise an error on all ranks, before anything is written, if the manifest would be too large to read."""
-    own = [largest_part(module.storage, name, content) for name, content in parts.items()]
-    all_ranks = module.ranks.gathered(torch.tensor(measure(msgspec.json.encode(own)))).sum(0)
+    all_ranks = module.ranks.gathered(torch.tensor(measure(msgspec.json.encode(parts)))).sum(0)
     head = torch.tensor(measure(msgspec.json.encode(_manifest(module, []))))
     check_readable(*(all_ranks + head).tolist())
 
 
-def _write_own(module: ShardedEmbeddings, path: Path, token: str, parts: dict[str, list[Cut]]) -> None:
+def _write_own(module: ShardedEmbeddings, path: Path, token: str, parts: list[tuple[Part, list[Cut]]]) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be made a folder ({error.strerror}); name another one") from error
-    written = []
-    for name, content in parts.items():
-        data, entries = _part_of(module, content)
-        write_atomically(path / name, data)
-        written.append(Part(name, len(data), zlib.crc32(data), entries))
-    write_atomically(_list_of(path, module.rank, token), msgspec.json.encode(written))
+    for part, content in parts:
+        write_atomically(path / part.file, _filled(module, part, content))
+    write_atomically(_list_of(path, module.rank, token), msgspec.json.encode([part for part, _ in parts]))
 
 
 def _list_of(path: Path, rank: int, token: str) -> Path:
     return path / f"rank-{rank}-{token}.json"
 
 
-def _part_of(module: ShardedEmbeddings, content: list[Cut]) -> tuple[bytes, list[RowsOfTable]]:
-    """Return the content and the list of entries of a part."""
-    placement, storage = module.placement, module.storage
+def _filled(module: ShardedEmbeddings, part: Part, content: list[Cut]) -> bytes:
+    """Return the content of a part's file, and set what `largest_part` left open."""
     tensors: dict[str, torch.Tensor] = {}
-    entries: list[RowsOfTable] = []
-    for place, cut in enumerate(content):
-        ids = module.ranking.ids(placement, cut.part, placement.keys(cut.number, cut.start, cut.stop))
-        for kind, matrix in storage.matrices(cut.group).items():
+    for place, (cut, entry) in enumerate(zip(content, part.entries, strict=True)):
+        keys = module.placement.keys(cut.number, cut.start, cut.stop)
+        ids = module.ranking.ids(module.placement, cut.part, keys)
+        for kind, matrix in module.storage.matrices(cut.group).items():
             tensors[f"{place}.{kind}"] = matrix[cut.slots].cpu().contiguous()
         tensors[f"{place}.ids"] = torch.from_numpy(ids)
-        part = placement.parts[cut.part]
-        entries.append(RowsOfTable(part.name, ids.size, int(ids.min()), int(ids.max()), _columns(part)))
-    return save(tensors), entries
+        entry.first, entry.last = int(ids.min()), int(ids.max())
+    data = save(tensors)
+    part.bytes, part.crc32 = len(data), zlib.crc32(data)
+    return data
 
 
 def _write_manifest(module: ShardedEmbeddings, path: Path, token: str) -> None:
@@ -222,8 +215,7 @@ def _manifest(module: ShardedEmbeddings, parts: list[Part]) -> Manifest:
 
 
 def _tables(module: ShardedEmbeddings) -> list[SavedTable]:
-    tables = {part.name: part.table for part in module.placement.parts}.values()
-    return [SavedTable(table.name, table.rows, table.dim, table.dtype) for table in tables]
+    return [SavedTable(table.name, table.rows, table.dim, table.dtype) for table in module.tables]
 
 
 def _read(module: ShardedEmbeddings, path: Path) -> None:
@@ -256,29 +248,30 @@ def _check_fits(manifest: Manifest, tables: list[SavedTable], optimizer: str, fo
 def _read_parts(module: ShardedEmbeddings, folder: Path, parts: list[Part]) -> None:
     """Load the rows that a rank holds; refuse parts that do not hold all of them."""
     placement, held = module.placement, module.placement.held_by(module.rank)
-    slots = np.full(placement.ranges.shape[1], -1, dtype=np.int64)
+    slots = np.full(placement.ranges.shape[1], _NOWHERE, dtype=np.int64)
     slots[held] = placement.slots(held, module.rank)
+    router = Router(placement, slots, torch.device("cpu"))
     for group in range(len(placement.groups)):
         for matrix in module.storage.states(group):
             matrix.zero_()  # a row-wise state is computed from those of all columns
     missing = np.bincount(
         placement.part_of_range[held], weights=placement.ranges[1, held], minlength=len(placement.parts)
     ) * [part.dim for part in placement.parts]
-    spans: dict[str, list[tuple[int, int, int]]] = {}
-    for index, own in enumerate(placement.parts):
-        spans.setdefault(own.name, []).append((index, *_span(module, held, index)))
+    spans = _spans(module)
     for part in parts:
-        wanted = []
-        for place, entry in enumerate(part.entries):
-            for index, low, high in spans.get(entry.table, ()):
-                columns = _common(entry.columns, placement.parts[index])
-                if entry.first <= high and entry.last >= low and columns[0] < columns[1]:
-                    wanted.append((place, index, columns))
-        if wanted:
-            tensors = _tensors(folder / part.file, part)
-            for place, index, columns in wanted:
-                rows = _take(module, tensors, place, index, columns, part.entries[place].columns, slots)
-                missing[index] -= rows * (columns[1] - columns[0])
+        wanted = sorted(
+            {
+                (place, index, columns)
+                for place, entry in enumerate(part.entries)
+                for index, start, stop in spans.get(entry.table, ())
+                if entry.first < stop and entry.last >= start
+                if (columns := _common(entry.columns, placement.parts[index]))
+            }
+        )
+        tensors = _tensors(folder / part.file, part) if wanted else {}
+        for place, index, columns in wanted:
+            rows = _take(module, tensors, place, index, columns, part.entries[place].columns, router)
+            missing[index] -= rows * (columns[1] - columns[0])
     lacking = np.flatnonzero(missing)
     if lacking.size:
         lacks = placement.parts[lacking[0]]
@@ -288,26 +281,22 @@ def _read_parts(module: ShardedEmbeddings, folder: Path, parts: list[Part]) -> N
         )
 
 
-def _common(columns: tuple[int, int] | None, part: TablePart) -> tuple[int, int]:
-    """The columns of an entry that a part has."""
+def _common(columns: tuple[int, int] | None, part: TablePart) -> tuple[int, int] | None:
+    """The columns of an entry that a part has; None without any."""
     start, stop = columns or (0, part.table.dim)
-    return max(start, part.columns[0]), min(stop, part.columns[1])
+    common = max(start, part.columns[0]), min(stop, part.columns[1])
+    return common if common[0] < common[1] else None
 
 
-def _span(module: ShardedEmbeddings, held: Ints, index: int) -> tuple[int, int]:
-    """Smallest and largest id of a part that this rank may hold; those of the whole table if ids are ranked."""
-    placement = module.placement
-    held = held[(placement.part_of_range[held] == index) & (placement.ranges[1, held] > 0)]
-    if not held.size:
-        return 0, -1
-    if module.ranking.maps[placement.parts[index].name].hottest.size:
-        return 0, placement.parts[index].rows - 1
-    ends = [
-        int(placement.keys(number, place, place + 1)[0] - placement.base[index])
-        for number in held.tolist()
-        for place in (0, placement.ranges[1, number] - 1)
-    ]
-    return min(ends), max(ends)
+def _spans(module: ShardedEmbeddings) -> dict[str, list[tuple[int, int, int]]]:
+    """By table, the parts of which this rank holds rows, with the half-open range of their ids; all ids if a rank map orders them."""
+    spans: dict[str, list[tuple[int, int, int]]] = {}
+    for part, shard in zip(module.placement.part_of_shard.tolist(), module.placement.shards, strict=True):
+        if module.rank in shard.devices:
+            ranked = module.ranking.maps[shard.table]
+            ids = (0, ranked.rows) if ranked.hottest.size else shard.tier or shard.rows
+            spans.setdefault(shard.table, []).append((part, *ids))
+    return spans
 
 
 def _tensors(path: Path, part: Part) -> dict[str, torch.Tensor]:
@@ -330,16 +319,16 @@ def _take(
     index: int,
     columns: tuple[int, int],
     saved: tuple[int, int] | None,
-    slots: Ints,
+    router: Router,
 ) -> int:
     """Load the rows of an entry that this rank holds, in the columns that it shares with a part; returns their number.
 
-    `saved` are the columns of the entry, None for all; `slots` the `(ranges,)` first slot of each held range, -1 of others.
+    `saved` are the columns of the entry, None for all; the router gives the slots of rows that are held, and negative ones for others.
     """
     placement, part = module.placement, module.placement.parts[index]
     start, stop = saved or (0, part.table.dim)
     matrices = module.storage.matrices(int(placement.group_of[index]))
-    by_row = {kind for kind in matrices if kind != "weights" and module.storage.optimizer == "rowwise_adagrad"}
+    by_row = {kind for kind in matrices if kind != "weights" and module.storage.optimizer.by_row}
     ids = tensors.get(f"{place}.ids", torch.zeros(0, 0))
     shapes: dict[str, tuple[int, ...]] = {"ids": (ids.numel(),)}
     shapes |= {kind: (ids.numel(), 1 if kind in by_row else stop - start) for kind in matrices}
@@ -347,19 +336,19 @@ def _take(
         tensor = tensors.get(f"{place}.{kind}")
         if tensor is None or tuple(tensor.shape) != shape:
             raise InvalidInput(f"table '{part.title}': a part has no {kind} of shape {shape}; load another checkpoint")
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < part.rows:
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < part.table.rows:
         raise InvalidInput(
             f"table '{part.title}': a part has ids from {int(ids.min())} to {int(ids.max())}; load another checkpoint"
         )
-    keys = module.ranking.maps[part.name].ranks(ids.numpy()) + placement.base[index]
-    ranges, places = placement.locate(keys)
-    mine = np.flatnonzero(slots[ranges] >= 0)
-    into = torch.from_numpy(slots[ranges[mine]] + places[mine])
+    keys = module.ranking.maps[part.table.name].ranks(ids.numpy()) + placement.base[index]
+    slots = router.codes(torch.from_numpy(keys))
+    mine = (slots >= 0).nonzero().flatten()
+    into = slots[mine]
     theirs, ours = (slice(columns[0] - first, columns[1] - first) for first in (start, part.columns[0]))
     for kind, matrix in matrices.items():
-        loaded = tensors[f"{place}.{kind}"][torch.from_numpy(mine)].to(matrix)
+        loaded = tensors[f"{place}.{kind}"][mine].to(matrix)
         if kind in by_row:
             matrix.index_add_(0, into.to(matrix.device), loaded * ((columns[1] - columns[0]) / part.dim))
         else:
             matrix[:, ours].index_copy_(0, into.to(matrix.device), loaded[:, theirs])
-    return mine.size
+    return mine.numel()

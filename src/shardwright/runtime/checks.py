@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+import numpy as np
 import torch
 
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.runtime.features import Feature, RankBatch
-from shardwright.runtime.optimizers import OptimizerOptions
+from shardwright.runtime.optimizers import Optimizer
 from shardwright.runtime.placement import ALONE, Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.storage import Storage
@@ -42,7 +43,7 @@ def must_be_same_plan(
     ranks: Ranks,
     placement: Placement,
     maps: Mapping[str, RankMap],
-    options: OptimizerOptions,
+    optimizer: Optimizer,
     features: Sequence[Feature],
 ) -> None:
     """Raise an error on all ranks if they differ in plan, rank maps, optimizer options or features.
@@ -50,9 +51,9 @@ def must_be_same_plan(
     Raises:
         InvalidInput: they differ.
     """
-    content = [description(placement), json.dumps(asdict(options)).encode()]
+    content = [description(placement), json.dumps(asdict(optimizer)).encode()]
     ranks.must_be_same(content, "a plan or optimizer options", "give all ranks the same plan file and options")
-    hottest = [maps[part.name].hottest.tobytes() for part in placement.parts]
+    hottest = [maps[part.table.name].hottest.tobytes() for part in placement.parts]
     names = [feature.name.encode() for feature in features]
     ranks.must_be_same(names, "names of features", "give all ranks the same features=, in the same order")
     ranks.must_be_same(hottest, "rank maps", "give all ranks the same rank map files")
@@ -61,7 +62,7 @@ def must_be_same_plan(
 def description(placement: Placement) -> bytes:
     """Return everything that decides the places of rows and the messages between ranks; equal for equal plans."""
     task = placement.plan.task
-    parts = [[part.name, part.rows, part.columns, part.table.poolings, part.table.weighted] for part in placement.parts]
+    parts = [[its.name, its.rows, columns, its.poolings, its.weighted] for its, columns in placement.parts]
     shards = [
         [shard.table, shard.rows, shard.columns, shard.devices, shard.row_order, shard.tier]
         for shard in placement.shards
@@ -73,12 +74,12 @@ def description(placement: Placement) -> bytes:
 
 def wrong_ids(batch: RankBatch, placement: Placement) -> str:
     """Return a message about ids of a batch that are out of range; empty if there are none."""
-    for part, ids in zip(placement.parts, batch.ids.split(batch.counts), strict=True):
-        wrong = ids[(ids < 0) | (ids >= part.rows)]
+    for (table, _), ids in zip(placement.parts, batch.ids.split(batch.counts), strict=True):
+        wrong = ids[(ids < 0) | (ids >= table.rows)]
         if wrong.numel():
             return (
-                f"table '{part.name}' of {part.rows} rows: {wrong.numel()} ids are out of range, the first is {int(wrong[0])}; "
-                f"ids must be from 0 to {part.rows - 1}"
+                f"table '{table.name}' of {table.rows} rows: {wrong.numel()} ids are out of range, the first is {int(wrong[0])}; "
+                f"ids must be from 0 to {table.rows - 1}"
             )
     return ""
 
@@ -90,27 +91,24 @@ def check_replicas(ranks: Ranks, placement: Placement, storage: Storage) -> None
     Raises:
         ShardwrightError: replicas differ.
     """
-    replicated = [index for index, way in enumerate(placement.exchanges.tolist()) if way != ALONE]
+    replicated = np.flatnonzero(placement.exchanges != ALONE).tolist()
     if not replicated:
         return
-    mine = torch.zeros(len(replicated), dtype=torch.int64)
-    for place, index in enumerate(replicated):
-        if ranks.rank in placement.shards[index].devices:
-            mine[place] = _checksum(placement, storage, ranks.rank, index)
-    checksums = ranks.gathered(mine)
-    for place, index in enumerate(replicated):
+    mine = torch.tensor([_checksum(placement, storage, ranks.rank, index) for index in replicated])
+    for index, sums in zip(replicated, ranks.gathered(mine).T.tolist(), strict=True):
         shard = placement.shards[index]
-        sums = checksums[list(shard.devices), place]
-        other = (sums != sums[0]).nonzero().flatten().tolist()
-        if other:
+        first, *others = shard.devices
+        if different := [rank for rank in others if sums[rank] != sums[first]]:
             raise ShardwrightError(
-                f"table '{shard.table}': the replicas of rows [{shard.rows[0]}, {shard.rows[1]}) on ranks "
-                f"{[shard.devices[i] for i in other]} differ from those on rank {shard.devices[0]}; load all ranks from one checkpoint"
+                f"table '{shard.table}': the replicas of rows [{shard.rows[0]}, {shard.rows[1]}) on ranks {different} "
+                f"differ from those on rank {first}; load all ranks from one checkpoint"
             )
 
 
 def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> int:
-    """Return a checksum of a shard's rows: its bits as integers, weighted by their position and summed."""
+    """Return a checksum of a shard's rows: its bits as integers, weighted by their position and summed; 0 if the rank holds none."""
+    if rank not in placement.shards[index].devices:
+        return 0
     group, total = int(placement.group_of[placement.part_of_shard[index]]), 0
     for matrix in storage.matrices(group).values():
         flat = matrix[placement.slots_of_shard(index, rank)].reshape(-1)

@@ -14,7 +14,7 @@ from shardwright.errors import InvalidInput
 from shardwright.runtime.checks import check_replicas, must_be_same_plan, usable_device, wrong_ids
 from shardwright.runtime.features import RankBatch, features_of
 from shardwright.runtime.lookup import Journey, Lookup
-from shardwright.runtime.optimizers import OptimizerOptions
+from shardwright.runtime.optimizers import Optimizer
 from shardwright.runtime.placement import ALONE, TOUCHED, WHOLE, Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.ranking import Ranking, chosen_maps
@@ -44,6 +44,8 @@ class ShardedEmbeddings(torch.nn.Module):
 
     Attributes:
         plan: the plan.
+        rank: the plan's device that this process runs.
+        tables: the tables that this module runs.
         features: the features, in the order of results.
         traffic: bytes that this rank has sent and received.
         storage: rows of this rank and their optimizer state.
@@ -106,37 +108,27 @@ class ShardedEmbeddings(torch.nn.Module):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         wait = timedelta(seconds=checked_number(seconds, "timeout"))
         self.ranks = Ranks.of(plan.task.topology, process_group, place, wait)
-        options = self.ranks.together(lambda: OptimizerOptions(learning_rate, eps, betas))
+        optimizer = self.ranks.together(lambda: Optimizer(plan.task.optimizer, learning_rate, eps, betas))
         names = [table.name for table in plan.task.tables] if tables is None else list(tables)
         placement = self.ranks.together(lambda: Placement.of(plan, names, exact))
-        chosen = [plan.task.table_by_name[name] for name in names]
-        self.features = self.ranks.together(lambda: features_of(chosen, features))
+        self.rank, self.tables = self.ranks.rank, [plan.task.table_by_name[name] for name in names]
+        self.features = self.ranks.together(lambda: features_of(self.tables, features))
         maps = self.ranks.together(lambda: chosen_maps(placement, rank_maps))
-        must_be_same_plan(self.ranks, placement, maps, options, self.features)
+        must_be_same_plan(self.ranks, placement, maps, optimizer, self.features)
         self.traffic = TrafficMeter()
-        self.placement, self.ranking = placement, Ranking(placement, maps, self.ranks.device)
-        self.storage = Storage(placement, self.ranks.rank, self.ranks.device, options, fused, exact)
+        self.placement, self.ranking = placement, Ranking(placement, maps, place)
+        self.storage = Storage(placement, self.rank, place, optimizer, fused, exact)
         weights = UniformRows(initial) if isinstance(initial, int) else initial
         self.ranks.together(lambda: self.storage.initialise(weights, self.ranking))
-        self._prepare()
-
-    @property
-    def rank(self) -> int:
-        """The plan's device that this process runs."""
-        return self.ranks.rank
-
-    def _prepare(self) -> None:
-        placement, ranks, meter = self.placement, self.ranks, self.traffic
-        adam = placement.plan.task.optimizer == "adam"
-        self._lookup = Lookup(placement, ranks, self.storage, meter)
-        self._touched = TouchedReplicas(placement, ranks, meter) if (placement.exchanges == TOUCHED).any() else None
-        self._whole = (
-            WholeReplicas(placement, ranks, meter, flags=adam) if (placement.exchanges == WHOLE).any() else None
-        )
-        ends = np.cumsum([placement.rows_on(ranks.rank, way) for way in (ALONE, TOUCHED)], axis=0)
-        self._cuts = torch.from_numpy(ends.T.copy()).to(ranks.device)
-        self._spare = Buffers(ranks.device)
-        self._trigger = torch.zeros((), requires_grad=True, device=ranks.device)
+        self._lookup = Lookup(placement, self.ranks, self.storage, self.traffic)
+        kinds: dict[int, type[TouchedReplicas | WholeReplicas]] = {TOUCHED: TouchedReplicas, WHOLE: WholeReplicas}
+        self._replicas = {
+            way: kind(placement, self.ranks, self.traffic) for way, kind in kinds.items() if way in placement.exchanges
+        }
+        ends = np.cumsum([placement.rows_on(self.rank, way) for way in (ALONE, TOUCHED)], axis=0)
+        self._cuts = torch.from_numpy(ends.T.copy()).to(place)
+        self._spare = Buffers(place)
+        self._trigger = torch.zeros((), requires_grad=True, device=place)
 
     def forward(self, features: Any) -> Mapping[str, Any]:
         """Look up the rows of this rank's samples; a collective: all ranks must call it, and either all go backward or none.
@@ -184,9 +176,8 @@ class ShardedEmbeddings(torch.nn.Module):
         """Load the weights of this rank's blocks; torch calls it for this module, alone or inside a model."""
         own = {prefix + name: blocks for name, blocks in weights_of(self).items()}
         missing_keys += [name for name in own if name not in state_dict]
-        unexpected_keys += (
-            [name for name in state_dict if name.startswith(prefix) and name not in own] if strict else []
-        )
+        if strict:
+            unexpected_keys += [name for name in state_dict if name.startswith(prefix) and name not in own]
         with torch.no_grad():
             problems = [blocks.copy_from(state_dict[name]) for name, blocks in own.items() if name in state_dict]
         error_msgs += [problem for problem in problems if problem is not None]
@@ -228,26 +219,22 @@ class ShardedEmbeddings(torch.nn.Module):
         journey = self._lookup.ask(self.ranking, batch)
         if journey.failed:
             self.ranks.agree(batch.error or wrong_ids(batch, self.placement))
-        return journey, self._lookup.outputs(journey, batch.outputs(self.placement)[self.placement.row_groups :])
+        return journey, self._lookup.outputs(journey, batch.outputs[self.placement.row_groups :])
 
     def _learn(self, journey: Journey, gradients: Rows) -> None:
         self.storage.step += 1
         slots, sums = self._lookup.gradients(journey, gradients)
-        if self._touched is None and self._whole is None:
-            for group, (index, rows) in enumerate(zip(slots, sums, strict=True)):
-                self.storage.learn(group, index, rows)
-            return
-        ends = torch.stack([torch.searchsorted(*pair) for pair in zip(slots, self._cuts, strict=True)]).tolist()
-        bounds = [[0, *own, its.numel()] for own, its in zip(ends, slots, strict=True)]
-        for part, replicas in enumerate((None, self._touched, self._whole)):
-            if part > 0 and replicas is None:
-                continue
+        bounds = [[0, its.numel()] for its in slots]
+        if self._replicas:
+            ends = torch.stack([torch.searchsorted(*pair) for pair in zip(slots, self._cuts, strict=True)]).tolist()
+            bounds = [[0, *own, its.numel()] for own, its in zip(ends, slots, strict=True)]
+        for way in (ALONE, *self._replicas):
             own_slots, own_sums = (
-                [matrix[its[part] : its[part + 1]] for matrix, its in zip(matrices, bounds, strict=True)]
+                [matrix[its[way] : its[way + 1]] for matrix, its in zip(matrices, bounds, strict=True)]
                 for matrices in (slots, sums)
             )
-            if replicas is not None:
-                own_slots, own_sums = replicas.agree(own_slots, own_sums)
+            if way != ALONE:
+                own_slots, own_sums = self._replicas[way].agree(own_slots, own_sums)
             for group, (index, rows) in enumerate(zip(own_slots, own_sums, strict=True)):
                 self.storage.learn(group, index, rows)
         if self._debug:
@@ -263,18 +250,15 @@ class _Step(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.module = module
         ctx.journey, rows = module._look_up(batch)
-        ctx.pieces = [
-            [size for part in batch.pieces[parts] for size in part] for parts in module.placement.parts_of_group
-        ]
+        ctx.pieces = batch.pieces
         return tuple(part for matrix, own in zip(rows, ctx.pieces, strict=True) for part in matrix.split(own))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
-        module, placement = ctx.module, ctx.module.placement
-        by_group, parts = [], iter(gradients)
+        module, by_group, parts = ctx.module, [], iter(gradients)
         with torch.no_grad():
-            for group, (pieces, width) in enumerate(zip(ctx.pieces, placement.widths, strict=True)):
-                out = module._spare.take(group, sum(pieces), width)
+            for number, (pieces, group) in enumerate(zip(ctx.pieces, module.placement.groups, strict=True)):
+                out = module._spare.take(number, sum(pieces), group.dim)
                 by_group.append(torch.cat([next(parts) for _ in pieces], out=out))
             module._learn(ctx.journey, by_group)
         return None, None, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,9 +42,9 @@ class Feature(NamedTuple):
     table: Table
 
     @property
-    def weighted(self) -> bool:
-        """Whether the rows of a bag are weighted."""
-        return self.table.weighted and self.table.pooled
+    def needs(self) -> tuple[str, ...]:
+        """Its tensors in a batch; only the rows of a bag can be weighted."""
+        return ("ids", "lengths", "weights") if self.table.weighted and self.table.pooled else ("ids", "lengths")
 
 
 def features_of(tables: Sequence[Table], named: Mapping[str, Sequence[str]] | None) -> tuple[Feature, ...]:
@@ -89,7 +89,7 @@ class RankBatch:
     Attributes:
         ids: `(n,)` ids, part after part, and within it feature after feature.
         counts: lookups of each part.
-        pieces: for each feature of each part, lookups or, if a holder answers with sums, samples: rows of its output.
+        pieces: by group, for each feature of each part, lookups or, if a holder answers with sums, samples: rows of its output.
         bags: `(m,)` bag of each lookup whose holder answers with sums; bags are numbered through all their parts.
         weights: `(m,)` fp32 weights of these lookups; None if no table has weights.
         read: by feature, its checked ids, lengths and weights.
@@ -127,30 +127,30 @@ class RankBatch:
         error: str | None = None,
     ) -> RankBatch:
         """Arrange the features in the order of a placement's parts."""
-        of_table = _by_table(wanted)
-        names = [[feature.name for feature in of_table[part.name]] for part in placement.parts]
-        order = [name for some in names for name in some]
-        ids = torch.cat([read[name][0] for name in order]).to(device=device, dtype=torch.int64)
-        sums = [placement.groups[group].sums for group in placement.group_of.tolist()]
-        pieces = [
-            [read[name][1].numel() if pooled else read[name][0].numel() for name in some]
-            for some, pooled in zip(names, sums, strict=True)
-        ]
-        summed = [name for some, pooled in zip(names, sums, strict=True) if pooled for name in some]
+        counts = [0] * len(placement.parts)
+        pieces: list[list[int]] = [[] for _ in placement.groups]
+        ids: list[torch.Tensor] = []
+        summed: list[tuple[torch.Tensor, ...]] = []
+        for part, group, feature in _places(wanted, placement):
+            tensors, sums = read[feature.name], placement.groups[group].sums
+            ids.append(tensors[0])
+            counts[part] += tensors[0].numel()
+            pieces[group].append(tensors[1 if sums else 0].numel())
+            summed += [tensors] * sums
         bags, weights = torch.zeros(0, dtype=torch.int64, device=device), None
         if summed:
-            lengths = torch.cat([read[name][1] for name in summed]).to(device)
-            number = sum(read[name][0].numel() for name in summed)
-            bags = torch.repeat_interleave(lengths, output_size=number)
+            lengths = torch.cat([tensors[1] for tensors in summed]).to(device)
+            bags = torch.repeat_interleave(lengths, output_size=sum(tensors[0].numel() for tensors in summed))
             if any(group.sums and group.weighted for group in placement.groups):
-                of_features = [read[n][2] if len(read[n]) > 2 else torch.ones(read[n][0].numel()) for n in summed]
-                weights = torch.cat([some.to(device, torch.float32) for some in of_features])
-        counts = [sum(read[name][0].numel() for name in some) for some in names]
-        return cls(ids, counts, pieces, bags, weights, read, error)
+                of_features = [its[2] if len(its) > 2 else torch.ones(its[0].numel()) for its in summed]
+                weights = torch.cat([its.to(device, torch.float32) for its in of_features])
+        all_ids = torch.cat(ids).to(device=device, dtype=torch.int64)
+        return cls(all_ids, counts, pieces, bags, weights, read, error)
 
-    def outputs(self, placement: Placement) -> list[int]:
+    @property
+    def outputs(self) -> list[int]:
         """Rows of the output of each group."""
-        return [sum(map(sum, self.pieces[parts])) for parts in placement.parts_of_group]
+        return [sum(pieces) for pieces in self.pieces]
 
     def result(
         self, wanted: Sequence[Feature], placement: Placement, rows: Sequence[torch.Tensor], like: Any
@@ -161,14 +161,11 @@ class RankBatch:
             import torchrec
 
             kind = torchrec.JaggedTensor
-        pieces, of_table = iter(rows), _by_table(wanted)
         blocks: dict[str, dict[int, torch.Tensor]] = {feature.name: {} for feature in wanted}
-        for part, group in zip(placement.parts, placement.group_of.tolist(), strict=True):
-            for feature in of_table[part.name]:
-                output = next(pieces)
-                if feature.table.pooled and not placement.groups[group].sums:
-                    output = _pooled(output, feature, self.read[feature.name])
-                blocks[feature.name][part.columns[0]] = output
+        for output, (part, group, feature) in zip(rows, _places(wanted, placement), strict=True):
+            rows_of_bags = feature.table.pooled and not placement.groups[group].sums
+            block = _pooled(output, feature, self.read[feature.name]) if rows_of_bags else output
+            blocks[feature.name][placement.parts[part].columns[0]] = block
         result: dict[str, Any] = {}
         for feature in wanted:
             outputs = [output for _, output in sorted(blocks[feature.name].items())]
@@ -177,11 +174,13 @@ class RankBatch:
         return result
 
 
-def _by_table(wanted: Sequence[Feature]) -> dict[str, list[Feature]]:
+def _places(wanted: Sequence[Feature], placement: Placement) -> Iterator[tuple[int, int, Feature]]:
+    """Yield the features of each part, in the order of their lookups and outputs: number of the part, its group, and the feature."""
     of_table: dict[str, list[Feature]] = {}
     for feature in wanted:
         of_table.setdefault(feature.table.name, []).append(feature)
-    return of_table
+    for number, (part, group) in enumerate(zip(placement.parts, placement.group_of.tolist(), strict=True)):
+        yield from ((number, group, feature) for feature in of_table[part.table.name])
 
 
 def _pooled(rows: torch.Tensor, feature: Feature, read: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -189,7 +188,7 @@ def _pooled(rows: torch.Tensor, feature: Feature, read: tuple[torch.Tensor, ...]
     lengths = read[1].to(device=rows.device, dtype=torch.int64)
     if rows.shape[0] == 0:
         return rows.new_zeros((lengths.numel(), rows.shape[1])) + rows.sum()  # keeps autograd's way
-    if feature.weighted:
+    if "weights" in feature.needs:
         rows = rows * read[2].to(rows)[:, None]
     every = torch.arange(rows.shape[0], device=rows.device)
     starts = torch.cumsum(lengths, 0) - lengths
@@ -203,7 +202,7 @@ def _read(features: Any, wanted: Sequence[Feature], device: torch.device) -> Fea
         _check_part(parts, feature, device)
     names = [feature.name for feature in wanted]
     _check_lengths(names, [parts[name][0].numel() for name in names], [parts[name][1] for name in names])
-    return {feature.name: tuple(parts[feature.name])[: 3 if feature.weighted else 2] for feature in wanted}
+    return {feature.name: tuple(parts[feature.name])[: len(feature.needs)] for feature in wanted}
 
 
 def _jagged_parts(features: Any, wanted: Sequence[Feature]) -> Features:
@@ -231,16 +230,12 @@ def _check_part(features: Features, feature: Feature, device: torch.device) -> N
         raise InvalidInput(
             f"features have no '{name}'; every feature of the module needs ids and lengths, empty ones if it has no lookups"
         )
-    part, tensors = features[name], 3 if feature.weighted else 2
-    if (
-        not isinstance(part, tuple | list)
-        or not tensors <= len(part) <= 3
-        or not all(isinstance(tensor, torch.Tensor) for tensor in part)
-    ):
-        what = "(ids, lengths, weights)" if feature.weighted else "(ids, lengths)"
-        raise InvalidInput(f"feature '{name}': features must be a tuple of tensors {what}")
+    part, needs = features[name], feature.needs
+    tensors = isinstance(part, tuple | list) and all(isinstance(tensor, torch.Tensor) for tensor in part)
+    if not tensors or not len(needs) <= len(part) <= 3:
+        raise InvalidInput(f"feature '{name}': features must be a tuple of tensors ({', '.join(needs)})")
     allowed = dict.fromkeys(("cpu", device.type))
-    for tensor, what in zip(part[:tensors], ("ids", "lengths", "weights"), strict=False):
+    for tensor, what in zip(part, needs, strict=False):
         types = (torch.float32,) if what == "weights" else (torch.int64, torch.int32)
         if tensor.ndim != 1 or tensor.dtype not in types:
             raise InvalidInput(
@@ -253,7 +248,7 @@ def _check_part(features: Features, feature: Feature, device: torch.device) -> N
             raise InvalidInput(
                 f"feature '{name}': {what} are on {tensor.device}, must be on {' or '.join(allowed)}; move them there"
             )
-    if feature.weighted and part[2].numel() != part[0].numel():
+    if "weights" in needs and part[2].numel() != part[0].numel():
         raise InvalidInput(
             f"feature '{name}': it has {part[2].numel()} weights and {part[0].numel()} ids; give each id one weight"
         )

@@ -30,24 +30,6 @@ Find: TypeAlias = Callable[[int], torch.Tensor]
 """Called with a group: computes its `(n, dim)` rows for all members, in their order."""
 
 
-@dataclass(frozen=True)
-class Codes:
-    """The layout of codes in 64 bits.
-
-    Attributes:
-        bits: bits of the question.
-        members: members of the process group.
-    """
-
-    bits: int
-    members: int
-
-    def of(self, groups: Ints, members: Ints, questions: Ints) -> Ints:
-        """`(n,)` codes of `(n,)` groups, members and questions."""
-        codes: Ints = ((groups * self.members + members) << self.bits) + questions
-        return codes
-
-
 @dataclass(frozen=True, eq=False)
 class Route:
     """The questions that one rank sends and receives in one exchange.
@@ -56,8 +38,7 @@ class Route:
     member that asks.
 
     Attributes:
-        sizes: number of questions to and from each member.
-        answers: number of their answers, counted in the direction of the questions.
+        answers: number of answers from and to each member, counted in the direction of the questions.
         questions: `(groups + 1,)` start of each group's questions.
         lookups: `(groups + 1,)` start of each group's lookups.
         order: `(n,)` lookups sorted by question, so that those of one question are neighbours.
@@ -68,7 +49,6 @@ class Route:
         failed: whether a member has bad input.
     """
 
-    sizes: Sizes
     answers: Sizes
     questions: list[int]
     lookups: list[int]
@@ -95,7 +75,12 @@ class Bags(NamedTuple):
 
 
 class Hop:
-    """Exchanges of rows among the members of one process group."""
+    """Exchanges of rows among the members of one process group.
+
+    Attributes:
+        groups: the groups of tables; those of sums come last.
+        row_groups: number of groups without sums.
+    """
 
     def __init__(
         self,
@@ -107,8 +92,8 @@ class Hop:
         dedupe: bool,
         types: tuple[str, str] = ("fp32", "fp32"),
     ) -> None:
-        """Create a hop for questions of some bits. Groups of sums come last. `types` are those of answers and of gradients on the wire."""
-        self.codes = Codes(bits, members.size)
+        """Create a hop for questions of some bits. `types` are those of answers and of gradients on the wire."""
+        self._bits, self._members = bits, members.size
         self.groups, self.row_groups = groups, sum(not group.sums for group in groups)
         self._wire, self._dedupe, self._types = Wire(members, meter, device), dedupe, types
         self._widths = [group.dim for group in groups]
@@ -116,6 +101,15 @@ class Hop:
         # Without sums, ids have the 8 bytes that `cost.flows` prices.
         short = self.row_groups < len(groups) and bits < 31
         self._id_type = torch.int32 if short else torch.int64
+
+    def codes(self, groups: Ints, members: Ints, questions: Ints) -> Ints:
+        """`(n,)` codes of `(n,)` groups, members and questions."""
+        codes: Ints = ((groups * self._members + members) << self._bits) + questions
+        return codes
+
+    def forwarded(self, group: int, questions: torch.Tensor) -> torch.Tensor:
+        """`(n,)` codes of `(n,)` questions to a proxy, about rows of a group: this hop's members are hosts."""
+        return questions + (group * self._members << self._bits)
 
     def expect(self) -> None:
         """Get ready to be asked, before this rank can ask itself."""
@@ -130,7 +124,7 @@ class Hop:
         bags: Bags | None = None,
     ) -> Route:
         """Send each question of `(n,)` codes to the member that it names; `(groups + 1,)` lookups are the start of each group's codes."""
-        bits, groups, members = self.codes.bits, len(self.groups), self.codes.members
+        bits, groups, members = self._bits, len(self.groups), self._members
         rows, cut = self.row_groups, lookups[self.row_groups]
         starts: torch.Tensor | None = None
         if self._dedupe and rows:
@@ -143,28 +137,32 @@ class Hop:
         counts = counts.view(groups, members)
         if rows < groups:
             assert bags is not None
-            sums = self._runs(codes[cut:], bags)
-            counts = torch.cat([counts + sums.counts, sums.answers[rows:]])
+            more, answers_of_bags, questions_of_bags, heads = self._runs(codes[cut:], bags)
+            counts = torch.cat([counts + more, answers_of_bags[rows:]])
         sizes, any_failed = self._wire.sizes(counts, failed, label.phase)
         sizes, answers = sizes.split(groups, rows)
-        first = [0, *np.cumsum(sizes.sent.sum(1)).tolist()]
+        first = bounds_of(sizes.sent.sum(1).tolist())
         for group in range(1, rows):
             inverse[lookups[group] : lookups[group + 1]] -= first[group]
 
         def of_group(group: int) -> torch.Tensor:
-            its, start = (questions, first[group]) if group < rows else (sums.questions, first[group] - first[rows])
+            its, start = (questions, first[group]) if group < rows else (questions_of_bags, first[group] - first[rows])
             its = its[:, : self._columns[group]] if its.ndim > 1 else its
             return its[start : start + first[group + 1] - first[group]].to(self._id_type)
 
         arrived = self._wire.exchange(of_group, sizes, self._columns, label, self._id_type)
         asked = [matrix.to(torch.int64) for matrix in arrived]
         asked = [its.flatten() if columns == 1 else its for its, columns in zip(asked, self._columns, strict=True)]
-        its_bags = [] if rows == groups else list(sums.bags.split(answers.sent.sum(1)[rows:].tolist()))
-        return Route(sizes, answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
+        its_bags = [] if rows == groups else list(heads.split(answers.sent.sum(1)[rows:].tolist()))
+        return Route(answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
 
-    def _runs(self, codes: torch.Tensor, bags: Bags) -> _Runs:
-        """Put the lookups of one bag at one place next to each other; each such run gets one answer."""
-        groups, members = len(self.groups), self.codes.members
+    def _runs(self, codes: torch.Tensor, bags: Bags) -> tuple[torch.Tensor, ...]:
+        """Put the lookups of one bag at one place next to each other; each such run gets one answer.
+
+        Returns:
+            `(groups, members)` counts of questions and of answers, the questions, and the bag of each answer.
+        """
+        groups, members = len(self.groups), self._members
         counts, answers, questions, heads, order = self._in_runs(codes, bags)
         places = torch.arange(groups * members, device=codes.device).repeat_interleave(
             answers, output_size=heads.numel()
@@ -173,20 +171,20 @@ class Hop:
         if bags.weights is not None:
             questions = torch.stack([questions, bags.weights[order].view(torch.int32).to(torch.int64)], 1)
         shape = groups, members
-        return _Runs(counts.view(shape), answers.view(shape), questions, heads - first[places // members])
+        return counts.view(shape), answers.view(shape), questions, heads - first[places // members]
 
     def _in_runs(self, codes: torch.Tensor, bags: Bags) -> tuple[torch.Tensor, ...]:
         """Counts and runs of each place, questions with their marks, the bag of each run, and, only if bags are weighted, the order."""
-        places = len(self.groups) * self.codes.members
+        places = len(self.groups) * self._members
         if codes.device.type == "cpu":
             counts, answers = torch.zeros((2, places), dtype=torch.int64)
             questions, heads = torch.empty_like(codes), torch.empty_like(codes)
             order = torch.empty_like(codes) if bags.weights is not None else codes[:0]
             written = (tensor.numpy() for tensor in (counts, answers, questions, heads, order))
-            runs_by_place(codes.numpy(), bags.of.numpy(), self.codes.bits, *written)
+            runs_by_place(codes.numpy(), bags.of.numpy(), self._bits, *written)
             return counts, answers, questions, heads[: int(answers.sum())], order
         counts, order, _, questions = self._sorted(codes)
-        place, bag = codes[order] >> self.codes.bits, bags.of[order]
+        place, bag = codes[order] >> self._bits, bags.of[order]
         first = torch.ones_like(place, dtype=torch.bool)
         first[1:] = (place[1:] != place[:-1]) | (bag[1:] != bag[:-1])
         answers = torch.bincount(place[first], minlength=places)
@@ -194,7 +192,7 @@ class Hop:
 
     def _sorted(self, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Sort codes by place. Returns counts by group and destination, the order, its inverse, and the questions in that order."""
-        bits, places = self.codes.bits, len(self.groups) * self.codes.members
+        bits, places = self._bits, len(self.groups) * self._members
         if codes.device.type == "cpu":
             counts = torch.zeros(places, dtype=torch.int64)
             order, inverse, questions = (torch.empty_like(codes) for _ in range(3))
@@ -230,15 +228,6 @@ class Hop:
         return self._wire.exchange(taken, route.answers, self._widths, label, dtype=self._types[1])
 
 
-class _Runs(NamedTuple):
-    """The questions of groups of sums: `(groups, members)` counts of questions and answers, questions, and bag of each answer."""
-
-    counts: torch.Tensor
-    answers: torch.Tensor
-    questions: torch.Tensor
-    bags: torch.Tensor
-
-
 @dataclass(frozen=True, eq=False)
 class Distinct:
     """The distinct values of some numbers, and the places where each occurs.
@@ -268,6 +257,12 @@ class Distinct:
         inverse = torch.empty_like(self.order)
         inverse[self.order] = torch.repeat_interleave(which, self.counts, output_size=self.order.numel())
         return inverse
+
+
+def bounds_of(counts: Sequence[int]) -> list[int]:
+    """`(n + 1,)` start of each of `n` neighbours that have these counts, and the end of the last."""
+    bounds: list[int] = np.cumsum([0, *counts]).tolist()
+    return bounds
 
 
 def summed(rows: torch.Tensor, order: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from shardwright.runtime.bags import HeldBags
-from shardwright.runtime.optimizers import OptimizerOptions
+from shardwright.runtime.optimizers import Optimizer
 
 _OPTIMIZERS = {"sgd": "EXACT_SGD", "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD", "adagrad": "EXACT_ADAGRAD"}
 
@@ -25,9 +25,7 @@ class FusedKernel:
         states: `(rows, width)` fp32 each, the kernel's own optimizer states.
     """
 
-    def __init__(
-        self, rows: int, dim: int, dtype: str, optimizer: str, options: OptimizerOptions, device: torch.device
-    ) -> None:
+    def __init__(self, rows: int, dim: int, dtype: str, optimizer: Optimizer, device: torch.device) -> None:
         """Create a kernel of zeros, of fp32 or fp16 weights and an optimizer that `fuses`."""
         from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
         from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
@@ -41,17 +39,16 @@ class FusedKernel:
         self._kernel: Any = SplitTableBatchedEmbeddingBagsCodegen(
             [(rows, dim, *place)],
             weights_precision=SparseType.FP32 if dtype == "fp32" else SparseType.FP16,
-            optimizer=getattr(EmbOptimType, _OPTIMIZERS[optimizer]),
+            optimizer=getattr(EmbOptimType, _OPTIMIZERS[optimizer.name]),
             stochastic_rounding=False,
-            learning_rate=options.learning_rate,
-            eps=options.eps,
+            learning_rate=optimizer.learning_rate,
+            eps=optimizer.eps,
             bounds_check_mode=BoundsCheckMode.NONE,  # ids were checked before they travelled
             device=device,
         )
         self.weights: torch.Tensor = self._kernel.split_embedding_weights()[0].detach()
-        self.states = [
-            state.view(rows, -1) for state in (self._kernel.split_optimizer_states()[0] if optimizer != "sgd" else ())
-        ]
+        states = self._kernel.split_optimizer_states()[0] if optimizer.states else ()
+        self.states = [state.view(rows, -1) for state in states]
         for matrix in (self.weights, *self.states):
             matrix.zero_()
 

@@ -12,7 +12,7 @@ bags and gradients that were summed in parts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from shardwright._engine import find_codes as native_find_codes
 from shardwright.arrays import Ints
 from shardwright.runtime.bags import HeldBags, in_bags
 from shardwright.runtime.features import RankBatch
-from shardwright.runtime.hop import Bags, Find, Hop, Route, sum_equal
+from shardwright.runtime.hop import Bags, Find, Hop, Route, bounds_of, sum_equal
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.ranking import Ranking
@@ -31,21 +31,33 @@ from shardwright.runtime.wire import Label, Rows, TrafficMeter
 _IDS, _VALUES, _GRADIENTS = Label("forward", "ids"), Label("forward", "values"), Label("backward", "gradients")
 
 
-@dataclass(frozen=True, eq=False)
-class Journey:
+class Way(NamedTuple):
+    """The way of some groups' lookups. Those of sums take the last way.
+
+    Attributes:
+        groups: the groups.
+        hops: the exchanges, the rank's own lookups first: one to the holders, or one to the proxies and one among them.
+    """
+
+    groups: slice
+    hops: list[Hop]
+
+
+class Journey(NamedTuple):
     """The routes of one step's lookups.
 
     Attributes:
-        routes: one route per hop; the first carries the rank's own lookups.
-        direct: the route of sums; the last of `routes` unless there are proxies, None without sums.
+        routes: for each way, one route per hop.
         held: for each group of sums, the bags that this rank answers.
-        failed: whether any rank has bad input.
     """
 
-    routes: tuple[Route, ...]
-    direct: Route | None
+    routes: list[list[Route]]
     held: list[HeldBags]
-    failed: bool
+
+    @property
+    def failed(self) -> bool:
+        """Whether any rank has bad input."""
+        return self.routes[-1][-1].failed
 
 
 class Lookup:
@@ -60,82 +72,62 @@ class Lookup:
         holders = placement.nearest(ranks.rank)
         questions = placement.slots(np.arange(holders.size), holders)
         self._placement, self._storage = placement, storage
-        self._direct = Hop(
-            ranks.world, placement.groups[rows if proxies else 0 :], bits, meter, device, way != "none", types
-        )
-        codes = self._direct.codes.of(placement.group_of_range - rows * proxies, holders, questions)
-        self._hops = [self._direct]
+        first = rows if proxies else 0
+        direct = Hop(ranks.world, placement.groups[first:], bits, meter, device, way != "none", types)
+        codes = direct.codes(placement.group_of_range - first, holders, questions)
+        self._ways = [Way(slice(first, len(placement.groups)), [direct])]
         if proxies:
             groups = placement.groups[:rows]
-            first = Hop(ranks.host, groups, bits + topology.hosts.bit_length(), meter, device, True, types)
+            to_proxy = Hop(ranks.host, groups, bits + topology.hosts.bit_length(), meter, device, True, types)
             onward = Hop(ranks.rail, groups, bits, meter, device, True, types)
-            self._hops = [first, onward]
+            ways = [Way(slice(0, rows), [to_proxy, onward]), *self._ways]
+            self._ways = ways[: 1 + (rows < len(placement.groups))]
             questions += holders // per_host << bits
-            by_proxy = first.codes.of(placement.group_of_range, holders % per_host, questions)
+            by_proxy = to_proxy.codes(placement.group_of_range, holders % per_host, questions)
             codes = np.where(placement.group_of_range < rows, by_proxy, codes)
         self._router = Router(placement, codes, device)
-        asked = [np.unique(holders[placement.part_of_range == part]).size for part in range(len(placement.parts))]
-        self._cut = [max(asked[parts]) > 1 for parts in placement.parts_of_group]
+        of_part = [np.unique(holders[placement.part_of_range == part]) for part in range(len(placement.parts))]
+        cut = {group for group, asked in zip(placement.group_of.tolist(), of_part, strict=True) if asked.size > 1}
+        self._cut = [group in cut for group in range(rows, len(placement.groups))]
 
     def expect(self) -> None:
         """Get ready for the questions of other ranks, before this rank knows its own."""
-        self._hops[0].expect()
+        self._ways[0].hops[0].expect()
 
     def ask(self, ranking: Ranking, batch: RankBatch) -> Journey:
         """Send the numbers of the rows that this rank looks up to their holders."""
-        rows = self._placement.row_groups
-        bounds = np.cumsum([0, *(sum(batch.counts[parts]) for parts in self._placement.parts_of_group)]).tolist()
+        counts = np.bincount(self._placement.group_of, batch.counts, len(self._placement.groups))
+        bounds = bounds_of(counts.astype(np.int64).tolist())
         codes, wrong = self._router.find(ranking, batch.ids, batch.counts)
         failed = wrong | (batch.error is not None)
-        bags = Bags(batch.bags, np.cumsum([0, *batch.outputs(self._placement)[rows:]]).tolist(), batch.weights)
-        if self._hops == [self._direct]:
-            route = self._direct.ask(codes, bounds, _IDS, failed, bags)
-            return Journey((route,), route, self._held(route), route.failed)
-        cut = bounds[rows]
-        routes = [self._hops[0].ask(codes[:cut], bounds[: rows + 1], _IDS, failed)]
-        asked = routes[0].asked
-        onward = torch.cat([self._onward(group, questions) for group, questions in enumerate(asked)])
-        its_bounds = np.cumsum([0, *(questions.numel() for questions in asked)]).tolist()
-        routes.append(self._hops[1].ask(onward, its_bounds, _IDS, routes[0].failed))
-        if rows == len(self._placement.groups):
-            return Journey(tuple(routes), None, [], routes[1].failed)
-        own = [bound - cut for bound in bounds[rows:]]
-        direct = self._direct.ask(codes[cut:], own, _IDS, routes[1].failed, bags)
-        return Journey(tuple(routes), direct, self._held(direct), direct.failed)
-
-    def _held(self, route: Route) -> list[HeldBags]:
-        """The bags of which this rank has rows, for each group of sums."""
-        first, hop = self._placement.row_groups - self._direct.row_groups, self._direct
-        held = []
-        for group in range(hop.row_groups, len(hop.groups)):
-            columns = 1 + hop.groups[group].weighted
-            asked = route.asked[group].view(-1, columns)
-            weights = asked[:, 1].to(torch.int32).view(torch.float32) if columns > 1 else None
-            held.append(HeldBags.of(first + group, asked[:, 0].contiguous(), weights))
-        return held
-
-    def _onward(self, group: int, questions: torch.Tensor) -> torch.Tensor:
-        """`(n,)` codes for the rail of the questions that a proxy receives."""
-        codes = self._hops[1].codes
-        slots = questions & ((1 << codes.bits) - 1)
-        return ((questions >> codes.bits) + group * codes.members << codes.bits) + slots
+        bags = Bags(batch.bags, bounds_of(batch.outputs[self._placement.row_groups :]), batch.weights)
+        routes = []
+        for groups, hops in self._ways:
+            begin, end = bounds[groups.start], bounds[groups.stop]
+            own = [bound - begin for bound in bounds[groups.start : groups.stop + 1]]
+            its_routes = [hops[0].ask(codes[begin:end], own, _IDS, failed, bags)]
+            for hop in hops[1:]:
+                asked = its_routes[-1].asked
+                onward = torch.cat([hop.forwarded(group, questions) for group, questions in enumerate(asked)])
+                its_bounds = bounds_of([questions.numel() for questions in asked])
+                its_routes.append(hop.ask(onward, its_bounds, _IDS, its_routes[-1].failed))
+            failed = its_routes[-1].failed
+            routes.append(its_routes)
+        of_sums = range(hops[-1].row_groups, len(hops[-1].groups))
+        held = [HeldBags.of(groups.start + group, routes[-1][-1].asked[group]) for group in of_sums]
+        return Journey(routes, held)
 
     def outputs(self, journey: Journey, bags: Sequence[int]) -> Rows:
         """By group, `(n, dim)` rows of the lookups, or sums of the bags, of which each group of sums has so many."""
-        find = self._stored(self._hops[-1], journey.routes[-1], journey.held)
-        for hop, route in zip(reversed(self._hops), reversed(journey.routes), strict=True):
-            answered = hop.answer(route, find, _VALUES)
-            find = _chosen(route, answered)
-        first, rows = journey.routes[0], self._placement.row_groups
-        outputs = [find(group) for group in range(rows)]
-        if journey.direct is None:
-            return outputs
-        if journey.direct is not first:
-            answered = self._direct.answer(
-                journey.direct, self._stored(self._direct, journey.direct, journey.held), _VALUES
-            )
-        answers = zip(answered[len(answered) - len(bags) :], journey.direct.bags, bags, self._cut[rows:], strict=True)
-        return [*outputs, *(in_bags(*its) for its in answers)]
+        outputs = Rows()
+        for (_, hops), routes in zip(self._ways, journey.routes, strict=True):
+            find = self._stored(hops[-1], routes[-1], journey.held)
+            for hop, route in zip(reversed(hops), reversed(routes), strict=True):
+                answered = hop.answer(route, find, _VALUES)
+                find = _chosen(route, answered)
+            rows = hops[-1].row_groups
+            outputs += [find(group) for group in range(rows)]
+        return outputs + [in_bags(*its) for its in zip(answered[rows:], routes[-1].bags, bags, self._cut, strict=True)]
 
     def gradients(self, journey: Journey, gradients: Rows) -> tuple[Rows, Rows]:
         """Sum the gradients of lookups at the holders. Rows of fused kernels are updated at once, and are not returned.
@@ -147,13 +139,15 @@ class Lookup:
         Returns:
             By group, `(m,)` distinct slots of this rank, ascending, and `(m, dim)` sums.
         """
-        rows, of_bags = self._placement.row_groups, gradients[self._placement.row_groups :]
-        for hop, route in zip(self._hops, journey.routes, strict=True):
-            gradients = hop.give_back(route, gradients, _GRADIENTS)
-        slots, sums = sum_equal(journey.routes[-1].asked[:rows], gradients[:rows])
-        if journey.direct is not None and journey.direct is not journey.routes[-1]:
-            gradients = self._direct.give_back(journey.direct, of_bags, _GRADIENTS)
-        more_slots, more_sums = self._storage.gradients(journey.held, gradients[len(gradients) - len(journey.held) :])
+        slots, sums = Rows(), Rows()
+        for (groups, hops), routes in zip(self._ways, journey.routes, strict=True):
+            arrived = gradients[groups]
+            for hop, route in zip(hops, routes, strict=True):
+                arrived = hop.give_back(route, arrived, _GRADIENTS)
+            rows = hops[-1].row_groups
+            its_slots, its_sums = sum_equal(routes[-1].asked[:rows], arrived[:rows])
+            slots, sums = slots + its_slots, sums + its_sums
+        more_slots, more_sums = self._storage.gradients(journey.held, arrived[rows:])
         return slots + more_slots, sums + more_sums
 
     def _stored(self, hop: Hop, route: Route, held: Sequence[HeldBags]) -> Find:
@@ -178,9 +172,9 @@ class Router:
 
     def __init__(self, placement: Placement, codes: Ints, device: torch.device) -> None:
         """Create a router from the `(ranges,)` code of the first row of each range."""
-        starts, parts, first = placement.segments
-        parts_at = np.searchsorted(starts, placement.base[:-1])
-        self._arrays = (np.append(parts_at, starts.size), starts, parts, first, codes)  # in the engine's order
+        of_segments, parts, first = placement.segments
+        parts_at = np.searchsorted(of_segments, placement.base)
+        self._arrays = (parts_at, of_segments, parts, first, codes)  # in the engine's order
         self._starts, self._parts, self._first, self._codes = (
             torch.from_numpy(array).to(device) for array in self._arrays[1:]
         )

@@ -10,7 +10,7 @@ is n ranges. One holder *owns* each range: it sums the gradients of the range's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -34,47 +34,6 @@ WIRE_TYPES = ("fp32", "fp16", "bf16")
 """Types in which values and gradients can travel."""
 
 
-@dataclass(frozen=True)
-class ReplicaSet:
-    """The holders of a shard, the same local ranks on each of some hosts, both ascending; chooses the one that sums a range's gradients."""
-
-    hosts: tuple[int, ...]
-    local: tuple[int, ...]
-    per_host: int
-
-    @classmethod
-    def of(cls, shard: Shard, topology: Topology) -> ReplicaSet:
-        """Return the holders of a shard.
-
-        Raises:
-            InvalidInput: the hosts do not hold it on the same local ranks.
-        """
-        per_host = topology.devices_per_host
-        hosts = tuple(sorted({rank // per_host for rank in shard.devices}))
-        local = tuple(sorted({rank % per_host for rank in shard.devices}))
-        if len(shard.devices) != len(hosts) * len(local):
-            raise InvalidInput(
-                f"table '{shard.table}': rows [{shard.rows[0]}, {shard.rows[1]}) lie on devices {list(shard.devices)[:8]}; "
-                "replicas must lie on the same local ranks of each of their hosts. "
-                "Use one device, one local rank of every host, or all devices"
-            )
-        return cls(hosts, local, per_host)
-
-    def owner(self, number: int) -> int:
-        """The rank that sums the gradients of range `number` of the shard."""
-        return self._on(self.hosts[number // len(self.local) % len(self.hosts)], number)
-
-    def nearest(self, rank: int, number: int) -> int:
-        """The rank to ask for rows of range `number`: the rank itself if it holds them, else a holder on its host, else the owner."""
-        host, local = divmod(rank, self.per_host)
-        if host not in self.hosts:
-            return self.owner(number)
-        return rank if local in self.local else self._on(host, number)
-
-    def _on(self, host: int, number: int) -> int:
-        return host * self.per_host + self.local[number % len(self.local)]
-
-
 class Group(NamedTuple):
     """The common properties of the parts of a group. Groups whose holders answer with rows come before those that answer with sums.
 
@@ -93,8 +52,7 @@ class Group(NamedTuple):
     weighted: bool = False
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A range of a table's columns.
 
     Attributes:
@@ -106,16 +64,6 @@ class Part:
     columns: tuple[int, int]
 
     @property
-    def name(self) -> str:
-        """Name of the table."""
-        return self.table.name
-
-    @property
-    def rows(self) -> int:
-        """Rows of the table."""
-        return self.table.rows
-
-    @property
     def dim(self) -> int:
         """Columns of the part."""
         return self.columns[1] - self.columns[0]
@@ -123,7 +71,8 @@ class Part:
     @property
     def title(self) -> str:
         """The part for people: the table's name, and the columns if they are not all."""
-        return self.name if self.dim == self.table.dim else f"{self.name}[:, {self.columns[0]}:{self.columns[1]}]"
+        name, (start, stop) = self.table.name, self.columns
+        return name if self.dim == self.table.dim else f"{name}[:, {start}:{stop}]"
 
 
 def parts_of(table: Table, shards: Sequence[Shard]) -> list[tuple[Part, list[Shard]]]:
@@ -148,7 +97,6 @@ class Placement:
         group_of: `(parts,)` group of each part.
         base: `(parts + 1,)` key of each part's first row.
         shards: the row blocks of all parts.
-        sets: `(shards,)` holders of each shard.
         exchanges: `(shards,)` agreement of its replicas on a gradient: `ALONE`, `TOUCHED` or `WHOLE`.
         segments: `(3, segments)` first key, number of ranges that the segment is dealt to, and index of its first range.
         ranges: `(4, ranges)` shard, rows, first row within the shard, and number among the shard's ranges.
@@ -160,7 +108,6 @@ class Placement:
     group_of: Ints
     base: Ints
     shards: tuple[Shard, ...]
-    sets: tuple[ReplicaSet, ...]
     exchanges: Ints
     segments: Ints
     ranges: Ints
@@ -190,23 +137,20 @@ class Placement:
         ]
         groups = sorted({group for *_, group in cut})
         cut.sort(key=lambda piece: piece[2])
-        base = np.concatenate([[0], np.cumsum([part.rows for part, *_ in cut])]).astype(np.int64)
+        base = np.concatenate([[0], np.cumsum([part.table.rows for part, *_ in cut])]).astype(np.int64)
         shards: list[Shard] = []
-        sets: list[ReplicaSet] = []
         segments: list[tuple[int, ...]] = []
         ranges: list[tuple[int, ...]] = []
         for start, (_, held, _) in zip(base.tolist(), cut, strict=False):
-            own = [ReplicaSet.of(shard, plan.task.topology) for shard in held]
+            for shard in held:
+                _check_holders(shard, plan.task.topology)
             layout = RowLayout.of(held)
-            for row, blocks, first in zip(
-                layout.starts.tolist(), layout.parts.tolist(), layout.first.tolist(), strict=True
-            ):
+            for row, blocks, first in np.stack([layout.starts, layout.parts, layout.first], 1).tolist():
                 copies = max(len(shard.devices) for shard in held[first : first + blocks])
                 rows = sum(shard.row_count for shard in held[first : first + blocks])
                 segments.append((start + row, blocks * copies, len(ranges)))
                 ranges += [(len(shards) + first + block, *more) for block, *more in _dealt(rows, blocks, copies)]
             shards += held
-            sets += own
         return cls(
             plan,
             tuple(part for part, *_ in cut),
@@ -214,16 +158,10 @@ class Placement:
             np.array([groups.index(group) for *_, group in cut], dtype=np.int64),
             base,
             tuple(shards),
-            tuple(sets),
             np.array([_exchange_of(plan.task, shard) for shard in shards], dtype=np.int64),
             np.ascontiguousarray(np.array(segments, dtype=np.int64).T),
             np.ascontiguousarray(np.array(ranges, dtype=np.int64).T),
         )
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Columns of each group."""
-        return tuple(group.dim for group in self.groups)
 
     @cached_property
     def row_groups(self) -> int:
@@ -231,15 +169,9 @@ class Placement:
         return sum(not group.sums for group in self.groups)
 
     @cached_property
-    def parts_of_group(self) -> list[slice]:
-        """The parts of each group, as a slice of `parts`."""
-        ends = np.searchsorted(self.group_of, np.arange(len(self.groups) + 1)).tolist()
-        return [slice(start, stop) for start, stop in pairwise(ends)]
-
-    @cached_property
     def part_of_shard(self) -> Ints:
         """`(shards,)` the part of each shard."""
-        number = {(part.name, part.columns): index for index, part in enumerate(self.parts)}
+        number = {(part.table.name, part.columns): index for index, part in enumerate(self.parts)}
         return np.array([number[shard.table, shard.columns] for shard in self.shards], dtype=np.int64)
 
     @cached_property
@@ -257,21 +189,22 @@ class Placement:
     @cached_property
     def owner(self) -> Ints:
         """`(ranges,)` the rank that sums the gradients of a range's rows: its only holder, or one of its replicas."""
-        return self._chosen(ReplicaSet.owner, self.ranges[3])
+        return self._dealt_to([shard.devices for shard in self.shards], self.ranges[3])
 
     def nearest(self, rank: int) -> Ints:
         """`(ranges,)` the rank that `rank` asks for the rows of each range: itself, else a holder on its host, else the owner."""
+        host_of, near = self.plan.task.topology.host_of, []
+        for shard in self.shards:
+            on_host = tuple(holder for holder in shard.devices if host_of(holder) == host_of(rank))
+            near.append((rank,) if rank in on_host else on_host or shard.devices)
         sums = np.array([group.sums for group in self.groups])[self.group_of_range]
         # Sums come from one holder, which has the whole bag; requests for rows are shared out to all near holders.
-        spread = np.where(sums, rank, self.ranges[3])
-        return self._chosen(lambda holders, number: holders.nearest(rank, number), spread)
+        return self._dealt_to(near, np.where(sums, rank, self.ranges[3]))
 
-    def _chosen(self, choose: Callable[[ReplicaSet, int], int], numbers: Ints) -> Ints:
-        """`(ranges,)` one holder of each range: its only holder, or the one that `choose` picks by the range's number."""
-        chosen: Ints = np.array([shard.devices[0] for shard in self.shards], dtype=np.int64)[self.ranges[0]]
-        for index in np.flatnonzero(self.exchanges[self.ranges[0]] != ALONE):
-            chosen[index] = choose(self.sets[self.ranges[0, index]], int(numbers[index]))
-        return chosen
+    def _dealt_to(self, holders: Sequence[tuple[int, ...]], numbers: Ints) -> Ints:
+        """`(ranges,)` a rank for each range: those of the `(shards,)` holders take turns by the `(ranges,)` numbers."""
+        turns = zip(self.ranges[0].tolist(), numbers.tolist(), strict=True)
+        return np.array([holders[shard][number % len(holders[shard])] for shard, number in turns], dtype=np.int64)
 
     @cached_property
     def slot_bits(self) -> int:
@@ -321,13 +254,6 @@ class Placement:
         rows = np.bincount(self.group_of_range[mine], weights=self.ranges[1, mine], minlength=len(self.groups))
         return rows.astype(np.int64)
 
-    def locate(self, keys: Ints) -> tuple[Ints, Ints]:
-        """`(n,)` ranges of `(n,)` keys, and `(n,)` rows within them."""
-        starts, parts, first = self.segments
-        segment = np.searchsorted(starts, keys, side="right") - 1
-        position = keys - starts[segment]
-        return first[segment] + position % parts[segment], position // parts[segment]
-
     def keys(self, number: int, start: int, stop: int) -> Ints:
         """`(stop - start,)` keys of the rows `[start, stop)` of a range, in the order of their slots."""
         segment = int(np.searchsorted(self.segments[2], number, side="right")) - 1
@@ -345,6 +271,18 @@ def _runnable(plan: Plan, name: str) -> Table:
             f"table '{name}' has int8 weights; this module trains fp32 and fp16 ones: state one of these as its dtype"
         )
     return table
+
+
+def _check_holders(shard: Shard, topology: Topology) -> None:
+    """Refuse replicas that lie on other local ranks of one host than of another."""
+    hosts = {rank // topology.devices_per_host for rank in shard.devices}
+    local = {rank % topology.devices_per_host for rank in shard.devices}
+    if len(shard.devices) != len(hosts) * len(local):
+        raise InvalidInput(
+            f"table '{shard.table}': rows [{shard.rows[0]}, {shard.rows[1]}) lie on devices {list(shard.devices)[:8]}; "
+            "replicas must lie on the same local ranks of each of their hosts. "
+            "Use one device, one local rank of every host, or all devices"
+        )
 
 
 def _group_of(part: Part, held: Sequence[Shard], exact: bool) -> Group:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import zip_longest
 from typing import TypeAlias, TypeVar, cast
 from weakref import ref
 
@@ -27,7 +28,7 @@ Result = TypeVar("Result")
 _LONGEST_TEXT = 4096
 
 _Groups: TypeAlias = list[dist.ProcessGroup | None]
-"""The groups of everyone, of this rank's host and of its rail, each twice; None for a group with this rank alone."""
+"""The groups of everyone, of this rank's host and of its rail, on gloo each twice; None for a group with this rank alone."""
 
 _made: dict[tuple[tuple[int, ...], str, int, timedelta], list[ref[dist.ProcessGroup] | None]] = {}
 
@@ -96,9 +97,7 @@ class Ranks:
         if dist.is_available() and dist.is_initialized():
             parent = dist.group.WORLD if group is None else group
         size, rank = (1, 0) if parent is None else (dist.get_world_size(parent), dist.get_rank(parent))
-        groups: _Groups = [None] * 6
-        if parent is not None and size > 0:
-            groups = _common_groups(topology, parent, device, timeout)
+        groups = _common_groups(topology, parent, device, timeout) if parent is not None and size > 0 else []
         if size != topology.devices:
             raise InvalidInput(
                 f"the process group has {size} ranks, the plan's topology {topology.hosts} hosts × {topology.devices_per_host} = "
@@ -107,7 +106,7 @@ class Ranks:
         per_host = topology.devices_per_host
         world, host, rail = (
             _members(rank, per_host, _part_of(partition, rank), made, back)
-            for partition, made, back in zip(_partitions(size, per_host), groups[:3], groups[3:], strict=True)
+            for partition, made, back in zip_longest(_partitions(size, per_host), groups[:3], groups[3:])
         )
         return cls(rank, world, host, rail, device)
 
@@ -237,7 +236,7 @@ def _common_groups(topology: Topology, parent: dist.ProcessGroup, device: torch.
     if known is not None and bool(told[:, 3].all()):
         return known
     if size != topology.devices:
-        return [None] * 6
+        return []
     groups = _new_groups(parent, size, per_host, timeout)
     _made[key] = [None if group is None else ref(group) for group in groups]
     return groups
@@ -287,4 +286,4 @@ def _new_groups(parent: dist.ProcessGroup, size: int, per_host: int, timeout: ti
                             sort_ranks=False,
                         )
             groups.append(made.get(mine))
-    return groups + [None] * (6 - len(groups))
+    return groups

@@ -29,7 +29,7 @@ def chosen_maps(placement: Placement, given: Mapping[str, RankMap] | None) -> di
             raise InvalidInput(f"rank map for table '{name}', which is not in the plan; name a table of the plan")
     ordered = {shard.table for shard in placement.shards if shard.row_order == "hotness"}
     maps: dict[str, RankMap] = {}
-    for table in placement.parts:
+    for table, _ in placement.parts:
         chosen = known.get(table.name) if table.name in ordered else None
         maps[table.name] = RankMap.identity(table.rows) if chosen is None else chosen
         if maps[table.name].rows != table.rows:
@@ -49,23 +49,20 @@ class Ranking:
 
     def __init__(self, placement: Placement, maps: Mapping[str, RankMap], device: torch.device) -> None:
         self.maps = maps
-        self._base = torch.from_numpy(placement.base).to(device)
-        self._rows = self._base.diff()
-        own = [maps[part.name] for part in placement.parts]
+        own = [maps[table.name] for table, _ in placement.parts]
         bases = placement.base[:-1]
-        hottest = [ranked.ascending + start for ranked, start in zip(own, bases, strict=True)]
-        ranks = [ranked.order + start for ranked, start in zip(own, bases, strict=True)]
+        hottest = np.concatenate([ranked.ascending + start for ranked, start in zip(own, bases, strict=True)])
+        ranks = np.concatenate([ranked.order + start for ranked, start in zip(own, bases, strict=True)])
         stops = np.cumsum([ranked.hottest.size for ranked in own])
-        bits, before = _directory(np.concatenate(hottest), int(placement.base[-1]))
-        self._bits, self._before = torch.from_numpy(bits).to(device), torch.from_numpy(before).to(device)
-        self._keys = torch.from_numpy(np.concatenate(ranks)).to(device)
-        self.arrays = (placement.base, bits, before, np.concatenate(ranks), stops)
-        self._stops = torch.from_numpy(stops).to(device)
+        self.arrays = (placement.base, *_directory(hottest, int(placement.base[-1])), ranks, stops)
+        self._base, self._bits, self._before, self._keys, self._stops = (
+            torch.from_numpy(array).to(device) for array in self.arrays
+        )
 
     def keys(self, ids: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`(n,)` keys of `(n,)` ids, `(parts,)` of them for each part, and whether any id is out of range; it gets the key of row 0."""
         size = ids.numel()
-        rows = torch.repeat_interleave(self._rows, counts, output_size=size)
+        rows = torch.repeat_interleave(self._base.diff(), counts, output_size=size)
         wrong = (ids < 0) | (ids >= rows)
         some_wrong = wrong.any()
         if ids.is_cuda or some_wrong:
@@ -82,7 +79,7 @@ class Ranking:
 
     def ids(self, placement: Placement, part: int, keys: Ints) -> Ints:
         """`(n,)` ids of `(n,)` keys, all of one part."""
-        return self.maps[placement.parts[part].name].ids(keys - placement.base[part])
+        return self.maps[placement.parts[part].table.name].ids(keys - placement.base[part])
 
 
 def _directory(hottest: Ints, rows: int) -> tuple[Ints, Ints]:

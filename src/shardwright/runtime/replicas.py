@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from shardwright.arrays import Ints
-from shardwright.runtime.hop import Hop, sum_equal
+from shardwright.runtime.hop import Hop, bounds_of, sum_equal
 from shardwright.runtime.placement import TOUCHED, WHOLE, Placement
 from shardwright.runtime.process_groups import Members, Ranks
 from shardwright.runtime.wire import Buffers, Label, Rows, Sizes, TrafficMeter, Wire
@@ -67,7 +67,7 @@ class TouchedReplicas:
             ranges, rows = self._locate(slots)
             copies = table[ranges]
             item, member = (copies != _NOWHERE).nonzero(as_tuple=True)  # sorted by item, so also by group
-            bounds = _bounds(slots)
+            bounds = bounds_of([its.numel() for its in slots])
             ends = torch.searchsorted(item, torch.tensor(bounds, device=item.device)).tolist()
             own = [item[a:b] - start for (a, b), start in zip(pairwise(ends), bounds, strict=False)]
             spread = [matrix[index] for matrix, index in zip(gradients, own, strict=True)]
@@ -82,7 +82,7 @@ class TouchedReplicas:
 
     def _relay(self, hop: Hop, codes: torch.Tensor, items: Rows, rows: Rows) -> tuple[Rows, Rows]:
         """Send each row to the member and slot in its code; returns the slots and rows that arrive."""
-        route = hop.ask(codes, _bounds(items), _REPLICAS)
+        route = hop.ask(codes, bounds_of([its.numel() for its in items]), _REPLICAS)
         arrived = hop.give_back(route, rows, _REPLICAS)
         return route.asked, [matrix.clone() for matrix in arrived]
 
@@ -107,12 +107,11 @@ class _Level:
 class WholeReplicas:
     """Replicas that reduce the gradient of the whole block."""
 
-    def __init__(self, placement: Placement, ranks: Ranks, meter: TrafficMeter, flags: bool) -> None:
-        """Prepare the exchange; with `flags` also of the looked-up rows, for optimizers that change a row even if its gradient is zero."""
-        self._flags = flags
-        self._times = 2 if flags else 1  # gradients, and flags of one column
+    def __init__(self, placement: Placement, ranks: Ranks, meter: TrafficMeter) -> None:
+        # Adam changes a looked-up row even if its gradient is zero, so a column after those of the gradient flags such rows.
+        self._flags = placement.plan.task.optimizer == "adam"
         self._groups = np.unique(placement.group_of_range[placement.exchanges[placement.ranges[0]] == WHOLE]).tolist()
-        self._widths = [placement.widths[group] for group in self._groups] + [1] * (flags * len(self._groups))
+        self._widths = [placement.groups[group].dim + self._flags for group in self._groups]
         self._device, self._buffers = ranks.device, Buffers(ranks.device)
         rows = placement.rows_on(ranks.rank, WHOLE)
         self._rows = rows[self._groups].tolist()
@@ -125,13 +124,13 @@ class WholeReplicas:
         """Sum gradients as `TouchedReplicas.agree` does; returns all rows that change on any replica."""
         dense = [
             self._buffers.take(number, count, width).zero_()
-            for number, (count, width) in enumerate(zip(self._rows * self._times, self._widths, strict=True))
+            for number, (count, width) in enumerate(zip(self._rows, self._widths, strict=True))
         ]
         for place, group in enumerate(self._groups):
-            index = slots[group] - self._first[group]
-            dense[place].index_copy_(0, index, gradients[group])
+            index, rows = slots[group] - self._first[group], gradients[group]
             if self._flags:
-                dense[len(self._groups) + place].index_fill_(0, index, 1.0)
+                rows = torch.cat([rows, rows.new_ones((rows.shape[0], 1))], 1)
+            dense[place].index_copy_(0, index, rows)
         for level in self._levels:
             arrived = self._send(level.wire, dense, level.theirs, level.sizes)
             for matrix in dense if self._at_once else ():
@@ -142,9 +141,11 @@ class WholeReplicas:
             for matrix, index, rows in zip(dense, level.theirs, arrived, strict=True):
                 matrix.index_copy_(0, index, rows)
         all_slots, all_sums = [matrix[:0] for matrix in slots], [matrix[:0] for matrix in gradients]
-        for group, matrix, mark in zip(self._groups, dense, dense[-len(self._groups) :], strict=False):
-            changed = mark.ne(0).any(1).nonzero().flatten()
-            all_slots[group], all_sums[group] = changed + self._first[group], matrix[changed]
+        for group, matrix in zip(self._groups, dense, strict=True):
+            marks = matrix[:, -1:] if self._flags else matrix
+            changed = marks.ne(0).any(1).nonzero().flatten()
+            all_slots[group] = changed + self._first[group]
+            all_sums[group] = matrix[:, : gradients[group].shape[1]].index_select(0, changed)
         return all_slots, all_sums
 
     def _send(self, wire: Wire, dense: Rows, rows: Rows, sizes: Sizes) -> Rows:
@@ -175,7 +176,7 @@ class WholeReplicas:
                 rows[group].append(np.arange(size, dtype=np.int64) + (slot - self._first[group]))
                 counts[group, member] += size
         indices = [torch.from_numpy(np.concatenate(rows[group])).to(self._device) for group in self._groups]
-        return indices * self._times, np.tile(counts[self._groups], (self._times, 1))
+        return indices, counts[self._groups]
 
 
 def _at_once(placement: Placement) -> bool:
@@ -193,24 +194,19 @@ def _at_once(placement: Placement) -> bool:
 def _levels(placement: Placement, ranks: Ranks, exchange: int) -> list[tuple[Members, Ints]]:
     """The host and the rail, each only if some replicas share it; with the `(ranges,)` member that is the owner or leads to it."""
     per_host = placement.plan.task.topology.devices_per_host
-    shared = [holders for holders, way in zip(placement.sets, placement.exchanges, strict=True) if way == exchange]
+    replicated = [placement.shards[index].devices for index in np.flatnonzero(placement.exchanges == exchange)]
+    hosts = [[rank // per_host for rank in devices] for devices in replicated]
     levels = []
-    if any(len(holders.local) > 1 for holders in shared):
+    if any(len(set(its)) < len(its) for its in hosts):
         levels.append((ranks.host, placement.owner % per_host))
-    if any(len(holders.hosts) > 1 for holders in shared):
+    if any(len(set(its)) > 1 for its in hosts):
         levels.append((ranks.rail, placement.owner // per_host))
     return levels
 
 
-def _bounds(parts: Rows) -> list[int]:
-    """`(groups + 1,)` start of each group's part when all parts are joined."""
-    bounds: list[int] = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
-    return bounds
-
-
 def _codes(placement: Placement, hop: Hop, ranges: Ints, members: Ints, ranks: Ints | int) -> Ints:
     """`(n,)` codes of the first row of each range at a member that holds it."""
-    return hop.codes.of(placement.group_of_range[ranges], members, placement.slots(ranges, ranks))
+    return hop.codes(placement.group_of_range[ranges], members, placement.slots(ranges, ranks))
 
 
 def _add_by_member(dense: Rows, index: Rows, arrived: Rows, counts: Ints) -> None:

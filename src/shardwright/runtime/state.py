@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.runtime.optimizers import STATES
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 
     from shardwright.runtime.embedding import ShardedEmbeddings
+    from shardwright.task.table import Table
 
 _TORCHREC = {"sum": "momentum1", "momentum": "momentum1", "variance": "momentum2"}
 """TorchRec's names of our optimizer states."""
@@ -128,60 +128,50 @@ def weights_of(module: ShardedEmbeddings) -> dict[str, TableBlocks]:
     Raises:
         InvalidInput: a table counts its rows by hotness.
     """
-    return {weight_name(module, name): _blocks(module, name, "weights") for name in _tables(module)}
+    return {_weight_name(table): _blocks(module, table, "weights") for table in module.tables}
 
 
 def optimizer_state_of(module: ShardedEmbeddings) -> dict[str, dict[str, TableBlocks]]:
     """By TorchRec's name of the weights and of the state, the optimizer's states."""
+    states = module.storage.optimizer.states
     return {
-        weight_name(module, name): {
-            f"{name}.{_TORCHREC[kind]}": _blocks(module, name, kind) for kind in STATES[module.storage.optimizer]
-        }
-        for name in _tables(module)
+        _weight_name(table): {f"{table.name}.{_TORCHREC[kind]}": _blocks(module, table, kind) for kind in states}
+        for table in module.tables
     }
 
 
-def weight_name(module: ShardedEmbeddings, table: str) -> str:
+def _weight_name(table: Table) -> str:
     """TorchRec's name of a table's weights in an EmbeddingBagCollection or EmbeddingCollection."""
-    pooled = module.plan.task.table_by_name[table].pooled
-    return f"{'embedding_bags' if pooled else 'embeddings'}.{table}.weight"
+    return f"{'embedding_bags' if table.pooled else 'embeddings'}.{table.name}.weight"
 
 
-def _tables(module: ShardedEmbeddings) -> list[str]:
-    return list(dict.fromkeys(feature.table.name for feature in module.features))
-
-
-def _blocks(module: ShardedEmbeddings, name: str, kind: str) -> TableBlocks:
+def _blocks(module: ShardedEmbeddings, table: Table, kind: str) -> TableBlocks:
     """The blocks of a table's weights or of one of its optimizer states."""
-    table = module.plan.task.table_by_name[name]
+    name, placement = table.name, module.placement
     if any(shard.row_order != "id" for shard in module.plan.by_table[name]):
         raise InvalidInput(
             f"table '{name}' counts its rows by hotness, and a state dict holds ranges of ids; use save_checkpoint and load_checkpoint"
         )
-    placement = module.placement
-    parts = sorted(part.columns for part in placement.parts if part.name == name)
-    flat = kind != "weights" and module.storage.optimizer == "rowwise_adagrad"
-    group = next(int(placement.group_of[index]) for index, part in enumerate(placement.parts) if part.name == name)
-    blocks, like = [], module.storage.matrices(group)[kind]
+    part_of = {part.columns: index for index, part in enumerate(placement.parts) if part.table.name == name}
+    parts = sorted(part_of)
+    flat = kind != "weights" and module.storage.optimizer.by_row
+    matrices = [module.storage.matrices(int(placement.group_of[part_of[its]]))[kind] for its in parts]
+    blocks = []
     for index, shard in enumerate(placement.shards):
         if shard.table != name or module.rank not in shard.devices:
             continue
-        part = int(placement.part_of_shard[index])
         numbers = np.flatnonzero(placement.ranges[0] == index)
-        matrix, slots = (
-            module.storage.matrices(int(placement.group_of[part]))[kind],
-            placement.slots_of_shard(index, module.rank),
-        )
-        rows = matrix[slots, 0] if flat else matrix[slots]
-        # As in TorchRec, the row-wise states of column blocks follow each other.
-        row, column = shard.rows[0], shard.columns[0]
-        offsets = (parts.index(shard.columns) * table.rows + row,) if flat else (row, column)
+        place, row = parts.index(shard.columns), shard.rows[0]
+        rows = matrices[place][placement.slots_of_shard(index, module.rank)]
+        offsets: tuple[int, ...] = (row, shard.columns[0])
+        if flat:  # as in TorchRec, the row-wise states of column blocks follow each other
+            rows, offsets = rows[:, 0], (place * table.rows + row,)
         if numbers.size == 1:
             blocks.append(Block(offsets, rows))
             continue
         keys = np.concatenate([placement.keys(its, 0, int(placement.ranges[1, its])) for its in numbers.tolist()])
-        order = torch.from_numpy(keys - placement.base[part] - row)
+        order = torch.from_numpy(keys - placement.base[part_of[shard.columns]] - row)
         copy = torch.empty_like(rows)
         copy[order] = rows
         blocks.append(Block(offsets, copy, rows, order))
-    return TableBlocks(name, [table.rows * len(parts)] if flat else [table.rows, table.dim], like, blocks)
+    return TableBlocks(name, [table.rows * len(parts)] if flat else [table.rows, table.dim], matrices[0], blocks)

@@ -15,7 +15,7 @@ from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput
 from shardwright.runtime.bags import HeldBags, weighted_sums
 from shardwright.runtime.kernels import FusedKernel, fuses
-from shardwright.runtime.optimizers import STATES, OptimizerOptions, state_width, update
+from shardwright.runtime.optimizers import Optimizer
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.ranking import Ranking
 from shardwright.runtime.wire import Rows
@@ -68,24 +68,21 @@ class Storage(torch.nn.Module):
     step: torch.Tensor
 
     def __init__(
-        self, placement: Placement, rank: int, device: torch.device, options: OptimizerOptions, fused: bool, exact: bool
+        self, placement: Placement, rank: int, device: torch.device, optimizer: Optimizer, fused: bool, exact: bool
     ) -> None:
         super().__init__()
-        self.placement, self.rank, self.options = placement, rank, options
-        self.optimizer = placement.plan.task.optimizer
-        self.fused = fused
+        self.placement, self.rank, self.optimizer, self.fused = placement, rank, optimizer, fused
         rows = placement.rows_on(rank).tolist()
         self._kernels: list[FusedKernel | None] = []
         for number, (count, group) in enumerate(zip(rows, placement.groups, strict=True)):
-            shape, states = (count, group.dim), STATES[self.optimizer]
-            width = state_width(self.optimizer, group.dim)
-            kernel = None
-            if fused and not exact and group.sums and not group.replicated and fuses(self.optimizer, *shape):
-                kernel = FusedKernel(*shape, group.dtype, self.optimizer, options, device)
+            shape, kernel = (count, group.dim), None
+            if fused and not exact and group.sums and not group.replicated and fuses(optimizer.name, *shape):
+                kernel = FusedKernel(*shape, group.dtype, optimizer, device)
             weights = torch.zeros(shape, dtype=_TYPES[group.dtype], device=device) if kernel is None else kernel.weights
             self._kernels.append(kernel)
             self.register_parameter(f"weights_{number}", torch.nn.Parameter(weights, requires_grad=not fused))
-            for place, name in enumerate(states):
+            width = 1 if optimizer.by_row else group.dim
+            for place, name in enumerate(optimizer.states):
                 state = torch.zeros(count, width, device=device) if kernel is None else kernel.states[place]
                 self.register_buffer(f"{name}_{number}", state)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
@@ -103,12 +100,12 @@ class Storage(torch.nn.Module):
         """Load nothing."""
 
     def states(self, group: int) -> list[torch.Tensor]:
-        """The optimizer states of a group, `(rows, width)` fp32 each, in the order of `STATES`."""
-        return [getattr(self, f"{name}_{group}") for name in STATES[self.optimizer]]
+        """The optimizer states of a group, `(rows, width)` fp32 each, in the order of `Optimizer.states`."""
+        return [getattr(self, f"{name}_{group}") for name in self.optimizer.states]
 
     def matrices(self, group: int) -> dict[str, torch.Tensor]:
         """The weights and optimizer state of a group, `(rows, width)` each, by name."""
-        names = ("weights", *STATES[self.optimizer])
+        names = ("weights", *self.optimizer.states)
         return dict(zip(names, (self.weights[group].detach(), *self.states(group)), strict=True))
 
     def cuts(self, chunk_bytes: int = _CHUNK_BYTES, owned: bool = False) -> Iterator[Cut]:
@@ -137,7 +134,7 @@ class Storage(torch.nn.Module):
             rows, shape = initial(part.table, ranking.ids(self.placement, cut.part, keys)), (cut.rows, part.table.dim)
             if rows.shape != shape:
                 raise InvalidInput(
-                    f"table '{part.name}': initial gives weights of shape {rows.shape}, must be {shape}, a row for each id"
+                    f"table '{part.table.name}': initial gives weights of shape {rows.shape}, must be {shape}, a row for each id"
                 )
             weights[cut.slots] = torch.from_numpy(np.ascontiguousarray(rows[:, slice(*part.columns)])).to(weights)
 
@@ -169,7 +166,7 @@ class Storage(torch.nn.Module):
             return
         weights = self.weights[group]
         if self.fused:
-            update(self.optimizer, self.options, int(self.step), weights.data, self.states(group), slots, gradient)
+            self.optimizer.update(int(self.step), weights.data, self.states(group), slots, gradient)
             return
         sparse = torch.sparse_coo_tensor(slots[None], gradient.to(weights.dtype), weights.shape, is_coalesced=False)
         weights.grad = sparse if weights.grad is None else weights.grad + sparse

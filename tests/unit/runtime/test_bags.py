@@ -32,7 +32,8 @@ def test_gradients_of_a_row_are_added_in_the_order_of_its_lookups(bags, weighted
     rng = np.random.default_rng(slots.numel())
     weights = torch.from_numpy(rng.random(slots.numel()).astype(np.float32)) if weighted else None
     gradient = torch.from_numpy(rng.standard_normal((len(bags), 2)).astype(np.float32))
-    held = HeldBags.of(0, (slots << 1) + first, weights)
+    asked = (slots << 1) + first
+    held = HeldBags.of(0, asked if weights is None else torch.stack([asked, weights.view(torch.int32).long()], 1))
     distinct, sums = held.gradients(gradient)
     answers = torch.tensor([number for number, bag in enumerate(bags) for _ in bag], dtype=torch.int64)
     wanted = {slot: torch.zeros(2) for slot in sorted(set(slots.tolist()))}

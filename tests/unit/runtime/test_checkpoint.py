@@ -20,7 +20,7 @@ from shardwright.runtime.checkpoint import (
     measure,
     planned_parts,
 )
-from shardwright.runtime.optimizers import OptimizerOptions
+from shardwright.runtime.optimizers import Optimizer
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.storage import Storage
 from shardwright.sharding.plan import Plan
@@ -65,7 +65,7 @@ def storages(tables, ranks, optimizer="sgd"):
         Shard(table.name, rows, (0, table.dim), (rank,)) for table, blocks in cuts for rank, rows in enumerate(blocks)
     ]
     placement = Placement.of(Plan(task, shards), [table.name for table in tables])
-    return [Storage(placement, rank, META, OptimizerOptions(), True, False) for rank in range(ranks)]
+    return [Storage(placement, rank, META, Optimizer(optimizer), True, False) for rank in range(ranks)]
 
 
 def rows_of(parts):

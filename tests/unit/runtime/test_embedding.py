@@ -10,6 +10,7 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 import torch
 
 from shardwright.runtime import ShardedEmbeddings
+from shardwright.runtime.lookup import Router
 from shardwright.runtime.placement import Placement
 from tests.runtime_plans import cut_plans
 
@@ -38,19 +39,20 @@ def drawn(plan, seed):
 @given(cut_plans(), st.data())
 def test_a_lookup_finds_the_shard_that_has_its_row_and_columns(plan, data):
     placement = Placement.of(plan, [table.name for table in plan.task.tables])
+    router = Router(placement, np.arange(placement.ranges.shape[1]) << 32, torch.device("cpu"))
     covered = dict.fromkeys(plan.by_table, 0)
     for part, start in zip(placement.parts, placement.base, strict=False):
-        row = data.draw(st.integers(0, part.rows - 1))
-        (number,), (place,) = placement.locate(np.array([start + row]))
+        row = data.draw(st.integers(0, part.table.rows - 1))
+        number, place = divmod(int(router.codes(torch.tensor([start + row]))), 2**32)
         found = placement.shards[placement.ranges[0, number]]
         (wanted,) = [
             shard
-            for shard in plan.by_table[part.name]
+            for shard in plan.by_table[part.table.name]
             if shard.rows[0] <= row < shard.rows[1] and shard.columns[0] <= part.columns[0] < shard.columns[1]
         ]
         assert (found.devices, found.rows, found.columns) == (wanted.devices, wanted.rows, part.columns)
         assert place == row - wanted.rows[0]
-        covered[part.name] += part.dim
+        covered[part.table.name] += part.dim
         for rank in range(plan.task.topology.devices):
             assert placement.nearest(rank)[number] in wanted.devices
     assert covered == {table.name: table.dim for table in plan.task.tables}
@@ -83,7 +85,7 @@ def test_any_cut_looks_up_and_learns_as_a_whole_table(plan, seed, exact):
     for cut in module.storage.cuts():
         part = module.placement.parts[cut.part]
         ids = module.placement.keys(cut.number, cut.start, cut.stop) - module.placement.base[cut.part]
-        whole = weights[part.name]
+        whole = weights[part.table.name]
         wanted = (whole - whole.grad if whole.grad is not None else whole)[ids][:, slice(*part.columns)]
         found = module.storage.weights[cut.group].detach()[cut.slots]
         torch.testing.assert_close(found, wanted.detach(), rtol=1e-4, atol=1e-4)

@@ -8,7 +8,6 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 import torch
 
 from shardwright._engine import runs_by_place, sort_by_place
-from shardwright.runtime.hop import Codes
 from shardwright.runtime.lookup import Router
 from shardwright.runtime.placement import ALONE, Placement
 from shardwright.runtime.ranking import Ranking, chosen_maps
@@ -19,6 +18,12 @@ from tests.runtime_plans import runnable_plans
 
 def placement_of(plan):
     return Placement.of(plan, [table.name for table in plan.task.tables])
+
+
+def codes_of_ranges(placement, holders):
+    """The code of each range's first row at one of its holders."""
+    places = placement.group_of_range * placement.plan.task.topology.devices + holders
+    return (places << placement.slot_bits) + placement.slots(np.arange(holders.size), holders)
 
 
 def stored(placement, rank):
@@ -41,7 +46,7 @@ def test_every_rank_holds_the_rows_of_its_shards_once(plan):
         held = stored(placement, rank)
         wanted = [[] for _ in held]
         for shard in plan.by_device[rank]:
-            table = next(index for index, table in enumerate(placement.parts) if table.name == shard.table)
+            table = next(index for index, part in enumerate(placement.parts) if part.table.name == shard.table)
             layout = RowLayout.of(plan.by_table[shard.table])
             rows = layout.rows_of(layout.ranges.index(shard.rows))
             wanted[placement.group_of[table]] += (rows + placement.base[table]).tolist()
@@ -87,8 +92,7 @@ def test_codes_lead_to_the_nearest_holder_and_the_slot_of_the_row(plan, seed):
     bits = placement.slot_bits
     for rank in range(topology.devices):
         holders = placement.nearest(rank)
-        codes = Codes(bits, topology.devices)
-        first = codes.of(placement.group_of_range, holders, placement.slots(np.arange(holders.size), holders))
+        first = codes_of_ranges(placement, holders)
         found = Router(placement, first, torch.device("cpu")).codes(torch.from_numpy(keys)).numpy()
         group, member = np.divmod(found >> bits, topology.devices)
         for key, its_group, holder, slot in zip(keys, group, member, found & ((1 << bits) - 1), strict=True):
@@ -108,12 +112,13 @@ def test_ids_become_keys_as_their_tables_rank_map_says(plan, seed):
     }
     maps = chosen_maps(placement, given_maps)
     ranking = Ranking(placement, maps, torch.device("cpu"))
-    ids = [rng.integers(0, table.rows, rng.integers(0, 20)) for table in placement.parts]
+    tables = [part.table for part in placement.parts]
+    ids = [rng.integers(0, table.rows, rng.integers(0, 20)) for table in tables]
     counts = torch.tensor([one.size for one in ids])
     keys, wrong = ranking.keys(torch.from_numpy(np.concatenate(ids)), counts)
     assert not wrong
     by_table = keys.split(counts.tolist())
-    for index, (table, own) in enumerate(zip(placement.parts, ids, strict=True)):
+    for index, (table, own) in enumerate(zip(tables, ids, strict=True)):
         hotness = plan.by_table[table.name][0].row_order == "hotness"
         ranks = given_maps[table.name].ranks(own) if hotness else own
         assert (by_table[index].numpy() == ranks + placement.base[index]).all()
@@ -129,14 +134,13 @@ def test_compiled_and_vector_code_find_the_same_codes(plan, seed):
         table.name: RankMap(table.rows, rng.permutation(table.rows)[: table.rows // 2]) for table in plan.task.tables
     }
     ranking = Ranking(placement, chosen_maps(placement, maps), torch.device("cpu"))
-    ids = [rng.integers(-(index == 0 and seed % 3 == 0), table.rows, 15) for index, table in enumerate(placement.parts)]
+    rows = [part.table.rows for part in placement.parts]
+    ids = [rng.integers(-(index == 0 and seed % 3 == 0), count, 15) for index, count in enumerate(rows)]
     counts = [one.size for one in ids]
     keys, wrong = ranking.keys(torch.from_numpy(np.concatenate(ids)), torch.tensor(counts))
     for rank in range(plan.task.topology.devices):
         holders = placement.nearest(rank)
-        codes = Codes(placement.slot_bits, plan.task.topology.devices)
-        first = codes.of(placement.group_of_range, holders, placement.slots(np.arange(holders.size), holders))
-        router = Router(placement, first, torch.device("cpu"))
+        router = Router(placement, codes_of_ranges(placement, holders), torch.device("cpu"))
         found, found_wrong = router.find(ranking, torch.from_numpy(np.concatenate(ids)), counts)
         assert torch.equal(found, router.codes(keys))
         assert found_wrong == bool(wrong)
@@ -179,7 +183,7 @@ def test_lookups_of_a_bag_at_one_place_are_neighbours(lookups, bits, with_order)
 def test_ids_out_of_range_are_found_and_taken_for_row_0():
     placement = placement_of(runnable_plan())
     ranking = Ranking(placement, chosen_maps(placement, None), torch.device("cpu"))
-    rows = placement.parts[0].rows
+    rows = placement.parts[0].table.rows
     keys, wrong = ranking.keys(torch.tensor([0, rows]), torch.tensor([2] + [0] * (len(placement.parts) - 1)))
     assert wrong
     assert keys.tolist() == [0, 0]
