@@ -125,8 +125,8 @@ _ABOUT = (
     "Phases are run one by one, each started together: the forward communication holds lengths, ids and values, the backward one gradients "
     "and the all-reduce of replicas. "
     "Predictions use the links of each bed, as lines through measured times of collectives; times of modules, measured there apart from "
-    "the steps; and a kernel model of that machine. A module's time counts half in each kernel phase, so these are predicted longer than "
-    "their measured kernels alone.",
+    "the steps; and a kernel model of that machine. Links are measured before the steps, or after them if the command has --links. A "
+    "module's time counts half in each kernel phase, so these are predicted longer than their measured kernels alone.",
 )
 
 
