@@ -58,6 +58,7 @@ _RUNNABLE = (
     ),
 )
 """Compute kernels that plans may use, fastest first."""
+_QUANTISED = {kernel for kernel in _RUNNABLE if kernel.startswith("quant")}
 
 
 def variable_batches(constraints: Iterable[ParameterConstraints | None], batch_size: int) -> bool:
@@ -112,7 +113,8 @@ def kernels_by_type(
             f"table '{table.path}.{table.name}': sharder {type(table.sharder).__name__} offers sharding types {sorted(offered)} on "
             f"{device}, the constraints allow {_said(given)}: no sharding type with a compute kernel that can run is left "
             "(dense kernels run data_parallel tables only, on CPUs pooled ones of one batch size only; UVM and stores need GPUs; row "
-            "blocks of a host need hosts of equal size; quantised tables stay whole unless quant_state_dict_split_scale_bias is on); "
+            "blocks of a host need hosts of equal size; quantised tables stay whole unless quant_state_dict_split_scale_bias is on; pooled "
+            f"tables whose dim, here {table.tensor.shape[1]}, is no multiple of {NARROWEST} run data_parallel only); "
             "widen the constraints, or use another sharder",
             PlannerErrorType.INVALID_COMPUTE_KERNEL if only_dense else PlannerErrorType.STRICT_CONSTRAINTS,
         )
@@ -143,6 +145,8 @@ def _kernels(
         offered.discard(_DENSE)
     if not table.pooled:
         offered.discard(_TRITON)
+    elif table.tensor.shape[1] % NARROWEST:  # TorchRec's other kernels of pooled tables refuse such dims
+        offered &= {_DENSE, *_QUANTISED}
     if given is not None and given.compute_kernels:
         offered &= set(given.compute_kernels)
     else:

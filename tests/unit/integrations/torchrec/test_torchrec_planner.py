@@ -99,6 +99,20 @@ def error_of(call):
     return caught.value.error_type, str(caught.value)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("dim", [1, 6])
+def test_pooled_tables_of_dims_that_fused_kernels_refuse_are_replicated(dim, ranks):
+    tables = tables_of(planner(topology(ranks)).plan(bags([(1000, dim), (1000, 8)]), with_optimizer()))
+    assert (tables["", "t0"].sharding_type, tables["", "t0"].compute_kernel) == ("data_parallel", "dense")
+    assert tables["", "t1"].compute_kernel == "fused"
+
+
+def test_an_error_names_the_dim_that_fused_kernels_refuse():
+    whole = {"t0": ParameterConstraints(sharding_types=["table_wise"])}
+    _, said = error_of(lambda: planner(topology(2), constraints=whole).plan(bags([(1000, 6)]), SHARDERS))
+    assert "dim, here 6, is no multiple of 4" in said
+
+
 def test_more_than_all_memory_is_insufficient_storage():
     only = {"t0": ParameterConstraints(compute_kernels=["fused"])}
     found = planner(topology(2, hbm=GB), constraints=only)
