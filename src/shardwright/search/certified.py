@@ -73,7 +73,7 @@ _STARTS = (
 _MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
 """How much memory counts in the order of the pieces, in bounds per memory of a device; and a factor on a piece's share of memory."""
 _LANES = 4  # kicks a round
-_PATIENT = 1_000_000  # changes that kicks price without a better plan: about a second on two cores
+_PATIENT = 1_000_000  # changes that kicks price without a better plan: unlike seconds, the same on every machine
 _ROUNDS = 64  # rounds of kicks without a better plan: in small tasks, a round prices few changes
 SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
 _CASES, _SHARE = 8, 0.5  # selections of sharding types that are tried, and `limit` of their starts
