@@ -1,7 +1,8 @@
 """Handling of Ctrl-C: while nothing can be lost it ends the process at once; later it raises `KeyboardInterrupt`, never during an import.
 
 During an import, a `KeyboardInterrupt` would leave half a module behind or turn into another exception: extension modules turn any
-exception during their start into an ImportError.
+exception during their start into an ImportError. Where Python drops an exception, as in a callback of C code or while an object is torn
+down, a `KeyboardInterrupt` is raised again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 CODE = 130
@@ -31,6 +33,8 @@ def end_at_once() -> None:
 def raise_outside_imports() -> None:
     """From here on, Ctrl-C raises `KeyboardInterrupt`. During an import it waits for the import's end; a second Ctrl-C ends at once."""
     _on_interrupt(_raise)
+    if not _is_ours(sys.unraisablehook):
+        sys.unraisablehook = partial(_raise_again, sys.unraisablehook)
 
 
 def _on_interrupt(handler: Callable[[int, FrameType | None], object]) -> None:
@@ -53,6 +57,17 @@ def _raise(_: int, frame: FrameType | None) -> None:
         _end()
     _waiting.append(True)
     _thread.start_new_thread(_raise_later, (_thread.get_ident(),))
+
+
+def _is_ours(hook: object) -> bool:
+    return isinstance(hook, partial) and hook.func is _raise_again
+
+
+def _raise_again(otherwise: Callable[[sys.UnraisableHookArgs], object], dropped: sys.UnraisableHookArgs) -> None:
+    if dropped.exc_type is KeyboardInterrupt:  # Python raises it in the main thread only
+        _thread.start_new_thread(_raise_later, (_thread.get_ident(),))
+    else:
+        otherwise(dropped)
 
 
 def _raise_later(main: int) -> None:

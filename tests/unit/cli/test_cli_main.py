@@ -113,7 +113,7 @@ if code == 2:
 sys.exit(code)
 """
     code, err = interrupted_after(program, delay_s)
-    # Where an interrupt cannot be raised, as while an object is torn down, Python itself tells of it and goes on.
+    # Before the command starts, Python tells of an interrupt that it cannot raise, as while an object is torn down, and goes on.
     err = re.sub(r"Exception ignored in: .*?KeyboardInterrupt: ?\n", "", err, flags=re.DOTALL)
     assert (code, err) in [
         (130, "error: interrupted\n"),
@@ -124,6 +124,41 @@ sys.exit(code)
             "error: /nope: there is no such training tasks file; check the path\n",
         ),  # while the command was ending by itself
     ]
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_ctrl_c_that_a_callback_drops_is_raised_again(calls):
+    program = f"""
+import time
+from shardwright.interrupts import raise_outside_imports
+for _ in range({calls}):
+    raise_outside_imports()
+class Dropping:
+    def __del__(self):
+        print(flush=True)
+        time.sleep(5)
+        print("never printed", flush=True)
+try:
+    Dropping()
+    time.sleep(5)
+except KeyboardInterrupt:
+    raise SystemExit(3)
+"""
+    assert interrupted_after(program, 0.1) == (3, "")
+
+
+def test_other_dropped_exceptions_are_told_as_before():
+    program = """
+from shardwright.interrupts import raise_outside_imports
+raise_outside_imports()
+raise_outside_imports()
+class Failing:
+    def __del__(self):
+        raise ValueError("in a finalizer")
+Failing()
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stderr.count("ValueError: in a finalizer") == 1
 
 
 def test_ctrl_c_within_an_import_waits_for_its_end(tmp_path):
