@@ -42,6 +42,7 @@ struct LinkFacts {
     From from;
     double devices = from->number("devices"), per_host = from->number("per_host");
     std::array<double, 2> forward = from->few<2>("forward"), backward = from->few<2>("backward");  // ms a byte inside a host, and between hosts
+    std::array<double, 4> mean = from->few<4>("mean");  // the same of the mean device: forward, then backward
     std::array<double, 3> hidden = from->few<3>("hidden");  // ms for which values, ids and gradients travel behind dense layers
 
     bool hides() const { return hidden[0] + hidden[1] + hidden[2] > 0.0; }
@@ -64,6 +65,11 @@ inline Ms link_ms(const LinkFacts& links, Bytes own, Bytes host, Bytes all, Ms a
         found.backward = std::max(found.backward, std::max(in, out) * links.backward[link]);
         values = std::max(values, std::max(out, in) * links.forward[link]);
         ids = std::max(ids, std::max(asked, asks) * links.forward[link]);
+        const double of_mean = share * share * peers[link], all_values = (link ? all.far : all.near) * of_mean, all_ids = all.ids * of_mean;
+        found.forward = std::max(found.forward, (all_values + all_ids) * links.mean[link]);
+        found.backward = std::max(found.backward, all_values * links.mean[2 + link]);
+        values = std::max(values, all_values * links.mean[link]);
+        ids = std::max(ids, all_ids * links.mean[link]);
     }
     found += apart;
     if (!links.hides()) return found;

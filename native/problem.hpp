@@ -152,7 +152,8 @@ inline void require_added(const Added& added, std::int64_t calls, const std::str
 }
 
 inline void require_links(const LinkFacts& links, double devices) {
-    for (double ms : {links.forward[0], links.forward[1], links.backward[0], links.backward[1], links.hidden[0], links.hidden[1], links.hidden[2]})
+    for (double ms : {links.forward[0], links.forward[1], links.backward[0], links.backward[1], links.hidden[0], links.hidden[1], links.hidden[2],
+                      links.mean[0], links.mean[1], links.mean[2], links.mean[3]})
         require(std::isfinite(ms) && ms >= 0.0, "links must be finite and at least 0");
     require(links.per_host >= 1.0 && links.devices == devices, "links must name the devices, and at least one device a host");
 }

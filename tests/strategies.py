@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from shardwright.task import (
     Task,
     Topology,
 )
+from shardwright.task.links import Links, LinkSpeed
 
 Range = tuple[int, int]
 Block = tuple[Range, Range]
@@ -72,11 +74,19 @@ def topologies(draw: st.DrawFn, max_hosts: int = 3, max_devices_per_host: int = 
     sizes = st.integers(10**9, 10**13)
     bandwidths = st.floats(1e6, 1e12)
     latencies = st.floats(0, 10)
-    return Topology(
+    topology = Topology(
         hosts, per_host, draw(st.sampled_from(["cpu", "h100", "h200"])),
         draw(sizes | st.lists(sizes, min_size=hosts * per_host, max_size=hosts * per_host)), draw(bandwidths),
         draw(bandwidths), draw(latencies), draw(latencies),
     )  # fmt: skip
+    return draw(st.just(topology) | st.floats(1.0, 8.0).map(lambda factor: faster_alone(topology, factor)))
+
+
+def faster_alone(topology: Topology, factor: float) -> Topology:
+    """The topology with links that carry `factor` times as much for a device that sends alone."""
+    classes = zip(topology.link_latency_ms, topology.link_bandwidth, strict=True)
+    speeds = tuple(LinkSpeed(latency, speed, None, factor * speed) for latency, speed in classes)
+    return replace(topology, links=Links(all_to_all=speeds))
 
 
 @st.composite

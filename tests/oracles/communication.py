@@ -114,9 +114,9 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
         if any(len(shard.devices) > 1 for shard in way):
             kinds.add(("copies", pooled))
     waits = np.array([latencies(topology, kind) for kind in kinds]).reshape(-1, 3).sum(axis=0)
-    bandwidth, zeros = np.array(topology.link_bandwidth)[:, None], np.zeros(topology.devices)
+    zeros = np.zeros(topology.devices)
     values, ids, both, backward = (
-        (np.maximum(sent, received) / bandwidth).max(axis=0) * 1e3 + apart + wait
+        all_to_all_ms(topology, sent, received) + apart + wait
         for sent, received, apart, wait in (
             (
                 flows.forward.sent - flows.ids.sent,
@@ -131,6 +131,18 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
     )
     found = beside_dense((values, ids, both, backward), astuple(task.exchange.hidden))
     return found[:, 0], found[:, 1]
+
+
+def all_to_all_ms(topology: Topology, sent: Floats, received: Floats) -> Floats:
+    """`(devices,)` ms; links that are faster for a device alone also take the mean device's bytes at the speed of all at once."""
+    times = []
+    for link, (together, alone) in enumerate(
+        zip(topology.link_bandwidth, topology.alone_of("all_to_all"), strict=True)
+    ):
+        times.append(np.maximum(sent[link], received[link]) / alone)
+        if alone > together:
+            times[-1] = np.maximum(times[-1], sent[link].mean() / together)
+    return np.array(times).max(axis=0) * 1e3
 
 
 SETS = tuple((kind, pooled) for pooled in (True, False) for kind in ("alone", "rows", "host rows", "copies"))

@@ -49,15 +49,17 @@ def _links(links, served, device, host, apart) -> np.ndarray:
     theirs = np.array([served[host].sum(axis=0) - served[device], served.sum(axis=0) - served[host].sum(axis=0)])
     out, into = np.outer(peers, served[device]) / devices, theirs / devices
     values_out, values_in = np.diag(out[:, :2]), np.diag(into[:, :2])
+    mean, of_mean = served.mean(axis=0) / devices * peers[:, None], links.mean.reshape(2, 2)
     both, values, ids = (
-        (np.maximum(sent, received) * links.forward).max()
-        for sent, received in (
-            (values_out + into[:, 2], values_in + out[:, 2]),
-            (values_out, values_in),
-            (into[:, 2], out[:, 2]),
+        max((np.maximum(sent, received) * links.forward).max(), (together * of_mean[0]).max())
+        for sent, received, together in (
+            (values_out + into[:, 2], values_in + out[:, 2], np.diag(mean[:, :2]) + mean[:, 2]),
+            (values_out, values_in, np.diag(mean[:, :2])),
+            (into[:, 2], out[:, 2], mean[:, 2]),
         )
     )
-    backward = (np.maximum(values_out, values_in) * links.backward).max() + apart[1]
+    backward = (np.maximum(values_out, values_in) * links.backward).max()
+    backward = max(backward, (np.diag(mean[:, :2]) * of_mean[1]).max()) + apart[1]
     return beside_dense((values + apart[0], ids, both + apart[0], backward), links.hidden)
 
 

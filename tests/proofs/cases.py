@@ -19,6 +19,7 @@ from shardwright.task.constraints import SHARDING_TYPES
 from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.topology import DenseTime, Exchange
 from shardwright.testing.model import SimpleCostModel
+from tests.strategies import faster_alone
 from tests.wide import GatedModel, wide_model
 
 CLUSTERS = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (2, 2), (4, 1))
@@ -87,6 +88,9 @@ def draw(number: int, seed: int) -> tuple[Task, CostModel, np.random.Generator]:
         except InvalidInput:  # constraints that contradict each other
             continue
         task = replace(task, exchange=_exchange(np.random.default_rng([seed, number, 7])))
+        faster = np.random.default_rng([seed, number, 8])
+        if faster.random() < 0.25:
+            task = replace(task, topology=faster_alone(task.topology, 1 + 4 * faster.random()))
         return task, for_task(model_of(number), task), rng
 
 

@@ -324,11 +324,14 @@ def _links_ms(task: Task, served: np.ndarray, apart: np.ndarray, waits: np.ndarr
     out = served[..., None, :] * peers[:, None] / devices  # (plans, d, links, values by link and ids)
     into = np.stack([host - served, everywhere - host], axis=2) / devices
     values_out, values_in = (np.stack([part[..., 0, 0], part[..., 1, 1]], axis=-1) for part in (out, into))
-    both = np.maximum(values_out + into[..., 2], values_in + out[..., 2])
-    values, ids = np.maximum(values_out, values_in), np.maximum(out[..., 2], into[..., 2])
-    of_values, of_ids, of_both = (
-        (busy / np.array(topology.link_bandwidth) * 1e3).max(axis=2) for busy in (values, ids, both)
-    )
+    both = values_out + into[..., 2], values_in + out[..., 2]
+    together, alone = np.array(topology.link_bandwidth), np.array(topology.alone_of("all_to_all"))
+
+    def ms(sent: np.ndarray, received: np.ndarray) -> np.ndarray:
+        of_mean = np.where(alone > together, sent.mean(axis=1, keepdims=True) / together, 0.0)
+        return (np.maximum(np.maximum(sent, received) / alone, of_mean) * 1e3).max(axis=2)
+
+    of_values, of_ids, of_both = ms(values_out, values_in), ms(out[..., 2], into[..., 2]), ms(*both)
     forward, backward, for_ids = waits.T[..., None]
     times = (
         of_values + apart[..., 0] + forward - for_ids,

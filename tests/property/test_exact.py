@@ -23,7 +23,7 @@ from shardwright.sharding.shard import Shard
 from shardwright.task import Constraints, Exchange, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 from tests.proofs.plans import AllPlans, ways_of
-from tests.strategies import constraints, dense_exchanges, tables
+from tests.strategies import constraints, dense_exchanges, faster_alone, tables
 
 MODEL = SimpleCostModel()
 PRECISION = 1e-5  # the solver's, on sums of a few hundred numbers
@@ -72,6 +72,7 @@ def tiny_tasks(draw: st.DrawFn) -> Task:
     topology = Topology(
         hosts, near, "cpu", "1 GB", draw(st.sampled_from([1e5, 1e7])), 1e6, draw(latency), draw(latency)
     )
+    topology = draw(st.sampled_from([topology, topology, faster_alone(topology, 3.0)]))
     task = Task(made, topology, draw(st.integers(1, 300)))
     rng = np.random.default_rng(0)
     assume(np.prod([float(len(ways_of(task, table, rng, any_grids=False)[0])) for table in made]) <= MOST_PLANS)

@@ -15,7 +15,12 @@ class. A device sends
                                   share the crossing
     all-reduce                    inside 2 G (P - 1) / P, and between hosts 2 G (H - 1) / H / P, of a gradient of G bytes
 
-All-to-alls share the links of a pass, so a device waits for the busier direction of the slower link class. The others follow one another.
+All-to-alls share the links of a pass, so a device waits for the busier direction of the slower link class. If links carry more for a device
+that sends alone than for all at once (`LinkSpeed.alone`), a link class takes
+
+    max(bytes of the device / bandwidth alone, mean bytes of all devices / bandwidth of all at once)
+
+The other collectives follow one another.
 Rows count as dealt if each device of the place has a block, and no block is larger than equal ones must be, as in TorchRec. Other row
 blocks of pooled tables send partial sums to every device, as whole tables do.
 
@@ -58,8 +63,9 @@ class CollectivePrices:
     """Prices in ms, of a task.
 
     Attributes:
-        forward: `(2,)` of a byte that an all-to-all of the forward pass sends, inside a host and between hosts.
+        forward: `(2,)` of a byte that a device sends in an all-to-all of the forward pass, inside a host and between hosts.
         backward: `(2,)` of the gradient of a byte of values.
+        mean: `(2, 2)` the same of a byte that the mean device sends, by pass; 0 where links are not faster for a device alone.
         dealt: `(2, 2)` of a byte of V on every device of the place: rows dealt to all devices, then to one host; forward and backward.
         replicas: of a byte of gradient that every device has.
         sets: `(SETS, 2)` latencies of the collectives of each set, forward and backward.
@@ -68,6 +74,7 @@ class CollectivePrices:
 
     forward: Floats
     backward: Floats
+    mean: Floats
     dealt: Floats
     replicas: float
     sets: Floats
@@ -89,7 +96,8 @@ def _prices(
     topology: Topology, collective: Collective, narrower: float, following: tuple[int, ...], both: bool
 ) -> CollectivePrices:
     hosts, per_host, devices = topology.hosts, topology.devices_per_host, topology.devices
-    each = 1e3 / np.array(topology.bandwidth_of(collective))
+    each, of_mean = (1e3 / np.array(of(collective)) for of in (topology.alone_of, topology.bandwidth_of))
+    of_mean = np.where(of_mean > each, of_mean, 0.0)
     passes = np.array([1.0, narrower])
     across = (devices - 1) / devices, (devices - 1) / devices / per_host * (hosts > 1)
     inside = (per_host - 1) / per_host, 0.0
@@ -99,6 +107,7 @@ def _prices(
     return CollectivePrices(
         each,
         each * narrower,
+        np.outer(passes, of_mean),
         dealt * passes,
         _slower(topology, "all_reduce", reduced),
         *_sets(topology, collective, following, both),
@@ -149,8 +158,9 @@ class LinkFacts(NamedTuple):
     Attributes:
         devices: number of devices.
         per_host: devices a host.
-        forward: `(2,)` ms a byte that all-to-alls send inside and between hosts in the forward pass.
+        forward: `(2,)` ms a byte that a device sends in all-to-alls inside and between hosts in the forward pass.
         backward: `(2,)` the same of the backward pass.
+        mean: `(4,)` ms a byte that the mean device sends, of the forward and then of the backward pass; see `CollectivePrices`.
         hidden: `(3,)` ms for which values, ids and gradients travel behind dense layers.
     """
 
@@ -158,6 +168,7 @@ class LinkFacts(NamedTuple):
     per_host: int
     forward: Floats
     backward: Floats
+    mean: Floats
     hidden: Floats
 
     @classmethod
@@ -165,7 +176,8 @@ class LinkFacts(NamedTuple):
         """The links of a task's topology."""
         topology, prices = task.topology, prices_of(task)
         hidden = np.array(astuple(task.exchange.hidden), dtype=np.float64)
-        return cls(topology.devices, topology.devices_per_host, prices.forward, prices.backward, hidden)
+        mean = prices.mean.ravel()
+        return cls(topology.devices, topology.devices_per_host, prices.forward, prices.backward, mean, hidden)
 
 
 def set_ms(task: Task, weights: Floats | None = None) -> Floats:

@@ -47,15 +47,17 @@ def tangents(pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
     return slopes, active @ (pricing.mix * pricing.hidden_bias).T + pricing.bias
 
 
-def link_prices(task: Task, prices: Prices) -> Floats:
+def link_prices(task: Task, prices: Prices, *, own: bool = False) -> Floats:
     """`(2, 5)` ms times devices, forward and backward, of the traffic that ways add to the links: *link terms*.
 
     These are bytes of values that all-to-alls serve to near and to far devices, bytes of ids, and ms of other collectives, forward and
-    backward. All devices together send `peers / D` of the bytes that are served.
+    backward. All devices together send `peers / D` of the bytes that are served. With `own`, traffic counts as much as it takes on its
+    device, which may be less than it takes on the mean device.
     """
-    near, far = (prices.links[:2] * pass_ms(task)).T
+    each = pass_ms(task, own=own)
+    near, far = (prices.links[:2] * each).T
     apart = prices.links[:2].sum(axis=1)
-    ids = np.array([(prices.links[2] * pass_ms(task)[0]).sum(), 0.0])
+    ids = np.array([(prices.links[2] * each[0]).sum(), 0.0])
     return np.stack([near, far, ids, apart * [1.0, 0.0], apart * [0.0, 1.0]], axis=1)
 
 
@@ -76,8 +78,9 @@ def peers_of(topology: Topology) -> Floats:
     return np.array([near - 1, devices - near]) / devices
 
 
-def pass_ms(task: Task) -> Floats:
-    """`(2, 2)` ms that a served byte of values adds to the links of all devices together, by pass and link class."""
+def pass_ms(task: Task, *, own: bool = False) -> Floats:
+    """`(2, 2)` ms that a served byte of values adds to the links of all devices together, or of its own device, by pass and link class."""
     prices = prices_of(task)
-    ms: Floats = np.stack([prices.forward, prices.backward]) * peers_of(task.topology)
+    of_own = np.stack([prices.forward, prices.backward])
+    ms: Floats = (of_own if own else np.maximum(of_own, prices.mean)) * peers_of(task.topology)
     return ms

@@ -3,10 +3,11 @@
 `cost.flows` gives the bytes on the links, `cost.collectives` the collectives. A pass takes on each device
 
     the latencies of every set of collectives in use
-    + max over {inside a host, between hosts} of max(bytes sent, bytes received) / bandwidth       for the all-to-alls
+    + max over {inside a host, between hosts} of max(bytes sent, bytes received) / bandwidth       for the all-to-alls, or the mean bytes
+      of all devices over the bandwidth of all at once if that is more
     + the time of reduce-scatters, all-gathers and all-reduces
 
-which is a maximum of functions that are linear in the blocks of the device, and constants.
+which is a maximum of functions that are linear in the blocks, and constants.
 
 *Overlap.* Dense layers hide values for v ms, the next batch's ids for i ms and gradients for g ms (`Exchange.hidden`). Let V and I be the
 times of values and of ids alone, and J that of both. Then the passes count
@@ -70,10 +71,12 @@ class Traffic:
 
     def milliseconds(self, task: Task) -> tuple[Floats, Floats]:
         """`(devices,)` ms that each device waits in the forward and in the backward pass, less the time hidden behind dense layers."""
-        bandwidth = np.array(task.topology.bandwidth_of(task.exchange.collective))[:, None]
+        prices = prices_of(task)
+        own, of_mean = prices.forward[:, None], prices.mean[0, :, None]
 
         def taken(flow: LinkTraffic, wait: float) -> Floats:
-            ms: Floats = (flow.busiest / bandwidth).max(axis=0) * 1e3 + flow.apart + wait
+            mean = flow.sent.mean(axis=1, keepdims=True)
+            ms: Floats = np.maximum(flow.busiest * own, mean * of_mean).max(axis=0) + flow.apart + wait
             return ms
 
         hidden = task.exchange.hidden

@@ -280,15 +280,16 @@ def _link(kinds: Mapping[Kind, LinkTraffic], link: int, plan: Plan) -> dict[str,
     sent, received = (sum(getattr(flow, way)[link] for flow in kinds.values()) for way in ("sent", "received"))
     busiest = np.maximum(sent, received)
     bandwidth = topology.bandwidth_of("all_to_all")[link]
-    both = (sum(getattr(kinds[kind], way)[link] for kind in kinds if kind in SHARED) for way in ("sent", "received"))
-    shared = np.maximum(*both)
+    alone = topology.alone_of("all_to_all")[link]
+    both = [sum(getattr(kinds[kind], way)[link] for kind in kinds if kind in SHARED) for way in ("sent", "received")]
+    shared, together = np.maximum(*both) / alone, both[0].mean() / bandwidth
     apart = sum(flow.apart for flow in kinds.values())
     return {
         "sent": short(float(np.sum(sent))),
         "kinds": {kind: short(float(flow.sent[link].sum())) for kind, flow in kinds.items()},
         "busiest": shorts(busiest),
         "bandwidth": bandwidth,
-        "ms": short(float(np.max(shared / bandwidth * 1e3 + apart))) if busiest.any() else 0.0,
+        "ms": short(float(np.max(np.maximum(shared, together) * 1e3 + apart))) if busiest.any() else 0.0,
     }
 
 

@@ -199,6 +199,7 @@ def _collectives(task: Task) -> dict[str, Any]:
     prices = prices_of(task)
     return {
         "asked": [prices.forward.tolist(), prices.backward.tolist()],
+        "mean": prices.mean[0].tolist(),
         "dealt": prices.dealt.tolist(),
         "reduced": [1e3 / speed for speed in task.topology.bandwidth_of("all_reduce")],
         "sets": np.column_stack([prices.sets, prices.inputs]).tolist(),

@@ -394,7 +394,7 @@ class BoundProof:
 
         The part adds `(n, 5)` link terms.
         """
-        values, ids, apart, each = links[:, :2], links[:, 2:3], links[:, 3:], pass_ms(self._task)
+        values, ids, apart, each = links[:, :2], links[:, 2:3], links[:, 3:], pass_ms(self._task, own=True)
         relaxation = self._relaxation
         forward = (np.maximum(values, ids) * each[0]).max(axis=1) + apart[:, 0]
         backward = (values * each[1]).max(axis=1) + apart[:, 1]

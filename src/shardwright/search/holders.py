@@ -348,7 +348,7 @@ def _loads(
     task = relaxation.catalog.task
     near, far = _asked(relaxation, prices)
     asked = far if relaxation.topology.hosts > 1 else near
-    forward, backward = link_prices(task, prices)
+    forward, backward = link_prices(task, prices, own=True)
     sent = np.delete(links, 2, axis=1) @ np.delete(np.stack([forward, backward]), 2, axis=1).T
     ms = np.stack([kernels[0], *sent.T, kernels[1]], axis=1)
     return Loads(table, parts, holders, ms, links[:, 2] * asked / relaxation.topology.devices)

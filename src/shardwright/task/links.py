@@ -26,11 +26,13 @@ class LinkSpeed:
         latency_ms: fixed cost of the collective.
         bandwidth: bytes per second that a device sends; see `cost.collectives` for the bytes that count.
         following_ms: fixed cost of a collective that follows another one at once; `latency_ms` if it is unknown.
+        alone: bytes per second that a device sends while no other does; `bandwidth` if it is unknown.
     """
 
     latency_ms: float
     bandwidth: float
     following_ms: float | None = None
+    alone: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "latency_ms", checked_number(self.latency_ms, "links: latency_ms", zero=True))
@@ -38,6 +40,13 @@ class LinkSpeed:
         if self.following_ms is not None:
             following = checked_number(self.following_ms, "links: following_ms", zero=True)
             object.__setattr__(self, "following_ms", following)
+        if self.alone is not None:
+            alone = parse_bandwidth(self.alone, "links: alone")
+            object.__setattr__(self, "alone", alone)
+            if alone < self.bandwidth:
+                raise InvalidInput(
+                    f"links: alone is {alone:g} bytes/s, must be at least the bandwidth, {self.bandwidth:g} bytes/s"
+                )
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,8 @@ class Links:
             if speed is None:
                 return None
             following = None if speed.following_ms is None else latency * speed.following_ms
-            return LinkSpeed(latency * speed.latency_ms, factor * speed.bandwidth, following)
+            alone = None if speed.alone is None else factor * speed.alone
+            return LinkSpeed(latency * speed.latency_ms, factor * speed.bandwidth, following, alone)
 
         intra, inter = bandwidth
         pairs = ((name, self.of(name)) for name in COLLECTIVES)
@@ -130,14 +140,17 @@ def links_to_dict(links: Links) -> dict[str, dict[str, Any]]:
 def _speed(content: object, what: str) -> LinkSpeed | None:
     if content is None:
         return None
-    given = _mapping(content, what, ("latency_ms", "bandwidth", "following_ms"))
+    given = _mapping(content, what, tuple(field.name for field in fields(LinkSpeed)))
     if not {"latency_ms", "bandwidth"} <= set(given):
         raise InvalidInput(f"{what} is {reprlib.repr(content)}, must give latency_ms and bandwidth")
     latency = checked_number(given["latency_ms"], f"{what}.latency_ms", zero=True)
     following = given.get("following_ms")
     if following is not None:
         following = checked_number(following, f"{what}.following_ms", zero=True)
-    return LinkSpeed(latency, parse_bandwidth(given["bandwidth"], f"{what}.bandwidth"), following)
+    alone = given.get("alone")
+    if alone is not None:
+        alone = parse_bandwidth(alone, f"{what}.alone")
+    return LinkSpeed(latency, parse_bandwidth(given["bandwidth"], f"{what}.bandwidth"), following, alone)
 
 
 def _mapping(content: object, what: str, known: tuple[str, ...]) -> Mapping[str, object]:

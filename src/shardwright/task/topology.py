@@ -159,6 +159,15 @@ class Topology:
         )
         return intra, inter
 
+    def alone_of(self, collective: Collective) -> tuple[float, float]:
+        """As `bandwidth_of`, of a device that sends while no other does."""
+        speeds = self._speeds(collective)
+        intra, inter = (
+            usual if speed is None or speed.alone is None else speed.alone
+            for speed, usual in zip(speeds, self.bandwidth_of(collective), strict=True)
+        )
+        return intra, inter
+
     def latency_of(self, collective: Collective) -> tuple[float, float]:
         """Fixed ms of a collective inside a host and between hosts."""
         speeds = self._speeds(collective)

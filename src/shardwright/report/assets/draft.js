@@ -139,14 +139,22 @@ class Prices {
     });
     const exchanged = range(devices).map((device) => most([0, 1].map((link) => collectives.reduced[link] *
       most([SENT, RECEIVED].map((way) => reduced[2 * way + link] + fixedReduced[(2 * way + link) * devices + device])))));
-    const time = (bytes) => most([0, 1].map((link) => Math.max(bytes(SENT, link), bytes(RECEIVED, link)) * collectives.asked[0][link]));
+    const time = (bytes, device) => most([0, 1].map((link) => Math.max(bytes(SENT, link, device), bytes(RECEIVED, link, device)) * collectives.asked[0][link]));
+    const together = (bytes) => most([0, 1].map((link) => sum(range(devices).map((device) => bytes(SENT, link, device))) / devices * collectives.mean[link]));
+    const [ofAll, ofIds, ofValues, ofGradients] = [
+      (way, link, device) => forward[way][link][device], (way, link, device) => alone[way][link][device],
+      (way, link, device) => forward[way][link][device] - alone[way][link][device], (way, link, device) => backward[way][link][device],
+    ].map((bytes) => {
+      const least = together(bytes);
+      return (device) => Math.max(least, time(bytes, device));
+    });
     const [values, ids, gradients] = collectives.hidden;
     const passes = range(devices).map((device) => {
-      const all = waits[0] + apart[0][device] + time((way, link) => forward[way][link][device]);
-      const ofIds = waits[2] + time((way, link) => alone[way][link][device]);
-      const ofValues = waits[0] - waits[2] + apart[0][device] + time((way, link) => forward[way][link][device] - alone[way][link][device]);
-      const back = waits[1] + apart[1][device] + exchanged[device] + time((way, link) => backward[way][link][device]);
-      return [Math.max(0, all - values - ids, ofIds - ids, ofValues - values), Math.max(0, back - gradients)];
+      const all = waits[0] + apart[0][device] + ofAll(device);
+      const onlyIds = waits[2] + ofIds(device);
+      const onlyValues = waits[0] - waits[2] + apart[0][device] + ofValues(device);
+      const back = waits[1] + apart[1][device] + exchanged[device] + ofGradients(device);
+      return [Math.max(0, all - values - ids, onlyIds - ids, onlyValues - values), Math.max(0, back - gradients)];
     });
     return [0, 1].map((pass) => passes.map((ms) => ms[pass]));
   }

@@ -49,6 +49,7 @@ from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
 _ROUNDING = 1e-12
+_SENT = 0
 
 
 EACH_PHASE = ((0,), (1,), (2,), (3,))
@@ -142,14 +143,18 @@ def add_links(program: Program, task: Task, placement: PlacementVariables, times
     each, apart = _link_ms(program, task, placement)
     each, apart = each / unit_ms, apart / unit_ms
     used, waits = _add_sets(program, placement), np.column_stack([prices.sets, prices.inputs]) / unit_ms
+    slower = prices.mean[0] / prices.forward  # if all devices send
     for phase, kinds, hidden_ms in _lines(task):
         of_kinds, of_others, of_sets = (
             part @ kinds for part in (np.moveaxis(each, 1, -1), np.moveaxis(apart, 1, -1), waits)
         )
-        for link, way, rank in np.ndindex(2, 2, topology.devices):
-            if _peers(topology)[link] == 0:
-                continue
-            of_pieces = of_kinds[:, way, link, rank] + of_others[:, rank]
+
+        peers, devices = _peers(topology), topology.devices
+        loads = [(rank, of_kinds[:, way, link, rank]) for link, way, rank in np.ndindex(2, 2, devices) if peers[link]]
+        for link in np.flatnonzero((slower > 1.0) & (np.array(peers) > 0)):
+            loads += [(rank, of_kinds[:, _SENT, link].mean(axis=1) * slower[link]) for rank in range(devices)]
+        for rank, load in loads:
+            of_pieces = load + of_others[:, rank]
             some = np.flatnonzero(of_pieces)
             columns = [*placement.taken[some], times[rank, LINKS][phase], *used.values()]
             program.row(columns, [*-of_pieces[some], 1.0, *(-of_sets[kind] for kind in used)], low=-hidden_ms / unit_ms)
@@ -172,7 +177,7 @@ def _link_ms(program: Program, task: Task, placement: PlacementVariables) -> tup
     These are forward, backward, and of the ids alone.
     """
     topology, prices = task.topology, prices_of(task)
-    bandwidth = np.array(topology.bandwidth_of(task.exchange.collective))[:, None] / 1e3
+    bandwidth = np.array(topology.alone_of(task.exchange.collective))[:, None] / 1e3
     each, apart = [], []
     for way in placement.ways:
         for piece in way.pieces:
@@ -184,7 +189,7 @@ def _link_ms(program: Program, task: Task, placement: PlacementVariables) -> tup
                     flows[key].sent *= np.array(left)[:, None]
                     flows[key].received *= np.array(left)[:, None]
             passes = (*passes_of(task, flows), flows["forward", "ids"])
-            each.append([[flow.sent / bandwidth, flow.received / bandwidth] for flow in passes])
+            each.append([[flow.sent / bandwidth, flow.received / bandwidth] for flow in passes])  # `_SENT` is the first
             others = np.stack([flow.apart for flow in passes])
             if left is not None:
                 values = value_bytes(task, shard_work(task, piece.shard))

@@ -305,7 +305,7 @@ def _waits(task: Task, others: Sequence[Shard]) -> Floats:
     """`(6,)` ms by collective and link class: latency, plus the slowest device's time to send the traffic of other shards."""
     flows, prices = traffic(task, others), prices_of(task)
     sets = sets_of(task, others) | {set_of("all_to_all", False)}
-    waits, bandwidth = waits_of(prices, sets), np.array(task.topology.bandwidth_of(task.exchange.collective))
+    waits, bandwidth = waits_of(prices, sets), np.array(task.topology.alone_of(task.exchange.collective))
     of_passes = [
         wait + flow.busiest.max(axis=1) / bandwidth * 1e3 + flow.apart.max()
         for flow, wait in zip((flows.forward, flows.backward), waits, strict=True)

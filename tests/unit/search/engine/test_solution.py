@@ -204,7 +204,8 @@ def random_arrays(rng, gates: int = 0) -> EngineArrays:
         spreads=SpreadArrays(np.zeros(ITEMS + 1, dtype=np.int64), none.reshape(0, 2), none,
             Added.of(none, np.zeros((0, HIDDEN + 2))), none, np.zeros((0, 3)), np.zeros((0, 2)), none),
         head=PricingHead(mix, gates, base, rng.random(2)), memory=np.full(DEVICES, 50),
-        links=LinkFacts(DEVICES, 2, np.array([1e-7, 1e-6]), np.array([1e-7, 2e-6]), rng.choice([0.0, 0.5], 3)),
+        links=LinkFacts(DEVICES, 2, np.array([1e-7, 1e-6]), np.array([1e-7, 2e-6]), np.array([2, 20, 1, 40]) / 1e7,
+            rng.choice([0.0, 0.5], 3)),
     )  # fmt: skip
 
 
