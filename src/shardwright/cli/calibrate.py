@@ -234,10 +234,11 @@ def _links_table(links: MeasuredLinks) -> rich.table.Table:
             errors = links.errors.get(collective, {}).get(name)
             if speed is not None and errors is not None:
                 after = MISSING if speed.following_ms is None else f"{1e3 * speed.following_ms:.1f}"
-                figures = [f"{1e3 * speed.latency_ms:.1f}", after, f"{speed.bandwidth / 1e9:.3g}"]
+                alone = MISSING if speed.alone is None else f"{speed.alone / 1e9:.3g}"
+                figures = [f"{1e3 * speed.latency_ms:.1f}", after, f"{speed.bandwidth / 1e9:.3g}", alone]
                 repeats = MISSING if errors.repeats is None else percent(errors.repeats)
                 rows.append([f"{collective}, {_WHERE[name]}", *figures, percent(errors.held_out), repeats])
-    heads = ("collective", "latency, us", "following", "GB/s", "error", "repeats")
+    heads = ("collective", "latency, us", "following", "GB/s", "alone", "error", "repeats")
     return table(f"links of {links.cluster}; errors are of sizes held out", heads, rows)
 
 

@@ -37,6 +37,7 @@ _MB = 1e6
 _LEAST_MS_PER_MB = 1e-6  # 1e15 bytes per second: faster than any link, and keeps the bandwidth finite
 _SOFT = 0.1  # relative error above which a time counts less
 _ROUNDS = 8  # rounds of reweighting, and of choosing the class that decides
+_CLEARLY = 1.05  # least ratio of bandwidths that is no noise
 _FEWEST = 3  # least number of times for a line
 
 
@@ -112,12 +113,13 @@ def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLin
     speeds: dict[str, Any] = {}  # of `Speeds`
     errors: dict[str, dict[str, LinkErrors]] = {}
     for collective in COLLECTIVES:
-        rungs = [rung for rung in times if rung.collective == collective and rung.calls == 1]
+        rungs = [rung for rung in times if rung.collective == collective and rung.calls == 1 and not rung.alone]
         sent, ms = np.array([rung.sent(cluster) for rung in rungs]), np.array([times[rung] for rung in rungs])
         size = np.array([rung.size for rung in rungs])
         if len(set(size.tolist())) < _FEWEST:
             continue
-        speeds[collective] = _with_following(fit_speeds(sent, ms), collective, cluster, times)
+        following = _with_following(fit_speeds(sent, ms), collective, cluster, times)
+        speeds[collective] = _with_alone(following, collective, cluster, times)
         missed = np.zeros(len(ms))
         for left_out in np.unique(size):
             held = size == left_out
@@ -149,6 +151,21 @@ def _with_following(
             least = min(max(fmean(each), 0.0), speed.latency_ms)
             of_classes[place] = replace(speed, following_ms=float(f"{least:.5g}"))
     return of_classes[0], of_classes[1]
+
+
+def _with_alone(speeds: Speeds, collective: str, cluster: Cluster, times: Mapping[Rung, float]) -> Speeds:
+    """The speeds, with the bandwidth of a device that sends alone, as far as that was measured and is larger."""
+    rungs = [rung for rung in times if rung.collective == collective and rung.alone]
+    if len({rung.size for rung in rungs}) < _FEWEST:
+        return speeds
+    found = fit_speeds(np.array([rung.sent(cluster) for rung in rungs]), np.array([times[rung] for rung in rungs]))
+    intra, inter = (
+        speed
+        if speed is None or alone is None or alone.bandwidth < _CLEARLY * speed.bandwidth
+        else replace(speed, alone=alone.bandwidth)
+        for speed, alone in zip(speeds, found, strict=True)
+    )
+    return intra, inter
 
 
 def _noise(times: Mapping[Rung, float]) -> float | None:

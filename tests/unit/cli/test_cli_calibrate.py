@@ -71,7 +71,7 @@ def fake_links(monkeypatch):
     def calibrate_links(**options):
         calls.update(options)
         cluster = Cluster("cpu", 2, 2, "gloo", "2.13.0")
-        speeds = {"all_to_all": (LinkSpeed(0.25, 2e9), LinkSpeed(1.5, 1e8))}
+        speeds = {"all_to_all": (LinkSpeed(0.25, 2e9, alone=3e9), LinkSpeed(1.5, 1e8))}
         errors = {"all_to_all": {"intra": LinkErrors(0.1, 0.05), "inter": LinkErrors(0.2, None)}}
         found = MeasuredLinks(cluster, Links(**speeds), errors, datetime.now(UTC).isoformat())
         path = links_path("cpu", 2, 2)
@@ -88,8 +88,8 @@ def test_links_are_shown_and_plans_take_them_with_a_note(cli, fake_links, tmp_pa
     assert outcome.code == 0
     assert (fake_links["devices"], fake_links["device"], fake_links["seconds"]) == (4, "cpu", 120)
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
-    assert "all_to_all, inside a host 250.0 – 2 10.0% 5.0%" in lines
-    assert any(line.startswith("all_to_all, between hosts 1500.0 – 0.1 20.0%") for line in lines)
+    assert "all_to_all, inside a host 250.0 – 2 3 10.0% 5.0%" in lines
+    assert any(line.startswith("all_to_all, between hosts 1500.0 – 0.1 – 20.0%") for line in lines)
     assert "plans for 2 × 2 cpu take them by themselves" in outcome.out
     document = cli("calibrate", "--links", "--json").document
     assert document["links"]["all_to_all"]["inter"] == {"latency_ms": 1.5, "bandwidth": 1e8}

@@ -60,6 +60,19 @@ def test_chains_give_the_latency_of_collectives_that_follow_at_once(following: f
     assert all(speed is None or speed.following_ms is None for speed in (links.all_to_all[0], *links.all_gather))
 
 
+@pytest.mark.parametrize(("factor", "expected"), [(1.5, 1.5e9), (1.02, None), (0.5, None)])
+def test_links_that_carry_clearly_more_for_one_sender_say_how_much(factor: float, expected: float | None) -> None:
+    found = times(CLUSTER)
+    for rung in [rung for rung in found if rung.alone]:
+        speeds = LinkSpeed(0.03, factor * 20e9), LinkSpeed(0.2, factor * 1e9)
+        (found[rung],) = predicted_ms(speeds, np.array([rung.sent(CLUSTER)]))
+    links = measured_links(CLUSTER, found).links
+    assert links.all_to_all[1] is not None
+    assert links.all_to_all[1].bandwidth == pytest.approx(1e9, rel=1e-3)
+    assert links.all_to_all[1].alone == (None if expected is None else pytest.approx(expected, rel=1e-3))
+    assert links.all_gather[1] == replace(links.all_to_all[1], alone=None, following_ms=None)
+
+
 def test_noise_and_disturbed_runs_move_them_little_and_are_told() -> None:
     found = measured_links(CLUSTER, times(CLUSTER, noise=0.05, slow=0.05))
     for collective in COLLECTIVES:

@@ -9,6 +9,9 @@ Bytes that a device sends inside its host and to other hosts, of a buffer of V b
 
 `cost.collectives` prices them by these bytes, for any library: gloo's reduce-scatter is an all-reduce inside, and so looks like slow links.
 
+Links often carry more for a device that sends alone than for all at once: receivers share their links, and two directions of a link may
+wait for each other. So all-to-alls in which one device sends are measured as well.
+
 Devices start a collective one after the other, as they do after kernels of different length. This matters for gloo: a device that starts
 late sends its data before it posts its receives, so the two directions of a link follow one another. With equal starts they overlap.
 """
@@ -32,6 +35,8 @@ ROUNDS = 2
 """Number of climbs of the ladder; their differences are the noise."""
 DIRECT: tuple[Collective, ...] = ("all_to_all", "exchange")
 """Collectives of direct sends, which a step calls several times in a row."""
+_SENT_ALONE: tuple[Collective, ...] = ("all_to_all",)
+_SIZES_ALONE = SIZES[::2]
 _VALUE_BYTES = 4
 FEWEST_RUNS = 3
 """Fewest counted runs of a rung."""
@@ -50,6 +55,7 @@ class Rung:
         size: bytes of the whole buffer on a device, before rounding to a multiple of the devices.
         round: number of the climb, from 0.
         calls: number of calls in a row, without a pause.
+        alone: whether only the first device of a group sends.
     """
 
     collective: Collective
@@ -57,13 +63,14 @@ class Rung:
     size: int
     round: int = 0
     calls: int = 1
+    alone: bool = False
 
     def elements(self, devices: int) -> int:
         """Values of the whole buffer: as many for each of the devices."""
         return max(1, self.size // _VALUE_BYTES // devices) * devices
 
     def sent(self, cluster: Cluster) -> tuple[float, float]:
-        """Bytes that a device sends inside its host and to other hosts."""
+        """Bytes that a device that sends anything sends inside its host and to other hosts."""
         near = cluster.devices_per_host
         devices = near if self.within else cluster.devices
         whole = self.elements(devices) * _VALUE_BYTES
@@ -79,7 +86,7 @@ class Rung:
 def ladders(cluster: Cluster, collectives: Sequence[Collective] = TORCHREC_CALLS) -> Iterator[list[Rung]]:
     """The rungs to measure, smallest first: for each round, each class of links that the cluster has, and each collective.
 
-    A chain of collectives of direct sends follows their ladder.
+    A chain of collectives of direct sends follows their ladder, and so does a ladder with one sender.
     """
     classes = [within for within, there in ((True, cluster.devices_per_host > 1), (False, cluster.hosts > 1)) if there]
     for number in range(ROUNDS):
@@ -88,6 +95,8 @@ def ladders(cluster: Cluster, collectives: Sequence[Collective] = TORCHREC_CALLS
                 yield [Rung(collective, within, size, number) for size in SIZES]
                 if collective in DIRECT:
                     yield [Rung(collective, within, SIZES[0], number, CHAIN)]
+                if collective in _SENT_ALONE:
+                    yield [Rung(collective, within, size, number, alone=True) for size in _SIZES_ALONE]
 
 
 def measure_ladders(

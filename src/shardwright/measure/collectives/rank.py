@@ -350,9 +350,13 @@ def _rung_call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
     devices = member.world // hosts if rung.within else member.world
     elements = rung.elements(devices)
     whole, other = (torch.zeros(elements, device=member.device) for _ in range(2))
-    part, splits = other[: elements // devices], [elements // devices] * devices
+    each = elements // devices
+    part, sent, received = other[:each], [each] * devices, [each] * devices
+    if rung.alone:
+        sent, received = sent if dist.get_rank(group) == 0 else [0] * devices, [each, *[0] * (devices - 1)]
+    values, outputs = whole[: sum(sent)], other[: sum(received)]
     calls: dict[Collective, Callable[[], Any]] = {
-        "all_to_all": lambda: dist.all_to_all_single(other, whole, splits, splits, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(outputs, values, received, sent, group=group),
         "reduce_scatter": lambda: named("reduce_scatter_single", "reduce_scatter_tensor")(part, whole, group=group),
         "all_gather": lambda: named("all_gather_single", "all_gather_into_tensor")(whole, part, group=group),
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
