@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.strategies import faster_alone
 from tests.unit.report.plans import mixed_plan
 
 import shardwright as sw
@@ -79,9 +80,15 @@ def plan_of_the_runtime():
     return replace(plan, task=replace(plan.task, exchange=replace(plan.task.exchange, collectives="shared")))
 
 
+def plan_over_shared_links():
+    """Every pattern, beside dense layers, over links that carry more for a device that sends alone."""
+    plan = plan_beside_dense_layers()
+    return replace(plan, task=replace(plan.task, topology=faster_alone(plan.task.topology, 4.0)))
+
+
 CASES = {
     "every pattern": mixed_plan, "proxies": plan_with_proxies, "a group": plan_of_a_group, "widths": plan_of_widths,
-    "dense layers": plan_beside_dense_layers, "shared collectives": plan_of_the_runtime,
+    "dense layers": plan_beside_dense_layers, "shared collectives": plan_of_the_runtime, "busy links": plan_over_shared_links,
 }  # fmt: skip
 
 

@@ -353,7 +353,9 @@ def _rung_call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
     each = elements // devices
     part, sent, received = other[:each], [each] * devices, [each] * devices
     if rung.alone:
-        sent, received = sent if dist.get_rank(group) == 0 else [0] * devices, [each, *[0] * (devices - 1)]
+        senders = 1 if rung.within else devices // hosts
+        sent = sent if dist.get_rank(group) < senders else [0] * devices
+        received = [each] * senders + [0] * (devices - senders)
     values, outputs = whole[: sum(sent)], other[: sum(received)]
     calls: dict[Collective, Callable[[], Any]] = {
         "all_to_all": lambda: dist.all_to_all_single(outputs, values, received, sent, group=group),
