@@ -65,6 +65,7 @@ inline Ms link_ms(const LinkFacts& links, Bytes own, Bytes host, Bytes all, Ms a
         found.backward = std::max(found.backward, std::max(in, out) * links.backward[link]);
         values = std::max(values, std::max(out, in) * links.forward[link]);
         ids = std::max(ids, std::max(asked, asks) * links.forward[link]);
+        if (links.mean[link] == 0.0) continue;
         const double of_mean = share * share * peers[link], all_values = (link ? all.far : all.near) * of_mean, all_ids = all.ids * of_mean;
         found.forward = std::max(found.forward, (all_values + all_ids) * links.mean[link]);
         found.backward = std::max(found.backward, all_values * links.mean[2 + link]);
