@@ -249,7 +249,7 @@ def test_links_here_survive_a_killed_rank(cache_folder: Path, tmp_path: Path) ->
         devices=2, seconds=2, group=faulty, progress=lambda done, all_, _: seen.append((done, all_))
     )
     assert found is not None
-    assert seen[:3] == [(1, 114), (2, 114), (3, 114)]  # known at once
+    assert seen[:3] == [(1, 128), (2, 128), (3, 128)]  # known at once
     assert found[0].links.all_to_all[0] is not None
     assert found[1] == cache_folder / "links" / "cpu-1x2.json"
     assert [path.name for path in found[1].parent.iterdir()] == ["cpu-1x2.json"]

@@ -168,12 +168,16 @@ def test_phases_add_up_over_modules_and_the_exchange_is_taken_out_of_backward():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("cpu_ms", "expected"), [(9.0, 6.0), (90.0, pytest.approx(17.0, abs=1.0)), (2.5, 0.0)])
-def test_a_module_takes_at_most_the_cpu_time_of_a_rank_without_its_kernels(cpu_ms, expected, monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", "h100"])
+@pytest.mark.parametrize(("cpu_ms", "most"), [(9.0, 6.0), (30.0, pytest.approx(17.0, abs=1.0)), (2.5, 0.0)])
+def test_a_module_takes_the_cpu_time_without_its_kernels_or_at_most_the_rest_of_the_step(
+    cpu_ms, most, device, monkeypatch
+):
     """Steps last 20 ms beyond collectives that hardly take any time; the kernels take 3 ms of it."""
     monkeypatch.setattr(modules, "_kernels_ms", lambda plans: [3.0] * len(plans))
     fast = (LinkSpeed(0.001, 1e12), LinkSpeed(0.001, 1e12))
-    measured = MeasuredLinks(Cluster("cpu", 1, 2, "gloo", "2.13"), Links(all_to_all=fast), {}, "2026-11-29")
+    measured = MeasuredLinks(Cluster(device, 1, 2, "gloo", "2.13"), Links(all_to_all=fast), {}, "2026-11-29")
     found = ModuleProbe().with_modules(lambda request, doing: {"step_ms": 20.0, "cpu_ms": cpu_ms}, measured)
-    assert found.links.modules.pooled_ms == expected
-    assert found.links.modules.sequence_ms == expected
+    assert found.links.modules.shared_ms == most
+    torchrec = max(cpu_ms - 3.0, 0.0) if device == "cpu" else most
+    assert (found.links.modules.pooled_ms, found.links.modules.sequence_ms) == (torchrec, torchrec)

@@ -1,9 +1,10 @@
 """Measure the time of modules in a step besides collectives, on the ranks that have just measured the links of a cluster.
 
-An `EmbeddingBagCollection`, an `EmbeddingCollection` and `shardwright.runtime`, of small tables, train whole steps. Their time beyond the
-predicted collectives and the kernels, which are measured alone, is the time of the module: Python, sorting and copying of ids and rows. If
-ranks share cores, it holds what they lose by that. The CPU time of the ranks limits it: over slow links the rest is a small difference of
-two long times.
+An `EmbeddingBagCollection`, an `EmbeddingCollection` and `shardwright.runtime`, of small tables, train whole steps. The time of a module is
+that of Python and of sorting and copying ids and rows, beyond the kernels, which are measured alone. TorchRec's modules compute on CPUs in
+one thread while nothing travels, so the CPU time of this thread is the time of module and kernels. On GPUs, and for the runtime, which
+computes while rows travel, it is the step beyond the predicted collectives, at most the CPU time: over slow links that is a small
+difference of two long times. If ranks share cores, a module's time holds what they lose by that.
 
 This module is also the program of the ranks: it answers requests for rungs of the ladder of links, and for the steps of a module.
 """
@@ -78,8 +79,10 @@ class ModuleProbe:
         plans = list(map(_plan, requests))
         for request, plan, kernels_ms in zip(requests, plans, _kernels_ms(plans), strict=True):
             reply = ask(request, f"for steps of {request['module']} tables")
-            beyond = float(reply["step_ms"]) - _collectives_ms(plan, links.links)
-            times[f"{request['module']}_ms"] = float(f"{max(0.0, min(beyond, reply['cpu_ms']) - kernels_ms):.4g}")
+            computed_ms = float(reply["cpu_ms"])
+            if cluster.device != "cpu" or request["module"] == "shared":
+                computed_ms = min(computed_ms, float(reply["step_ms"]) - _collectives_ms(plan, links.links))
+            times[f"{request['module']}_ms"] = float(f"{max(0.0, computed_ms - kernels_ms):.4g}")
         return replace(links, links=replace(links.links, modules=ModuleTimes(**times)))
 
 
