@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from shardwright.cli import documents
-from shardwright.cli.documents import DOCUMENTS
+from shardwright.cli.documents import DOCUMENTS, measuring, planning
 from shardwright.cli.output import Document
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
@@ -32,7 +31,7 @@ def schema_of(command: str) -> str:
         "$defs": own,
     }
     for name, one in own.items():
-        if is_dataclass(getattr(documents, name, None)):  # results; NaN is printed as null
+        if is_dataclass(vars(planning).get(name, vars(measuring).get(name))):  # results; NaN is printed as null
             for field in one["properties"].values():
                 if field.get("type") == "number":
                     field["type"] = ["number", "null"]

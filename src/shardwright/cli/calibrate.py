@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import rich.table
 
     from shardwright.calibration import Calibration
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring
     from shardwright.task.link_files import MeasuredLinks
     from shardwright.task.topology import Topology
 
@@ -128,7 +128,7 @@ def progress_of(report: Report, total: float) -> Callable[[float, int, float | N
     return told
 
 
-def _document(result: Calibration) -> documents.Calibrate:
+def _document(result: Calibration) -> measuring.Calibrate:
     return {
         "model": str(result.path) if result.path else None,
         "metadata": result.model.metadata if result.model else {},
@@ -206,7 +206,7 @@ def _run_links(*, devices: int | None, device: str, minutes: float | None, outpu
     if measured is None:
         return
     links, path = measured
-    document: documents.CalibrateLinks = {
+    document: measuring.CalibrateLinks = {
         "file": str(path),
         "cluster": links.cluster,
         "links": links_to_dict(links.links),

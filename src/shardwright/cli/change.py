@@ -20,7 +20,7 @@ from shardwright.sharding.runtimes import crossing
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
+    from shardwright.cli.documents import planning
 
 _MOST_TABLES = 20
 _COLUMNS = ("table", "before", "after", "moves", "stays")
@@ -98,7 +98,7 @@ def change_from(
     return PlanChange(source, diff, newer.cost.step_ms, base_ms, base_bytes, why_not, move_cost, crosses)
 
 
-def change_document(change: PlanChange) -> documents.Change:
+def change_document(change: PlanChange) -> planning.Change:
     """The change as a part of the JSON document."""
     diff, applies = change.diff, change.why_not is None
     return {

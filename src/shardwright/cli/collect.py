@@ -17,7 +17,7 @@ from shardwright.measure.stock import seconds_or_default
 from shardwright.task.quantities import parse_bytes
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring
 
 Output = Annotated[
     Path, option("--output", "-o", metavar="FOLDER", text="The sample store; an existing one is extended.")
@@ -133,7 +133,7 @@ def run(
 
         require_checked(output, device, backend, say=note)
     common: dict[str, Any] = {"seed": seed, "device": device, "batch_sizes": batch_size, "pool": table_pool(pool)}
-    document: documents.Collect | documents.CollectCollectives
+    document: measuring.Collect | measuring.CollectCollectives
     try:
         if collectives:
             document, text = _collectives_collected(
@@ -165,7 +165,7 @@ def run(
 
 def _kernels_collected(
     address: str | None, output: Path, *, backend: str | None, seconds: float | None, **options: Any
-) -> tuple[documents.Collect, str]:
+) -> tuple[measuring.Collect, str]:
     """Collect kernels, here or on the cluster at an address; return the result as data and as text."""
     from shardwright.measure.collect import collect
     from shardwright.measure.stock import Collection, summary_text
@@ -187,7 +187,7 @@ def _kernels_collected(
             for text in fleet.notes:
                 note(text)
             summary = collect(output, seconds=seconds, progress=report, fleet=fleet, **options)
-    document: documents.Collect = {
+    document: measuring.Collect = {
         "folder": str(summary.folder),
         "samples": summary.samples,
         "measured": summary.measured,
@@ -205,7 +205,7 @@ def _kernels_collected(
 
 def _collectives_collected(
     output: Path, *, world: int | None, runs: int | None, timeout_s: float, **options: Any
-) -> tuple[documents.CollectCollectives, str]:
+) -> tuple[measuring.CollectCollectives, str]:
     """Collect all-to-alls between processes of this machine; return the result as data and as text."""
     from shardwright.measure.collectives.collect import collect_collectives, new_collection
     from shardwright.measure.collectives.rank import RunPolicy
@@ -219,7 +219,7 @@ def _collectives_collected(
         f"repeats of a sample differ by {percent(summary.repeat_mean)} (mean), {percent(summary.repeat_median)} (median)\n"
         f"next: shardwright train {summary.folder} --network neuroshard -o model.safetensors"
     )
-    document: documents.CollectCollectives = {
+    document: measuring.CollectCollectives = {
         "folder": str(summary.folder),
         "samples": summary.samples,
         "measured": summary.measured,

@@ -37,7 +37,7 @@ from shardwright.sharding.runtimes import other_runtime, preferred_runtimes, tas
 from shardwright.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
+    from shardwright.cli.documents import planning
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.sharding.runtimes import RunsOn, Runtime
 
@@ -93,7 +93,7 @@ def run(
         with progress("measuring") as report:
             attempts = measure_each(attempts, rounds, report, device)
         unlike = other_device(placed.topology.device, device)
-    document: documents.Compare = {
+    document: planning.Compare = {
         "task": str(task),
         "cost_model": cost_model.name,
         "notes": [unlike] if unlike else [],
@@ -292,7 +292,7 @@ def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[st
     return f"{text} (with an error of {percent(error)} a device, {signed(usual)} is expected of the slowest)"
 
 
-def attempt_document(attempt: Attempt) -> documents.Attempt:
+def attempt_document(attempt: Attempt) -> planning.Attempt:
     """An attempt as a part of JSON documents."""
     made = attempt.plan
     cost = made.cost if made else None
@@ -312,14 +312,14 @@ def attempt_document(attempt: Attempt) -> documents.Attempt:
     }
 
 
-def elsewhere_document(elsewhere: Plan | None, best: Plan | None) -> documents.Elsewhere | None:
+def elsewhere_document(elsewhere: Plan | None, best: Plan | None) -> planning.Elsewhere | None:
     """The plan for the other runtime than that of `best` as a part of JSON documents; None if there is none."""
     if elsewhere is None or best is None or elsewhere.cost is None:
         return None
     return {"runs_on": other_runtime(best), "step_ms": elsewhere.cost.step_ms, "bound_ms": elsewhere.bound_ms}
 
 
-def _row(attempt: documents.Attempt) -> list[str]:
+def _row(attempt: planning.Attempt) -> list[str]:
     failed = "failed" if attempt["available"] else "not available"
     return [
         attempt["strategy"],

@@ -36,7 +36,7 @@ from shardwright.task import Task
 
 if TYPE_CHECKING:
     from shardwright.calibration import Calibration
-    from shardwright.cli import documents
+    from shardwright.cli.documents import planning
 
 _DEVICES = 4
 _BATCH = 1024
@@ -89,7 +89,7 @@ def run(
     print_hardware_note(cost_model, "cpu")
     attempts = play(task, output, cost_model, rounds=1 if quick else _ROUNDS, seed=seed)
     page = _report(attempts, output, cost_model)
-    document: documents.Demo = {
+    document: planning.Demo = {
         "folder": str(output),
         "cost_model": cost_model.name,
         "task": title(task, quick),

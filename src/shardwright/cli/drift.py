@@ -30,7 +30,7 @@ from shardwright.errors import InvalidInput, some_of
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
+    from shardwright.cli.documents import planning
     from shardwright.questions.drift import Drift
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Table
@@ -158,7 +158,7 @@ def _sentence(plan: Path, drift: Drift) -> str:
     )
 
 
-def _document(plan: Path, drift: Drift) -> documents.Drift:
+def _document(plan: Path, drift: Drift) -> planning.Drift:
     from shardwright.questions.drift import moves
 
     return {

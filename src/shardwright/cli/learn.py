@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import rich.table
     from _typeshed import DataclassInstance
 
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring
     from shardwright.learned.options import PolicyOptions
     from shardwright.learned.worlds import World
     from shardwright.measure.remote import Fleet
@@ -194,7 +194,7 @@ def run(
         with about(tasks):
             policy = learn(training.tasks, world, how, record=record, checkpoint=checkpoint)
     save_policy(policy, output)
-    document: documents.Learn = {"strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
+    document: measuring.Learn = {"strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
     view = figures_table(f"training of {strategy}", record.rows)
     origin = f"learned from costs {world.name}, on {training.description}"
     emit(document, view, origin, saved(output), as_json=as_json)

@@ -14,7 +14,7 @@ from shardwright.errors import InvalidInput
 from shardwright.task.quantities import did_you_mean
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring
 
 _COVERAGE = ("optimizer", "batch_sizes", "tables", "task")
 
@@ -36,7 +36,7 @@ def run(
     if action not in ("list", "show", "remove"):
         raise InvalidInput(f"action is {action!r}, must be list, show or remove")
     models = _models()
-    document: documents.Models = {"models": models}
+    document: measuring.Models = {"models": models}
     if action == "list":
         if name is not None:
             raise InvalidInput(f"list takes no name, and {name!r} was given: use show, or leave it out")
@@ -55,11 +55,11 @@ def run(
         emit(document, *[_details(model) for model in chosen], as_json=as_json)
         return
     _remove(chosen)
-    removed: documents.ModelsRemove = {"removed": chosen}
+    removed: measuring.ModelsRemove = {"removed": chosen}
     emit(removed, *[f"removed {model['file']}" for model in chosen], as_json=as_json)
 
 
-def _models() -> list[documents.Model]:
+def _models() -> list[measuring.Model]:
     """The bundled models, those from published figures, then the user's own."""
     from shardwright.cost.choice import user_models
     from shardwright.cost.files import bundled_models, model_header, provenance
@@ -84,7 +84,7 @@ def _models() -> list[documents.Model]:
     ]
 
 
-def _view(models: list[documents.Model]) -> Table:
+def _view(models: list[measuring.Model]) -> Table:
     rows = [
         [
             model["name"] + (" (bundled)" if model["bundled"] else ""),
@@ -105,14 +105,14 @@ def _error(metadata: dict[str, str]) -> str:
     return percent(float(metadata["mean_error"])) if "mean_error" in metadata else MISSING
 
 
-def _details(model: documents.Model) -> Table:
+def _details(model: measuring.Model) -> Table:
     rows = [[key, value] for key, value in model["metadata"].items() if key not in ("features", "half_within")]
     if "half_within" in model["metadata"]:
         rows.append(["error", f"{_error(model['metadata'])}, leave-one-source-out"])
     return table(model["name"], ("field", "value"), [["file", model["file"] or MISSING], *rows], texts=(0, 1))
 
 
-def _remove(chosen: list[documents.Model]) -> None:
+def _remove(chosen: list[measuring.Model]) -> None:
     if len(chosen) > 1:
         raise InvalidInput(
             f"{len(chosen)} models have this name; name the file of one ('shardwright models show NAME' lists the files)"

@@ -37,8 +37,8 @@ from shardwright.errors import InvalidInput, some_of
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
     from shardwright.cli.change import PlanChange
+    from shardwright.cli.documents import planning
     from shardwright.cost import CostModel
     from shardwright.questions.group_sizes import GroupSizes
     from shardwright.search.balance import Balanced
@@ -291,11 +291,11 @@ class _Search:
 
 def _document(
     plan: Plan, output: Path | None, even: Balanced | None, change: PlanChange | None, sizes: GroupSizes | None
-) -> documents.Plan:
+) -> planning.Plan:
     from shardwright.cli.change import change_document
     from shardwright.sharding.files import plan_to_dict
 
-    document = cast("documents.Plan", plan_to_dict(plan, output))
+    document = cast("planning.Plan", plan_to_dict(plan, output))
     if even is not None:
         document["balance"] = {
             "fullest_bytes": even.fullest_bytes,
@@ -375,7 +375,7 @@ def _check(context: typer.Context, file: Path, model: Path | None, as_json: bool
         priced = replace(priced, bound_ms=None)  # the bound belongs to the stated cost
     says = "no cost" if stated is None else "the same" if same else f"{ms(stated.step_ms)} ms"
     by = f" by {plan.cost_model}" if stated is not None and plan.cost_model not in ("", cost_model.name) else ""
-    document: documents.PlanCheck = {
+    document: planning.PlanCheck = {
         "plan": str(file),
         "cost_model": cost_model.name,
         "step_ms": step_ms,

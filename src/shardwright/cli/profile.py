@@ -35,7 +35,7 @@ from shardwright.task import PRESETS, Table, Topology
 if TYPE_CHECKING:
     import rich.table
 
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring
     from shardwright.cluster import Pool
     from shardwright.workload.profile import ProfileResult
     from shardwright.workload.profile.result import Doubt, RowsRule
@@ -150,7 +150,7 @@ def run(
     _check_numbered(result, rows, rank_maps)
     tables = result.tables(dim=dim, rows=rule)
     notes = result.notes()
-    maps: dict[str, documents.RankMapOfProfile] = {}
+    maps: dict[str, measuring.RankMapOfProfile] = {}
     if rank_maps is not None:
         maps, more = _save_rank_maps(result, rank_maps, rank_map_rows)
         notes += more
@@ -234,7 +234,7 @@ def _rows_rule(rows: Literal["distinct", "max_id"] | None, rank_maps: Path | Non
 
 def _save_rank_maps(
     result: ProfileResult, path: Path, limit: int | None
-) -> tuple[dict[str, documents.RankMapOfProfile], list[str]]:
+) -> tuple[dict[str, measuring.RankMapOfProfile], list[str]]:
     """Save the rank maps; return their part of the document, and notes."""
     from shardwright.sharding.rank_map_files import save_rank_maps
 
@@ -250,14 +250,14 @@ def _save_rank_maps(
         for name, column in result.columns.items()
         if name not in maps
     ]
-    sizes: dict[str, documents.RankMapOfProfile] = {
+    sizes: dict[str, measuring.RankMapOfProfile] = {
         name: {"rows": ranks.rows, "ids": ranks.hottest.size} for name, ranks in maps.items()
     }
     return sizes, [*notes, saved(path)]
 
 
-def _document(result: ProfileResult, tables: list[Table], doubts: list[Doubt], following: str) -> documents.Profile:
-    columns: list[documents.TableOfProfile] = [
+def _document(result: ProfileResult, tables: list[Table], doubts: list[Doubt], following: str) -> measuring.Profile:
+    columns: list[measuring.TableOfProfile] = [
         {
             "name": profiled.name,
             "rows": profiled.rows,
@@ -287,7 +287,7 @@ def _document(result: ProfileResult, tables: list[Table], doubts: list[Doubt], f
     }
 
 
-def _view(document: documents.Profile) -> rich.table.Table:
+def _view(document: measuring.Profile) -> rich.table.Table:
     rows = [
         [
             profiled["name"],

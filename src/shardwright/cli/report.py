@@ -15,7 +15,7 @@ from shardwright.errors import InvalidInput, require
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
+    from shardwright.cli.documents import planning
     from shardwright.report import Entry, MeasuredTimes
     from shardwright.sharding import Plan
 
@@ -75,7 +75,7 @@ def run(
     for entry in entries:
         for text in entry.notes:
             note(f"note: {entry.name}: {text}")
-    document: documents.Report = {
+    document: planning.Report = {
         "bytes": size,
         "plans": [_summary(path, entry) for path, entry in zip(plans, entries, strict=True)],
     }
@@ -126,7 +126,7 @@ def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTi
     ]
 
 
-def _summary(path: Path, entry: Entry) -> documents.PlanOfReport:
+def _summary(path: Path, entry: Entry) -> planning.PlanOfReport:
     from shardwright.report import verdict
 
     plan, measured = entry.plan, entry.measured

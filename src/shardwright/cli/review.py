@@ -33,7 +33,7 @@ from shardwright.errors import InvalidInput, require
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
+    from shardwright.cli.documents import planning
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.questions.review import Review
     from shardwright.report.changes import Marginals
@@ -180,7 +180,7 @@ def _measured(reviewed: Review, rounds: int, device: str) -> list[MeasuredPlan]:
         return measure_plans(plans, rounds=rounds, device=device, progress=report)
 
 
-def _costliest(reviewed: Review, savings: Marginals) -> list[documents.TableOfReview]:
+def _costliest(reviewed: Review, savings: Marginals) -> list[planning.TableOfReview]:
     """The tables that keep the slowest devices busy, the costliest first."""
     names = [table.name for table in reviewed.plan.task.tables]
     saves = dict(zip(names, savings.phase_ms.sum(axis=1).tolist(), strict=True))
@@ -198,12 +198,12 @@ def _costliest(reviewed: Review, savings: Marginals) -> list[documents.TableOfRe
     ]
 
 
-def _phases(reviewed: Review) -> list[documents.PhaseOfReview]:
+def _phases(reviewed: Review) -> list[planning.PhaseOfReview]:
     """The slowest device of each phase in both plans."""
     from shardwright.sharding import PHASES
 
     assert reviewed.plan.cost is not None and reviewed.better.cost is not None  # noqa: PT018
-    rows: list[documents.PhaseOfReview] = []
+    rows: list[planning.PhaseOfReview] = []
     for phase in PHASES:
         now, better = (max(cost.devices, key=attrgetter(phase)) for cost in (reviewed.plan.cost, reviewed.better.cost))
         rows.append(
@@ -252,7 +252,7 @@ def _assumed(assumed: Sequence[str], *, settable: bool) -> list[str]:
     ]
 
 
-def _tables(document: documents.Review, count: int) -> list[RenderableType]:
+def _tables(document: planning.Review, count: int) -> list[RenderableType]:
     """The slowest device of each phase, and the costliest of so many tables on these devices; without a better plan, of yours alone."""
     from shardwright.report.verdict import PHASE_NAMES
 
@@ -288,7 +288,7 @@ def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: 
 
 def _document(
     path: Path, reviewed: Review, savings: Marginals, measured: list[MeasuredPlan], assumed: Sequence[str]
-) -> documents.Review:
+) -> planning.Review:
     diff = reviewed.diff
     return {
         "plan": str(path),

@@ -18,7 +18,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.task.quantities import format_bytes, parse_count
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
+    from shardwright.cli.documents import planning
     from shardwright.questions.scale import ClusterSize, Scaling
     from shardwright.sharding.runtimes import RunsOn
     from shardwright.task import Task, Topology
@@ -169,7 +169,7 @@ def cluster_name(topology: Topology) -> str:
     return f"{topology.hosts} × {topology.devices_per_host} {topology.device}"
 
 
-def _views(scaling: Scaling, document: documents.Scale) -> list[RenderableType]:
+def _views(scaling: Scaling, document: planning.Scale) -> list[RenderableType]:
     from shardwright.sharding import BOUND_SCOPES
 
     named = [(cluster_name(size.topology), row) for size, row in zip(scaling.sizes, document["sizes"], strict=True)]
@@ -190,7 +190,7 @@ def _views(scaling: Scaling, document: documents.Scale) -> list[RenderableType]:
     return views
 
 
-def _row(name: str, size: documents.Size) -> list[str]:
+def _row(name: str, size: planning.Size) -> list[str]:
     return [
         name,
         str(size["batch_size"]),
@@ -203,7 +203,7 @@ def _row(name: str, size: documents.Size) -> list[str]:
     ]
 
 
-def _costs(name: str, size: documents.Size) -> list[str]:
+def _costs(name: str, size: planning.Size) -> list[str]:
     return [name, _times(1e3, size["cost_per_million"]), _times(1e3, size["least_cost_per_million"])]
 
 
@@ -217,7 +217,7 @@ def _fullest(size: ClusterSize) -> int:
     return max(device.memory_bytes for device in size.plan.cost.devices)
 
 
-def _document(file: Path, scaling: Scaling) -> documents.Scale:
+def _document(file: Path, scaling: Scaling) -> planning.Scale:
     fast, cheap = scaling.fast_enough, scaling.cheap_enough
     return {
         "task": str(file),
@@ -227,7 +227,7 @@ def _document(file: Path, scaling: Scaling) -> documents.Scale:
     }
 
 
-def _size(scaling: Scaling, size: ClusterSize) -> documents.Size:
+def _size(scaling: Scaling, size: ClusterSize) -> planning.Size:
     topology, planned = size.topology, size.plan is not None
     return {
         "hosts": topology.hosts,

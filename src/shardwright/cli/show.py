@@ -19,7 +19,7 @@ from shardwright.sharding import BOUND_SCOPES, PHASES, SEARCH_ENDS, DeviceCost, 
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.cli import documents
+    from shardwright.cli.documents import planning
     from shardwright.report import Bottleneck, Entry
 
 _MOST_TABLES, _MOST_DEVICES = 20, 32
@@ -151,14 +151,14 @@ def tuning_lines(plan: Plan) -> str:
     )
 
 
-def _table_rows(entry: Entry) -> list[documents.TableOfShow]:
+def _table_rows(entry: Entry) -> list[planning.TableOfShow]:
     """The tables. The one that lengthens a step most comes first."""
     from shardwright.sharding.display import ranks_text
     from shardwright.sharding.memory import shard_bytes
 
     plan, costs = entry.plan, entry.marginals
     gains = costs.phase_ms.sum(axis=1).tolist() if costs else [None] * len(plan.task.tables)
-    rows: list[documents.TableOfShow] = []
+    rows: list[planning.TableOfShow] = []
     for sharded, gain in zip(plan.task.tables, gains, strict=True):
         shards = plan.by_table[sharded.name]
         rows.append(
@@ -179,7 +179,7 @@ def _table_rows(entry: Entry) -> list[documents.TableOfShow]:
     return sorted(rows, key=lambda row: (-(row["step_ms_less"] or 0.0), -row["memory_bytes"]))
 
 
-def _tables_view(rows: list[documents.TableOfShow], most: int) -> list[RenderableType]:
+def _tables_view(rows: list[planning.TableOfShow], most: int) -> list[RenderableType]:
     if not most:
         return []
     cells = [
@@ -238,8 +238,8 @@ def _tier_views(entry: Entry) -> list[RenderableType]:
 
 
 def _document(
-    path: Path, entry: Entry, waits: tuple[Bottleneck, ...], rows: list[documents.TableOfShow], verdict: str
-) -> documents.Show:
+    path: Path, entry: Entry, waits: tuple[Bottleneck, ...], rows: list[planning.TableOfShow], verdict: str
+) -> planning.Show:
     plan, names = entry.plan, [table.name for table in entry.plan.task.tables]
     return {
         "plan": str(path),
@@ -260,7 +260,7 @@ def _document(
     }
 
 
-def _device(plan: Plan, cost: DeviceCost) -> documents.DeviceOfShow:
+def _device(plan: Plan, cost: DeviceCost) -> planning.DeviceOfShow:
     memory, rank = plan.memory, cost.rank
     return {
         "rank": rank,
@@ -276,7 +276,7 @@ def _device(plan: Plan, cost: DeviceCost) -> documents.DeviceOfShow:
     }
 
 
-def _bottleneck(bottleneck: Bottleneck, names: Sequence[str]) -> documents.BottleneckOfShow:
+def _bottleneck(bottleneck: Bottleneck, names: Sequence[str]) -> planning.BottleneckOfShow:
     return {
         "phase": bottleneck.phase,
         "rank": bottleneck.rank,

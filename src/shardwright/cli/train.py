@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import rich.table
 
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring
     from shardwright.hardware import Fingerprint
     from shardwright.modelling.accuracy import Accuracy
     from shardwright.modelling.dataset import Samples
@@ -158,7 +158,7 @@ def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
     return Outcome(replace(model, communication=trained.networks), epochs, accuracy, trained.errors)
 
 
-def _document(outcome: Outcome, metadata: dict[str, str]) -> documents.Train:
+def _document(outcome: Outcome, metadata: dict[str, str]) -> measuring.Train:
     return {
         "metadata": metadata,
         "epochs": outcome.epochs,

@@ -18,7 +18,7 @@ from shardwright.errors import InvalidInput, counted, require
 
 if TYPE_CHECKING:
     from shardwright.calibration import Tuned
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring, planning
     from shardwright.cost.correction import CorrectedModel
     from shardwright.sharding.runtimes import RunsOn
 
@@ -105,7 +105,7 @@ def run(
         raise Interrupted("stopped early with the best plan so far; the same command goes on")
 
 
-def _document(tuned: Tuned, output: Path | None) -> documents.Tune:
+def _document(tuned: Tuned, output: Path | None) -> measuring.Tune:
     from shardwright.sharding.files import plan_to_dict
 
     tuning = tuned.plan.tuning
@@ -120,11 +120,11 @@ def _document(tuned: Tuned, output: Path | None) -> documents.Tune:
         "corrected_bound_ms": tuned.bound_ms,
         "notes": list(tuned.notes),
         "failed": list(tuned.failed),
-        "plan": cast("documents.PlanFile", plan_to_dict(tuned.plan, output)),
+        "plan": cast("planning.PlanFile", plan_to_dict(tuned.plan, output)),
     }
 
 
-def _corrections(model: CorrectedModel) -> documents.Corrections:
+def _corrections(model: CorrectedModel) -> measuring.Corrections:
     forward, backward = model.scale.tolist()
     return {"forward_scale": forward, "backward_scale": backward, "cut_ms": model.cut_price}
 

@@ -16,7 +16,7 @@ from shardwright.errors import counted
 if TYPE_CHECKING:
     import rich.table
 
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring, planning
     from shardwright.integrations.torchrec.steps.tuning import TunedSteps
 
 STOPPED = {
@@ -80,7 +80,7 @@ def run_steps(
         raise Interrupted("stopped early with the fastest plan so far")
 
 
-def _document(tuned: TunedSteps, where: str, output: Path | None) -> documents.TuneSteps:
+def _document(tuned: TunedSteps, where: str, output: Path | None) -> measuring.TuneSteps:
     from shardwright.sharding.files import plan_to_dict
 
     return {
@@ -100,7 +100,7 @@ def _document(tuned: TunedSteps, where: str, output: Path | None) -> documents.T
         "stopped": tuned.stopped,
         "seconds": tuned.seconds,
         "notes": list(tuned.notes),
-        "plan": cast("documents.PlanFile", plan_to_dict(tuned.plan, output)),
+        "plan": cast("planning.PlanFile", plan_to_dict(tuned.plan, output)),
     }
 
 

@@ -17,7 +17,7 @@ from shardwright.errors import InvalidInput, require
 if TYPE_CHECKING:
     import rich.table
 
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring
     from shardwright.measure.measuring import MeasuredPlan
     from shardwright.sharding import DeviceCost, Plan
 
@@ -141,12 +141,12 @@ def _check_comparable(plan: Plan, kind: str, tolerance: float | None) -> None:
 
 def _document(
     file: Path, plan: Plan, measured: MeasuredPlan, tolerance: float | None, unlike: str | None, device: str
-) -> documents.Verify:
+) -> measuring.Verify:
     predicted = plan.cost.compute_ms if plan.cost else None
     off = measured.compute_ms / predicted - 1 if predicted and not unlike else None
     costs: Sequence[DeviceCost | None] = plan.cost.devices if plan.cost else [None] * plan.task.topology.devices
     measured_ms = measured.forward_ms.tolist(), measured.backward_ms.tolist()
-    devices: list[documents.DeviceOfVerify] = [
+    devices: list[measuring.DeviceOfVerify] = [
         {
             "rank": rank,
             "predicted_forward_ms": cost.forward_ms if cost else None,
@@ -169,7 +169,7 @@ def _document(
     }
 
 
-def _view(devices: Sequence[documents.DeviceOfVerify], unlike: str | None) -> rich.table.Table:
+def _view(devices: Sequence[measuring.DeviceOfVerify], unlike: str | None) -> rich.table.Table:
     rows = []
     for device in devices:
         forward, backward = device["measured_forward_ms"], device["measured_backward_ms"]

@@ -16,7 +16,7 @@ from shardwright.task.quantities import format_bytes
 if TYPE_CHECKING:
     import rich.table
 
-    from shardwright.cli import documents
+    from shardwright.cli.documents import measuring
     from shardwright.integrations.torchrec.steps.run import Steps
     from shardwright.measure.collectives.group import PlaceInGroup
     from shardwright.sharding import Plan
@@ -77,7 +77,7 @@ def run_steps(
     if place is not None and place.rank:
         return None
     named = list(zip(names, measured, strict=True))
-    document: documents.VerifySteps = {
+    document: measuring.VerifySteps = {
         "plan": str(file),
         "ranks_on": where,
         "notes": [unlike] if unlike else [],
@@ -128,7 +128,7 @@ def _off(steps: Steps, unlike: str | None) -> float | None:
     return steps.step_ms / predicted - 1 if predicted and not unlike else None
 
 
-def _plans(named: Sequence[tuple[str, Steps]]) -> list[documents.PlanOfSteps]:
+def _plans(named: Sequence[tuple[str, Steps]]) -> list[measuring.PlanOfSteps]:
     from shardwright.integrations.torchrec.steps.run import PHASES, STEP
 
     return [
@@ -160,7 +160,7 @@ def _plans(named: Sequence[tuple[str, Steps]]) -> list[documents.PlanOfSteps]:
     ]
 
 
-def _view(plans: Sequence[documents.PlanOfSteps]) -> rich.table.Table:
+def _view(plans: Sequence[measuring.PlanOfSteps]) -> rich.table.Table:
     columns = ["phase", *(f"{plan['name']} {what}" for plan in plans for what in ("predicted", "measured"))]
     rows = []
     for phase in plans[0]["phases"]:
