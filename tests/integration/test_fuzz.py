@@ -92,7 +92,7 @@ def leaves_a_process():
         (lambda: Path("in0.json").unlink(), "changes 'in0.json'"),
     ],
 )
-def test_what_goes_wrong_is_found(tmp_path, deed, found):
+def test_faults_are_found(tmp_path, deed, found):
     (tmp_path / "in0.json").write_text("{}")
     case = Case(
         0,

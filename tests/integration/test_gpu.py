@@ -36,7 +36,7 @@ def test_the_kernels_are_right(backend: str) -> None:
     assert [check.name for check in check_kernels("cuda", backend, seed=1) if not check.passed] == []
 
 
-def test_what_is_not_written_is_nan() -> None:
+def test_unwritten_values_are_nan() -> None:
     with unwritten_is_nan():
         found = [
             torch.empty(size, dtype=dtype, device="cuda") for size in (3, 10**6) for dtype in (torch.float, torch.half)

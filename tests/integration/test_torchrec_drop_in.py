@@ -16,7 +16,7 @@ WARNED = {"bwd_compute_multiplier", "weighted_feature_bwd_compute_multiplier", "
 
 @pytest.mark.parametrize("whose", ["theirs", "ours"])
 @pytest.mark.parametrize("situation", [*REFUSED, *HEARD], ids=lambda situation: situation.name)
-def test_what_comes_out(situation, whose):
+def test_each_planner_plans_or_refuses_as_expected(situation, whose):
     found = outcome(situation, whose, **({"time_limit": 0.05} if whose == "ours" else {}))
     assert found.what == getattr(situation, whose), found.said
     assert found.plan is None or situation.holds is None or situation.holds(tables_by_name(found.plan))

@@ -134,7 +134,7 @@ def test_a_mixed_plan_trains_as_the_unsharded_module(ranks, tmp_path, optimizer)
     assert reply["kinds"] == {name: alike.get(kind, kind) if name in pooled else kind for name, kind in kinds.items()}
 
 
-def test_what_torchrec_cannot_run_is_refused_before_it_runs():
+def test_plans_that_torchrec_cannot_run_are_refused_before_they_run():
     """FBGEMM's dense kernel for CPUs sums sequences, and TorchRec shards no sequence by the rows or columns of one host."""
     from shardwright.integrations.torchrec.steps.sharded import planned
 

@@ -29,7 +29,7 @@ def test_values() -> None:
         ("[" + "[]," * 1000 + "1]", "holds more than 1000 values, the most that is read; split the file"),
     ],
 )
-def test_what_is_refused(text: str, message: str) -> None:
+def test_invalid_json_is_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidInput) as error:
         parse(text)
     assert str(error.value).startswith("a.json: ")

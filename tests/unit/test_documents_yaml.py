@@ -92,7 +92,7 @@ def test_aliases() -> None:
         ("[" + "1," * 10_000 + "]", "the document holds more than 10000 values, the most that is read; split the file"),
     ],
 )
-def test_what_is_refused(text: str, message: str) -> None:
+def test_invalid_yaml_is_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidInput) as error:
         parse(text)
     assert str(error.value).startswith("a.yaml: ")

@@ -91,7 +91,7 @@ def test_paths_that_cannot_be_written(tmp_path: Path, name: str) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
 
 
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"nothing\.yaml: there is no such task file; check the path"):
         read_text(tmp_path / "nothing.yaml", "task file")
     with pytest.raises(InvalidInput, match="is a folder, expected a task file"):

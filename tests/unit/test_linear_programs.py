@@ -28,7 +28,7 @@ def test_a_relaxed_program_without_time_finds_nothing():
     assert found.bound == -np.inf
 
 
-def test_what_the_solver_prints_does_not_reach_standard_output(capfd):
+def test_the_solvers_output_does_not_reach_standard_output(capfd):
     check_redirected(capfd)
 
 
@@ -63,7 +63,7 @@ def test_searches_that_overlap_in_threads_leave_standard_output_as_it_was(capfd)
     assert found.err == "still diagnostics"
 
 
-def test_what_cannot_be_redirected_does_not_count_as_redirected(capfd, monkeypatch):
+def test_output_that_cannot_be_redirected_does_not_count_as_redirected(capfd, monkeypatch):
     def refuse(*_):
         raise OSError("no file descriptors left")
 

@@ -133,7 +133,7 @@ def test_ctrl_c_returns_the_best_plan_so_far():
 
 
 @pytest.mark.slow
-def test_what_was_measured_before_is_not_measured_again(tmp_path):
+def test_earlier_measurements_are_not_repeated(tmp_path):
     task, machine, again = a_task(1), HiddenMachine(1), HiddenMachine(1)
     with SampleStore(tmp_path, HERE) as store:
         first = a_tuner(task, machine, comparison(machine, store))

@@ -24,7 +24,7 @@ def fake_kernels(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_was_measured_until_ctrl_c_is_a_model_that_is_listed_shown_and_removed(cli, fake_kernels, cache_folder):
+def test_sets_measured_until_ctrl_c_make_a_model_that_is_listed_shown_and_removed(cli, fake_kernels, cache_folder):
     outcome = cli("calibrate", "--json")
     assert outcome.code == 130
     assert "run the same command again to go on" in outcome.err

@@ -15,7 +15,7 @@ def old(cli, task_file, model_file, tmp_path):
     return path
 
 
-def test_what_moves_and_what_it_gains_is_printed(cli, task_file, model_file, old, tmp_path):
+def test_moves_and_their_gains_are_printed(cli, task_file, model_file, old, tmp_path):
     target = tmp_path / "new.json"
     outcome = cli("plan", task_file, "--from", old, "--move-cost", 0.5, "-o", target, "--model", model_file)
     assert outcome.code == 0

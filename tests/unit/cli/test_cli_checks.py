@@ -20,7 +20,7 @@ from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
 
-def test_what_can_be_made_passes(tmp_path):
+def test_paths_that_can_be_made_pass(tmp_path):
     check_target(None)
     check_target(tmp_path / "plan.json")
     check_folder(tmp_path)
@@ -104,7 +104,7 @@ def test_files_of_a_store_are_not_written_over(tmp_path, name):
 
 @pytest.mark.parametrize("check", [check_target, check_folder])
 @pytest.mark.parametrize("name", ["x" * 256, "loop", "loop/inside"])
-def test_what_no_path_can_be_is_refused(tmp_path, check, name):
+def test_impossible_paths_are_refused(tmp_path, check, name):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(
         InvalidInput, match="(File name too long|Too many levels of symbolic links).; name another with -o"

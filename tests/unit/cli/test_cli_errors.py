@@ -40,7 +40,7 @@ def test_a_fault_of_ours_keeps_its_traceback():
         exit_code_of(raiser(ZeroDivisionError()), as_json=True)
 
 
-def test_what_a_command_returns_is_its_exit_code():
+def test_the_return_value_of_a_command_is_its_exit_code():
     assert exit_code_of(lambda: None, as_json=False) == 0
     assert exit_code_of(lambda: 1, as_json=False) == 1
 

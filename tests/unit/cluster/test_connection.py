@@ -33,7 +33,7 @@ def test_without_ray_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch)
     "address",
     ["", "nonsense", "local:0", "local:many", "local:", "host:0", "host:99999", "ray://host", "http://a/b:1", ":6379"],
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_text_that_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput, match=f"--ray {re.escape(address)}: .*must be"), open_cluster(address):
         pass
 
@@ -53,7 +53,7 @@ def test_an_address_without_a_listener_fails_at_once(scheme: str) -> None:
 
 @pytest.mark.slow
 @needs_ray
-def test_what_listens_and_is_no_cluster_is_given_up_in_time() -> None:
+def test_listeners_that_are_no_cluster_are_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         before = set(descendants(os.getpid()))

@@ -126,7 +126,7 @@ class Measured(Squares):
         return [row | {"process": os.getpid()} for row in super().run(piece)]
 
 
-def test_what_must_run_alone_runs_last_and_in_this_process(tmp_path):
+def test_pieces_that_must_run_alone_run_last_and_in_this_process(tmp_path):
     go(Measured(), tmp_path, jobs=2)
     rows = pl.read_parquet(tmp_path / "squares.parquet").to_dicts()
     assert sorted(row["number"] for row in rows[:2]) == [0, 2]

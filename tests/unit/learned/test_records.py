@@ -45,7 +45,7 @@ def test_a_training_that_goes_on_replaces_the_steps_it_makes_again(tmp_path):
     assert scalars(tmp_path, "reward") == expected
 
 
-def test_what_is_not_finite_is_null_in_the_json_lines(tmp_path):
+def test_numbers_that_are_not_finite_are_null_in_the_json_lines(tmp_path):
     with TrainingRecord(tmp_path) as record:
         record.step(1, 1, {"reward": float("nan"), "cost_error": float("inf")})
     (line,) = (tmp_path / FIGURES_FILE).read_text().splitlines()

@@ -69,7 +69,7 @@ def test_a_module_of_the_user_is_imported(written: Callable[[str], str]) -> None
         ("collections:Counter", "has no `name`"),
     ],
 )  # fmt: skip
-def test_what_is_no_backend(name: str, says: str) -> None:
+def test_objects_that_are_no_backend_are_refused(name: str, says: str) -> None:
     for load in (load_backend, check_backend):
         with pytest.raises(InvalidInput, match=says):
             load(name)

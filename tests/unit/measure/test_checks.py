@@ -32,7 +32,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return asked
 
 
-def test_what_this_machine_has_fits_together() -> None:
+def test_this_machine_has_no_problems() -> None:
     facts = environment("cpu", "embedding_bag")
     assert facts["device_kind"] == "cpu"
     assert facts["torch"] == version("torch")  # which may lack the build that torch.__version__ names

@@ -75,7 +75,7 @@ def test_the_kernels_of_this_machine_are_right(backend: str, seed: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "wrong"), [("unwritten", 20), ("gradient", 20), ("overrun", 8), ("state", 10), ("", 0)]
 )
-def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch, fault: str, wrong: int) -> None:
+def test_wrong_kernels_are_found(monkeypatch: pytest.MonkeyPatch, fault: str, wrong: int) -> None:
     monkeypatch.setattr(module, "load_backend", lambda name: Spoilt(fault))
     found = [check for check in check_kernels("cpu", "spoilt", seed=1, samples=48) if not check.passed]
     assert len(found) >= wrong if wrong else not found
@@ -148,7 +148,7 @@ def test_an_own_backend_may_refuse_calls_and_ours_may_not(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("method", ["build", "forward", "backward", "state"])
-def test_what_a_kernel_raises_is_the_fault_of_its_call(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+def test_an_error_in_a_kernel_is_the_fault_of_its_call(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     def broken(self: Any, *given: Any, **named: Any) -> Any:
         raise IndexError("row 7 of 5\nand more")
 

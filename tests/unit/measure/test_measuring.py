@@ -66,7 +66,9 @@ def test_disturbed_works_are_visited_again_at_the_end_of_their_round(worker: typ
     assert [found.times(work) for work in works] == [(10.0, 30.0), (20.0, 60.0), (30.0, 90.0)]
 
 
-def test_what_is_always_disturbed_is_given_up(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_works_that_are_always_disturbed_are_given_up(
+    worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker, "answer", lambda work, before: visit(5.0 + before, 9.0 - before))
     found = measure_works([work_of(10.0)], rounds=2)
     assert len(worker.asked) == 2 * MOST_VISITS

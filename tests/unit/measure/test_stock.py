@@ -159,7 +159,7 @@ def test_a_process_that_cannot_start_is_no_fault_of_a_set(
         assert kept.failures == {}
 
 
-def test_what_is_interrupted_goes_on(tmp_path: Path, scripted: Callable[[Script], list[int]]) -> None:
+def test_interrupted_collections_go_on(tmp_path: Path, scripted: Callable[[Script], list[int]]) -> None:
     order = scripted(quiet)
 
     def stop(done: int, wanted: int, detail: str) -> None:

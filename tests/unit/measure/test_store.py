@@ -83,7 +83,7 @@ def test_a_work_may_be_several_sets(tmp_path: Path) -> None:
     assert len(set(table["sample"].to_pylist())) == 1
 
 
-def test_what_cannot_be_measured_is_noted(tmp_path: Path) -> None:
+def test_sets_that_cannot_be_measured_are_noted(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
         store.fail(work(1), "too large", label="a:1")
         store.fail(work(1), "still too large", label="a:1")

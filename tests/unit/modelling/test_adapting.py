@@ -58,7 +58,7 @@ def test_sets_of_a_pair_are_held_out_together(few, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_a_variant_costs_more_is_learned(few):
+def test_the_extra_cost_of_a_variant_is_learned(few):
     """Two sets alike but for their times: the loss on pairs sees their difference, so it changes the trained model."""
     labels = np.array([pair_label(str(place // 2), place % 2, 1) for place in range(len(few))], dtype=object)
     options = TrainingOptions(epochs=150, batch=16)

@@ -41,7 +41,7 @@ def test_numpy_agrees_with_torch(trained, samples, wide):
     np.testing.assert_allclose(predict(model, samples), expected, rtol=1e-5)
 
 
-def test_what_the_widest_table_of_a_call_costs_is_learned(samples):
+def test_the_cost_of_a_calls_widest_table_is_learned(samples):
     """A network that knows widths comes closer to such times; the price of widths is never negative."""
     many = replace(samples, works=replace(samples.works, lookups=1e4 * samples.works.lookups))  # as on a GPU
     paid = replace(many, times=many.times + predict(wide_model(0.5), many) - predict(wide_model(0.0), many))
@@ -77,7 +77,7 @@ def test_a_set_is_the_sum_of_its_calls():
     assert (each < 5.0).all()
 
 
-def test_what_overflows_a_cache_is_learned_from_the_bytes_of_a_call(samples):
+def test_cache_overflow_is_learned_from_the_bytes_of_a_call(samples):
     """Times that rise once the distinct rows of a call outgrow a cache: the model comes closer when it knows the size of the cache."""
     model = train(samples, TrainingOptions(epochs=2), caches=(1 << 20, 8 << 20)).model
     assert model.weights["caches"].tolist() == [1 << 20, 8 << 20]

@@ -76,7 +76,7 @@ def test_one_device_has_no_traffic():
     assert document([entry_of(one, "one")])["plans"][0]["traffic"] == []
 
 
-def test_what_moves_from_the_first_plan(data):
+def test_moves_from_the_first_plan_are_listed(data):
     diff = row_wise_plan().diff(mixed_plan())
     first, change = data["changes"]
     assert first is None

@@ -83,7 +83,7 @@ def saved(tmp_path):
     return write
 
 
-def test_what_verify_prints_is_read(saved):
+def test_output_of_verify_is_read(saved):
     plan = mixed_plan()
     times = read_measured(saved(verified(plan)), plan)
     assert times.forward_ms == pytest.approx([1.1 * one.forward_ms for one in plan.cost.devices])
@@ -130,6 +130,6 @@ def test_broken_measurements(saved, change, says):
         read_measured(saved(document), mixed_plan())
 
 
-def test_what_is_no_json_is_refused(saved):
+def test_text_that_is_no_json_is_refused(saved):
     with pytest.raises(InvalidInput, match="not JSON"):
         read_measured(saved("rank: 0"), mixed_plan())

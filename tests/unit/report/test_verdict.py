@@ -44,7 +44,7 @@ def entry(*phases, bound_ms=None, changes=()):
         ),
     ],
 )
-def test_what_a_step_waits_for(found, waits):
+def test_the_verdict_names_the_phase_that_a_step_waits_for(found, waits):
     assert verdict(found).startswith(f"{waits}, and the fullest device uses 9% of its memory. ")
 
 
@@ -57,7 +57,7 @@ def test_what_a_step_waits_for(found, waits):
         (10.5, ""),  # cut in ways that the bound does not cover
     ],
 )
-def test_what_the_bound_leaves(bound_ms, says):
+def test_the_verdict_says_how_much_the_bound_leaves(bound_ms, says):
     assert verdict(entry(5.0, 0.5, 0.5, 4.0, bound_ms=bound_ms)).endswith(f"of its memory.{says}")
 
 

@@ -80,7 +80,7 @@ def test_room_goes_to_the_costliest_tables_and_is_shared_by_plans(monkeypatch):
     assert what_if(plan, ordered(plan), model, worth, name="plan") is None
 
 
-def test_what_of_the_plan_file_stays_is_kept_to_the_digit():
+def test_unchanged_parts_of_the_plan_file_are_kept_to_the_digit():
     plan = mixed_plan()
     kept = json.loads(gzip.decompress(base64.b64decode(data_of(plan)["file"])))
     assert kept.keys() == {"format", "task"}

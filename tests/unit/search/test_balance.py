@@ -62,7 +62,7 @@ def test_a_tolerance_is_a_share_or_per_cent():
 
 
 @pytest.mark.slow
-def test_what_moves_little_at_nearly_the_best_step():
+def test_a_larger_tolerance_of_the_step_moves_less():
     task = task_of(12, 4)
     start = sw.plan(task, strategy="random", cost_model=MODEL)
     best = sw.plan(task, start=start, cost_model=MODEL)
@@ -99,7 +99,7 @@ def test_the_best_step_within_the_bytes_that_may_move():
         sw.plan(task, start=start, most_moved=1, least_moves=0.1, cost_model=MODEL)
 
 
-def test_what_must_move_may_be_too_much():
+def test_forced_moves_may_exceed_the_limit():
     task = lopsided(devices=2)
     start = sw.plan(task, cost_model=MODEL)
     with pytest.raises(InfeasibleTask, match="must move"):

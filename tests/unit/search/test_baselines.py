@@ -75,7 +75,7 @@ def test_few_tables_are_cut_into_columns_for_all_devices():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_does_not_fit_is_refused_with_the_table(kind):
+def test_tables_that_do_not_fit_are_named(kind):
     task = replace(TASK, topology=replace(TOPOLOGY, memory="1 MB"))
     with pytest.raises(InfeasibleTask, match=rf"does not fit as {kind}: its devices have at most .* left"):
         strategy_named(kind).search(task, None, seed=0, deadline=None)

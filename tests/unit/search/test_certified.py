@@ -140,7 +140,7 @@ def test_an_interrupt_while_greedy_runs_is_answered_with_its_plan(monkeypatch):
     assert shards(search(task)) == shards(sw.plan(task, strategy="greedy", cost_model=MODEL))
 
 
-def test_what_others_find_in_tight_memory_is_taken(monkeypatch):
+def test_plans_of_other_strategies_in_tight_memory_are_taken(monkeypatch):
     monkeypatch.setattr(Certified, "_starts", lambda *_: 0)  # as if no start found a device for the first item
     task = task_of(20, 4)
     others = [sw.plan(task, strategy=name, cost_model=MODEL).cost.step_ms for name in ("greedy", "neuroshard")]
@@ -251,7 +251,7 @@ def test_two_blocks_on_one_device_are_left_to_greedy():
 
 
 @pytest.mark.slow
-def test_what_is_cut_for_almost_nothing_is_put_whole_again(monkeypatch):
+def test_cuts_that_gain_almost_nothing_are_undone(monkeypatch):
     tasks = [task_of(count, devices, hosts=hosts) for count, devices, hosts in ((30, 8, 1), (25, 4, 2), (50, 8, 1))]
     # Without latencies: else no table is replicated for almost nothing, since the first pays for an all-reduce.
     at_once = {"intra_latency_ms": 0.0, "inter_latency_ms": 0.0}

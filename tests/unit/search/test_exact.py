@@ -279,7 +279,7 @@ def test_a_device_holds_one_row_block_of_a_table():
         )
 
 
-def test_what_it_does_not_support():
+def test_unsupported_tasks_are_refused():
     assert "it has 21 tables on 4 devices" in Exact().supports(task_of(21, 4))
     assert "it has 3 tables on 5 devices" in Exact().supports(task_of(3, 5))
     assert Exact().supports(task_of(20, 4)) is None

@@ -36,7 +36,7 @@ def test_traffic_is_what_columns_divide():
     assert len({shard.columns for shard in plan.by_table["wide"]}) == 4
 
 
-def test_what_fits_nowhere_is_cut_until_it_fits():
+def test_tables_that_fit_nowhere_are_cut_until_they_fit():
     plan = planned([sw.Table("big", 1_000_000, 64)], cluster(memory="100 MB"))
     assert len(plan.by_table["big"]) == 4
 

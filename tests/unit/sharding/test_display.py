@@ -35,7 +35,7 @@ def test_a_plan_prints_as_one_line():
     )
 
 
-def test_what_a_plan_is_made_of_prints_as_one_line_too():
+def test_parts_of_a_plan_print_as_one_line_too():
     tables = tuple(Table(f"t{index}", 1000, 8) for index in range(500))
     task = Task(tables, Topology(64, 8, "cpu", "64 MB"), 64)
     plan = Plan(task, tuple(Shard.whole(table, index % 512) for index, table in enumerate(tables)))

@@ -117,7 +117,7 @@ def test_a_table_that_a_runtime_cannot_run_is_named_with_the_other():
         ({"exchange": Exchange("host")}, "torchrec", "deduplicate 'host'.*leave exchange out"),
     ],
 )
-def test_what_a_runtime_cannot_do_is_planned_for_the_other(limits, cannot, says):
+def test_tasks_that_one_runtime_cannot_train_are_planned_for_the_other(limits, cannot, says):
     task = replace(TASK, **limits)
     with pytest.raises(InfeasibleTask, match=says):
         sw.plan(task, cost_model=MODEL, runs_on=cannot)
@@ -147,7 +147,7 @@ TIERED = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("tiered"
         {"exchange": Exchange("host"), "topology": SMALL},
     ],
 )
-def test_what_is_too_large_is_not_refused_for_the_limits_of_a_runtime_that_nobody_asked_for(limits):
+def test_tasks_that_are_too_large_are_not_refused_for_the_limits_of_a_runtime_that_nobody_asked_for(limits):
     with pytest.raises(InfeasibleTask, match="10.0 KB|20.0 KB"):
         sw.plan(replace(TASK, **limits), cost_model=MODEL)
 

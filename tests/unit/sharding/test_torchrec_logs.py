@@ -70,7 +70,7 @@ def test_the_task_is_that_of_the_log():
     assert any("h200" in text for text in logged.assumed)
 
 
-def test_what_is_assumed_can_be_set():
+def test_assumptions_can_be_set():
     one = stats(row(), ranks=8)
     assert plan_of_stats(one, "x.log", topology="a10g-4").plan.task.topology.hosts == 2
     task = Task([Table("a", 1000, 64, 9.0)], Topology(2, 4, "h100"), 64)
@@ -105,7 +105,7 @@ def test_bad_rows_are_one_line(rows, task, error, says):
 
 
 @pytest.mark.slow
-def test_what_the_installed_torchrec_logs_is_its_plan():
+def test_the_log_of_the_installed_torchrec_is_its_plan():
     pytest.importorskip("torchrec")
     import torch
     from torchrec import EmbeddingBagCollection, EmbeddingBagConfig

@@ -93,7 +93,7 @@ def task_with(limits: dict[str, TableConstraint]) -> Task:
     )
 
 
-def test_what_was_checked_does_not_change_with_the_callers_mapping() -> None:
+def test_checked_constraints_do_not_change_with_the_callers_mapping() -> None:
     limits = pinned(a=(0,))
     task = task_with(limits)
     limits["a"] = TableConstraint(devices=(99,))

@@ -298,7 +298,7 @@ def test_numbers_as_people_write_them(tmp_path, before, after):
         ("{preset: cpu, hosts: 1.5}", "hosts is 1.5, must be a whole number"),
     ],
 )
-def test_what_was_probably_meant(text, says):
+def test_errors_suggest_the_likely_name(text, says):
     document = {
         "batch_size": 8,
         "topology": parse_yaml(text, "task.yaml", 100),

@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "links.json"
 
 
-def test_what_is_saved_is_loaded(file: Path) -> None:
+def test_saved_links_load_unchanged(file: Path) -> None:
     assert load_links(file) == MEASURED
     assert str(CLUSTER) == "2 × 8 h100"
 

@@ -113,7 +113,7 @@ def test_whole_numbers_become_ints(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [True, np.True_, np.array(True), 1.0, np.float64(1), "1", None, [1], np.array([1])])
-def test_what_is_no_whole_number(value: object) -> None:
+def test_other_values_are_no_whole_numbers(value: object) -> None:
     assert whole(value) is None
 
 
@@ -124,7 +124,7 @@ def test_real_numbers_become_floats(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [True, np.True_, "1", None, Decimal(1), 1j, [1.0]])
-def test_what_is_no_real_number(value: object) -> None:
+def test_other_values_are_no_real_numbers(value: object) -> None:
     assert real(value) is None
 
 
@@ -146,7 +146,7 @@ def test_sets_are_sorted() -> None:
 
 
 @pytest.mark.parametrize("value", ["12", b"12", bytearray(b"12"), {1: 2}, 1, None, np.array(1)])
-def test_what_is_no_list(value: object) -> None:
+def test_other_values_are_no_lists(value: object) -> None:
     assert listed(value) is None
     assert list_of(whole, value) is None
     assert list_of(text, value) is None

@@ -136,7 +136,7 @@ def test_bandwidths_that_nobody_knows_are_warned_of(fields: tuple[int, int], nam
     assert topology.link_bandwidth == (10e9, 10e9)
 
 
-def test_what_is_known_or_does_not_matter_is_not_warned_of() -> None:
+def test_known_devices_and_single_devices_are_not_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Topology(1, 1, "abacus")

@@ -234,7 +234,7 @@ NOT_THREE = "must hold a tuple of 3 tensors|a tensor of|its pickle"
         *((saving((*TENSORS[:2], last)), f"({NOT_THREE})") for last in (None, torch.ones(1))),
     ],
 )  # fmt: skip
-def test_what_holds_no_tensors_of_a_batch_is_refused(saved, change, says):
+def test_files_without_a_batchs_tensors_are_refused(saved, change, says):
     change(saved)
     with pytest.raises(InvalidInput, match=rf"saved\.pt.*{says}"):
         load_tensors(saved, "saved.pt", 3)

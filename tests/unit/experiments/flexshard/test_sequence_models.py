@@ -59,6 +59,6 @@ def test_replicas_gain_little_if_rows_cross_once():
     assert sent(more, "flexshard").bytes_between == pytest.approx(sent(own, "row_wise").bytes_between, rel=0.02)
 
 
-def test_what_does_not_fit_sends_nothing():
+def test_models_that_do_not_fit_send_nothing():
     (task,) = with_memory(small_task(), 0.5)
     assert sent(task, "flexshard") is None

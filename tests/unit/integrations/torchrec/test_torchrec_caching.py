@@ -140,7 +140,7 @@ def test_no_host_holds_more_than_it_has_however_much_the_devices_have(kernel):
     assert sorted(rank for table in tables.values() for rank in table.ranks) == [0, 1, 2, 3]
 
 
-def test_what_fits_is_not_cached():
+def test_tables_that_fit_are_not_cached():
     found = planner(topology(4, hbm=4 * GB), profiles=PROFILES)
     assert {t.compute_kernel for t in tables_of(found.plan(bags(SHAPES), SHARDERS)).values()} <= {"fused", "dense"}
 

@@ -116,12 +116,12 @@ def test_a_grid_is_row_blocks_on_one_host_for_each_range_of_columns():
         "a grid of unequal columns",
     ],
 )
-def test_what_torchrec_cannot_run_is_refused_by_name(shards):
+def test_plans_that_torchrec_cannot_run_are_refused_by_name(shards):
     with pytest.raises(InvalidPlan, match="table 't0': TorchRec cannot run its"):
         converted(shards)
 
 
-def test_what_the_constraints_forbid_is_refused_by_name():
+def test_forbidden_sharding_types_are_refused_by_name():
     with pytest.raises(InvalidPlan, match="table 't0' is sharded table_wise.*allow row_wise only"):
         converted([sw.Shard("t0", (0, ROWS), (0, DIM), (2,))], problem(["row_wise"]))
 

@@ -47,7 +47,7 @@ FUSED = {
 """A value of each field that a plan can override."""
 
 
-def test_what_a_plan_can_override_is_known():
+def test_fields_that_a_plan_can_override_are_known():
     """A field that TorchRec adds to plans has to be added here."""
     assert {field.name for field in fields(ParameterSharding)} == {
         *("sharding_type", "compute_kernel", "ranks", "sharding_spec", "cache_params", "key_value_params"),

@@ -68,7 +68,7 @@ def test_options_name_towers_as_torchrecs_enumerator_does():
     assert {(one.fqn, one.dependency) for one in ours._best_plan} == listed
 
 
-def test_what_towers_say_of_features_and_weights_is_read():
+def test_features_and_weights_of_towers_are_read():
     model = nn.Sequential(EmbeddingTower(bags([(100, 8)], "w"), nn.Identity()))
     model[0].embedding._is_weighted = True
     ours = planner()

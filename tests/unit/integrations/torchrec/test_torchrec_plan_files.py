@@ -107,7 +107,7 @@ class Reporter:
     """A reporter of a user's own."""
 
 
-def test_what_a_file_cannot_hold_is_refused(made, tmp_path):
+def test_plans_that_a_file_cannot_hold_are_refused(made, tmp_path):
     table = tables_of(made[1])["pooled", "t0"]
     table.key_value_params = KeyValueParams(stats_reporter_config=Reporter())
     with pytest.raises(InvalidInput, match=r"'pooled\.t0': key_value_params hold an object"):
@@ -227,7 +227,7 @@ def test_a_plan_of_a_process_with_another_hash_seed_is_taken(tmp_path):
         assert tables_of(again.plan(Model(), SHARDERS)) == tables_of(plan)
 
 
-def test_what_is_listed_is_listed_when_it_is_read(made, monkeypatch):
+def test_the_search_space_is_listed_only_when_it_is_read(made, monkeypatch):
     listed, enumerate_all = [], EmbeddingEnumerator.enumerate
 
     def enumerate_and_note(self, module, sharders):

@@ -100,7 +100,7 @@ def task_with(limits, pooled=True, device="cpu", **constraints):
         (Task([Table("a.b", 10, 4)], Topology(), 8), "'a.b' has a dot"),
     ],
 )
-def test_what_torchrec_has_no_word_for(task, says):
+def test_constraints_without_a_torchrec_equivalent_are_refused(task, says):
     assert says in why_not_expressible(task)
     with pytest.raises(InfeasibleTask, match="cannot plan this task"):
         sw.plan(task, strategy="torchrec", cost_model=SimpleCostModel(), runs_on=None)

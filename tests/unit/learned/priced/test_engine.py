@@ -58,7 +58,7 @@ def test_memory_rules_and_rivals_hold():
     assert all(np.bincount(row[row >= 0], minlength=DEVICES).max() <= 2 for row in assignment)
 
 
-def test_what_is_recorded_has_a_number_for_each_decision():
+def test_records_have_a_number_for_each_decision():
     assignment, times, seen, facts, logits, slowest = placed()
     assert seen.shape == (UNITS, 4, DEVICES, SHAPES["device.weight"][1])
     assert facts.shape == (UNITS, 4, SHAPES["facts.weight"][1])

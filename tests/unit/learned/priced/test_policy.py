@@ -56,7 +56,7 @@ def test_inputs_are_what_they_are_called():
     np.testing.assert_allclose(found.step[1], found.slowest[-1, 1] @ parts)
 
 
-def test_what_is_seen_does_not_depend_on_a_devices_own_scale():
+def test_features_do_not_depend_on_a_devices_own_scale():
     """A device that is a thousand times slower, links included, gets the same placement."""
     task, policy = priced(mixed_task(), models()["h200"]), PricedPolicy(policy_of(random_network()))
     slower = PricedTask(

@@ -65,7 +65,7 @@ def test_every_20th_sample_is_repeated_and_nothing_is_measured_twice(tmp_path: P
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), MeasurementFailed("rank 1 was ended by SIGKILL")])
-def test_what_ends_a_collection_leaves_what_is_known(tmp_path: Path, end: BaseException) -> None:
+def test_a_collection_that_ends_keeps_its_samples(tmp_path: Path, end: BaseException) -> None:
     with pytest.raises(type(end)):
         run(tmp_path, 6, Script({2: end}))
     assert in_store(tmp_path) == [(0, 0), (1, 0)]
@@ -107,7 +107,7 @@ def fill(folder: Path, *rows: Row, hardware: dict[str, str] = GLOO, collection: 
             store.add_collective(collection, sample, repeat, one)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_rows_are_read(tmp_path: Path) -> None:
     fill(tmp_path, row(4), row(2), row(2, repeat=1))
     table = read_collectives(tmp_path)
     assert table.schema.equals(schema())

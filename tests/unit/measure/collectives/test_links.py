@@ -41,7 +41,7 @@ def test_a_cluster_is_measured_over_the_links_that_it_has() -> None:
         assert [one for one in every if one[3] > 1] == chains
 
 
-def test_what_is_known_is_not_measured_again() -> None:
+def test_known_rungs_are_not_measured_again() -> None:
     asked: list[dict[str, Any]] = []
 
     def ask(request: dict[str, Any], what: str) -> dict[str, Any]:

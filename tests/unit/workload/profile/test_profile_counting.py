@@ -259,7 +259,7 @@ def merged_in(order: list[int], parts: list[list[int]], limit: int) -> ColumnPro
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(parted, st.integers(2, 40), st.randoms(use_true_random=False))
-def test_what_the_order_of_parts_may_change(parts, limit, random):
+def test_the_order_of_parts_changes_only_heavy_hitters(parts, limit, random):
     """All but the heavy hitters is the same in any order; if all ids are counted exactly, everything is."""
     order = list(range(len(parts)))
     shuffled = order.copy()
