@@ -66,11 +66,13 @@ inline Ms link_ms(const LinkFacts& links, Bytes own, Bytes host, Bytes all, Ms a
         values = std::max(values, std::max(out, in) * links.forward[link]);
         ids = std::max(ids, std::max(asked, asks) * links.forward[link]);
         if (links.mean[link] == 0.0) continue;
-        const double of_mean = share * share * peers[link], all_values = (link ? all.far : all.near) * of_mean, all_ids = all.ids * of_mean;
-        found.forward = std::max(found.forward, (all_values + all_ids) * links.mean[link]);
-        found.backward = std::max(found.backward, all_values * links.mean[2 + link]);
-        values = std::max(values, all_values * links.mean[link]);
-        ids = std::max(ids, all_ids * links.mean[link]);
+        // The mean device of the host sends inside it, and the mean device of all sends between hosts.
+        const double of_mean = share * peers[link] / (link ? links.devices : links.per_host);
+        const double mean_values = (link ? all.far : host.near) * of_mean, mean_ids = (link ? all.ids : host.ids) * of_mean;
+        found.forward = std::max(found.forward, (mean_values + mean_ids) * links.mean[link]);
+        found.backward = std::max(found.backward, mean_values * links.mean[2 + link]);
+        values = std::max(values, mean_values * links.mean[link]);
+        ids = std::max(ids, mean_ids * links.mean[link]);
     }
     found += apart;
     if (!links.hides()) return found;

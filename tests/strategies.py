@@ -83,9 +83,9 @@ def topologies(draw: st.DrawFn, max_hosts: int = 3, max_devices_per_host: int = 
 
 
 def faster_alone(topology: Topology, factor: float) -> Topology:
-    """The topology with links that carry `factor` times as much for a device that sends alone."""
-    classes = zip(topology.link_latency_ms, topology.link_bandwidth, strict=True)
-    speeds = tuple(LinkSpeed(latency, speed, None, factor * speed) for latency, speed in classes)
+    """The topology with links that carry more for a device that sends alone: `factor` times as much inside hosts, its root between."""
+    classes = zip(topology.link_latency_ms, topology.link_bandwidth, (factor, factor**0.5), strict=True)
+    speeds = tuple(LinkSpeed(latency, speed, None, more * speed) for latency, speed, more in classes)
     return replace(topology, links=Links(all_to_all=speeds))
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 
@@ -64,8 +65,9 @@ def _is_ours(hook: object) -> bool:
 
 
 def _raise_again(otherwise: Callable[[sys.UnraisableHookArgs], object], dropped: sys.UnraisableHookArgs) -> None:
-    if dropped.exc_type is KeyboardInterrupt:  # Python raises it in the main thread only
-        _thread.start_new_thread(_raise_later, (_thread.get_ident(),))
+    if dropped.exc_type is KeyboardInterrupt:
+        with suppress(RuntimeError):  # no thread begins while Python shuts down
+            _thread.start_new_thread(_raise_later, (_thread.get_ident(),))
     else:
         otherwise(dropped)
 

@@ -141,7 +141,8 @@ def all_to_all_ms(topology: Topology, sent: Floats, received: Floats) -> Floats:
     ):
         times.append(np.maximum(sent[link], received[link]) / alone)
         if alone > together:
-            times[-1] = np.maximum(times[-1], sent[link].mean() / together)
+            groups = sent[link].reshape(-1, topology.devices_per_host if link == INTRA else topology.devices)
+            times[-1] = np.maximum(times[-1], groups.mean(axis=1).repeat(groups.shape[1]) / together)
     return np.array(times).max(axis=0) * 1e3
 
 

@@ -49,7 +49,8 @@ def _links(links, served, device, host, apart) -> np.ndarray:
     theirs = np.array([served[host].sum(axis=0) - served[device], served.sum(axis=0) - served[host].sum(axis=0)])
     out, into = np.outer(peers, served[device]) / devices, theirs / devices
     values_out, values_in = np.diag(out[:, :2]), np.diag(into[:, :2])
-    mean, of_mean = served.mean(axis=0) / devices * peers[:, None], links.mean.reshape(2, 2)
+    means = np.array([served[host].mean(axis=0), served.mean(axis=0)])
+    mean, of_mean = means / devices * peers[:, None], links.mean.reshape(2, 2)
     both, values, ids = (
         max((np.maximum(sent, received) * links.forward).max(), (together * of_mean[0]).max())
         for sent, received, together in (

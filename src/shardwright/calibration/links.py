@@ -29,10 +29,11 @@ from shardwright.measure.collectives.links import Rung, measure_ladders
 from shardwright.measure.collectives.rank import Member, RunPolicy, answer, group_backend
 from shardwright.measure.visits import Progress
 from shardwright.modelling.links import links_path, measured_links
-from shardwright.task.link_files import FORMAT, Cluster, MeasuredLinks
+from shardwright.task.link_files import Cluster, MeasuredLinks
 from shardwright.task.links import TORCHREC_CALLS, Collective
 
 SECONDS = 180.0
+_NOTES = 2  # format of the notes of an interrupted calibration
 TIMEOUT_S = 120.0  # of one rung
 _PROBED = 3  # factor on the time of the probe: with less time, only the links are measured
 
@@ -144,7 +145,7 @@ def _measured(
     for rung, ms in measure_ladders(ask, cluster, seconds, dict(times), progress, collectives):
         times[rung] = ms
         rows = [[*astuple(rung), taken] for rung, taken in times.items()]
-        write_atomically(notes, json.dumps({"format": FORMAT, "cluster": asdict(cluster), "rungs": rows}))
+        write_atomically(notes, json.dumps({"format": _NOTES, "cluster": asdict(cluster), "rungs": rows}))
     links = measured_links(cluster, times)
     if probe is not None:
         links = probe.with_modules(ask, links)
@@ -159,6 +160,6 @@ def _earlier(notes: Path, cluster: Cluster) -> dict[Rung, float]:
     """Ms by rung that an interrupted calibration of the same cluster noted."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         noted = json.loads(notes.read_text())
-        if noted["format"] == FORMAT and noted["cluster"] == asdict(cluster):
+        if noted["format"] == _NOTES and noted["cluster"] == asdict(cluster):
             return {Rung(*rung): float(ms) for *rung, ms in noted["rungs"]}
     return {}

@@ -15,12 +15,12 @@ class. A device sends
                                   share the crossing
     all-reduce                    inside 2 G (P - 1) / P, and between hosts 2 G (H - 1) / H / P, of a gradient of G bytes
 
-All-to-alls share the links of a pass, so a device waits for the busier direction of the slower link class. If links carry more for a device
-that sends alone than for all at once (`LinkSpeed.alone`), a link class takes
+All-to-alls share the links of a pass, so a device waits for the busier direction of the slower link class. The other collectives follow one
+another. If links carry more for a device that sends alone than for all at once (`LinkSpeed.alone`), a link class takes
 
-    max(bytes of the device / bandwidth alone, mean bytes of all devices / bandwidth of all at once)
+    max(bytes of the device / bandwidth alone, mean bytes of the devices / bandwidth of all at once)
 
-The other collectives follow one another.
+in an all-to-all, with the mean over the devices of the host for links inside it, and over all devices for links between hosts.
 Rows count as dealt if each device of the place has a block, and no block is larger than equal ones must be, as in TorchRec. Other row
 blocks of pooled tables send partial sums to every device, as whole tables do.
 

@@ -111,6 +111,11 @@ class LinkTraffic:
         rest.apart = self.apart - part.apart
         return rest
 
+    def mean(self, per_host: int) -> Floats:
+        """`(2, devices)` bytes that the mean device of each device's host sends inside the host, and the mean device between hosts."""
+        inside = self.sent[INTRA].reshape(-1, per_host).mean(axis=1).repeat(per_host)
+        return np.stack([inside, np.full(self.devices, self.sent[INTER].mean())])
+
     @property
     def busiest(self) -> Floats:
         """`(2, devices)` bytes of the busier direction."""

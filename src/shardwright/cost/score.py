@@ -3,8 +3,8 @@
 `cost.flows` gives the bytes on the links, `cost.collectives` the collectives. A pass takes on each device
 
     the latencies of every set of collectives in use
-    + max over {inside a host, between hosts} of max(bytes sent, bytes received) / bandwidth       for the all-to-alls, or the mean bytes
-      of all devices over the bandwidth of all at once if that is more
+    + max over {inside a host, between hosts} of max(bytes sent, bytes received) / bandwidth       for the all-to-alls, of links
+      that carry as much for all devices at once as for one; others: `cost.collectives`
     + the time of reduce-scatters, all-gathers and all-reduces
 
 which is a maximum of functions that are linear in the blocks, and constants.
@@ -71,12 +71,9 @@ class Traffic:
 
     def milliseconds(self, task: Task) -> tuple[Floats, Floats]:
         """`(devices,)` ms that each device waits in the forward and in the backward pass, less the time hidden behind dense layers."""
-        prices = prices_of(task)
-        own, of_mean = prices.forward[:, None], prices.mean[0, :, None]
 
         def taken(flow: LinkTraffic, wait: float) -> Floats:
-            mean = flow.sent.mean(axis=1, keepdims=True)
-            ms: Floats = np.maximum(flow.busiest * own, mean * of_mean).max(axis=0) + flow.apart + wait
+            ms: Floats = all_to_all_ms(task, flow) + flow.apart + wait
             return ms
 
         hidden = task.exchange.hidden
@@ -87,6 +84,14 @@ class Traffic:
             values = taken(self.forward.without(self.ids), self.waits[0] - self.wait_of_ids)
             forward = np.maximum(forward, values - hidden.values)
         return np.maximum(forward, 0.0), np.maximum(taken(self.backward, self.waits[1]) - hidden.gradients, 0.0)
+
+
+def all_to_all_ms(task: Task, flow: LinkTraffic) -> Floats:
+    """`(devices,)` ms of the all-to-alls of a pass, by the prices of the forward pass."""
+    prices = prices_of(task)
+    own = flow.busiest * prices.forward[:, None]
+    ms: Floats = np.maximum(own, flow.mean(task.topology.devices_per_host) * prices.mean[0, :, None]).max(axis=0)
+    return ms
 
 
 def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:

@@ -37,7 +37,7 @@ _MB = 1e6
 _LEAST_MS_PER_MB = 1e-6  # 1e15 bytes per second: faster than any link, and keeps the bandwidth finite
 _SOFT = 0.1  # relative error above which a time counts less
 _ROUNDS = 8  # rounds of reweighting, and of choosing the class that decides
-_CLEARLY = 1.05  # least ratio of bandwidths that is no noise
+_CLEARLY = 0.05  # least gain of bandwidth that is no noise, if sizes held out are predicted as well
 _FEWEST = 3  # least number of times for a line
 
 
@@ -118,8 +118,6 @@ def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLin
         size = np.array([rung.size for rung in rungs])
         if len(set(size.tolist())) < _FEWEST:
             continue
-        following = _with_following(fit_speeds(sent, ms), collective, cluster, times)
-        speeds[collective] = _with_alone(following, collective, cluster, times)
         missed = np.zeros(len(ms))
         for left_out in np.unique(size):
             held = size == left_out
@@ -130,6 +128,8 @@ def measured_links(cluster: Cluster, times: Mapping[Rung, float]) -> MeasuredLin
             if here.any():
                 of_class = {rung: times[rung] for rung, there in zip(rungs, here, strict=True) if there}
                 errors[collective][name] = LinkErrors(float(missed[here].mean()), _noise(of_class))
+        found = _with_following(fit_speeds(sent, ms), collective, cluster, times)
+        speeds[collective] = _with_alone(found, collective, cluster, times, errors[collective])
     return MeasuredLinks(cluster, Links(**speeds), errors, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
@@ -153,19 +153,24 @@ def _with_following(
     return of_classes[0], of_classes[1]
 
 
-def _with_alone(speeds: Speeds, collective: str, cluster: Cluster, times: Mapping[Rung, float]) -> Speeds:
-    """The speeds, with the bandwidth of a device that sends alone, as far as that was measured and is larger."""
-    rungs = [rung for rung in times if rung.collective == collective and rung.alone]
-    if len({rung.size for rung in rungs}) < _FEWEST:
+def _with_alone(
+    speeds: Speeds, collective: str, cluster: Cluster, times: Mapping[Rung, float], errors: Mapping[str, LinkErrors]
+) -> Speeds:
+    """The speeds, with the bandwidth of a sender alone where it was measured, and is larger by more than the errors of the speeds."""
+    every = [rung for rung in times if rung.collective == collective and rung.alone]
+    sizes = {within: {rung.size for rung in every if rung.within == within} for within in (True, False)}
+    rungs = [rung for rung in every if len(sizes[rung.within]) >= _FEWEST]
+    if not rungs:
         return speeds
     found = fit_speeds(np.array([rung.sent(cluster) for rung in rungs]), np.array([times[rung] for rung in rungs]))
-    intra, inter = (
-        speed
-        if speed is None or alone is None or alone.bandwidth < _CLEARLY * speed.bandwidth
-        else replace(speed, alone=alone.bandwidth)
-        for speed, alone in zip(speeds, found, strict=True)
-    )
-    return intra, inter
+    most = cluster.devices_per_host, cluster.hosts  # what one sender could gain if all others shared its link
+    of_classes = list(speeds)
+    for place, (speed, alone, name) in enumerate(zip(speeds, found, LINK_CLASSES, strict=True)):
+        if speed is not None and alone is not None and name in errors:
+            bandwidth = min(alone.bandwidth, most[place] * speed.bandwidth)
+            if bandwidth > (1 + max(_CLEARLY, errors[name].held_out)) * speed.bandwidth:
+                of_classes[place] = replace(speed, alone=bandwidth)
+    return of_classes[0], of_classes[1]
 
 
 def _noise(times: Mapping[Rung, float]) -> float | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwright.cost.files import provenance
 from shardwright.cost.flows import SHARED, Kind, LinkTraffic, traffic_by_kind
+from shardwright.cost.score import all_to_all_ms
 from shardwright.report.entry import Entry, not_comparable, phase_ms, renamed
 from shardwright.report.verdict import Bottleneck, bottlenecks, verdict
 from shardwright.report.whatif import what_if
@@ -279,17 +280,17 @@ def _link(kinds: Mapping[Kind, LinkTraffic], link: int, plan: Plan) -> dict[str,
     topology = plan.task.topology
     sent, received = (sum(getattr(flow, way)[link] for flow in kinds.values()) for way in ("sent", "received"))
     busiest = np.maximum(sent, received)
-    bandwidth = topology.bandwidth_of("all_to_all")[link]
-    alone = topology.alone_of("all_to_all")[link]
-    both = [sum(getattr(kinds[kind], way)[link] for kind in kinds if kind in SHARED) for way in ("sent", "received")]
-    shared, together = np.maximum(*both) / alone, both[0].mean() / bandwidth
+    shared = LinkTraffic(topology.devices)
+    for kind in SHARED & kinds.keys():
+        shared.sent[link] += kinds[kind].sent[link]
+        shared.received[link] += kinds[kind].received[link]
     apart = sum(flow.apart for flow in kinds.values())
     return {
         "sent": short(float(np.sum(sent))),
         "kinds": {kind: short(float(flow.sent[link].sum())) for kind, flow in kinds.items()},
         "busiest": shorts(busiest),
-        "bandwidth": bandwidth,
-        "ms": short(float(np.max(np.maximum(shared, together) * 1e3 + apart))) if busiest.any() else 0.0,
+        "bandwidth": topology.alone_of(plan.task.exchange.collective)[link],
+        "ms": short(float(np.max(all_to_all_ms(plan.task, shared) + apart))) if busiest.any() else 0.0,
     }
 
 

@@ -14,6 +14,8 @@ Collective: TypeAlias = Literal["all_to_all", "reduce_scatter", "all_gather", "a
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 """Those that TorchRec calls, and the exchange of `shardwright.runtime`, an all-to-all of direct sends."""
 TORCHREC_CALLS = tuple(collective for collective in COLLECTIVES if collective != "exchange")
+DIRECT: tuple[Collective, ...] = ("all_to_all", "exchange")
+"""Collectives of direct sends, which a step calls several times in a row."""
 LINK_CLASSES = ("intra", "inter")
 """Links inside a host and links between hosts."""
 
@@ -44,9 +46,7 @@ class LinkSpeed:
             alone = parse_bandwidth(self.alone, "links: alone")
             object.__setattr__(self, "alone", alone)
             if alone < self.bandwidth:
-                raise InvalidInput(
-                    f"links: alone is {alone:g} bytes/s, must be at least the bandwidth, {self.bandwidth:g} bytes/s"
-                )
+                raise InvalidInput(_too_slow("links", alone, self.bandwidth))
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,10 @@ def links_from_dict(content: object, what: str = "topology: links") -> Links:
         at = f"{what}.{collective}"
         of_class = _mapping(classes, at, LINK_CLASSES)
         speeds[collective] = tuple(_speed(of_class.get(name), f"{at}.{name}") for name in LINK_CLASSES)
+        if collective not in DIRECT and any(speed and speed.alone for speed in speeds[collective]):
+            raise InvalidInput(
+                f"{at}: has alone, which only {' and '.join(DIRECT)} may have: in others all devices send; leave it out"
+            )
     return Links(**speeds, modules=ModuleTimes(**modules))  # type: ignore[arg-type]  # pairs and numbers
 
 
@@ -150,7 +154,14 @@ def _speed(content: object, what: str) -> LinkSpeed | None:
     alone = given.get("alone")
     if alone is not None:
         alone = parse_bandwidth(alone, f"{what}.alone")
-    return LinkSpeed(latency, parse_bandwidth(given["bandwidth"], f"{what}.bandwidth"), following, alone)
+    bandwidth = parse_bandwidth(given["bandwidth"], f"{what}.bandwidth")
+    if alone is not None and alone < bandwidth:
+        raise InvalidInput(_too_slow(what, alone, bandwidth))
+    return LinkSpeed(latency, bandwidth, following, alone)
+
+
+def _too_slow(what: str, alone: float, bandwidth: float) -> str:
+    return f"{what}: alone is {alone:g} bytes/s, must be at least the bandwidth, {bandwidth:g} bytes/s"
 
 
 def _mapping(content: object, what: str, known: tuple[str, ...]) -> Mapping[str, object]:

@@ -13,7 +13,7 @@ import shardwright as sw
 from shardwright.cost import compute_ms, cost_model_for, device_ms
 from shardwright.cost.flows import INTER, INTRA
 from shardwright.cost.model import CostModel
-from shardwright.cost.score import communication_ms, traffic
+from shardwright.cost.score import all_to_all_ms, communication_ms, served_bytes, traffic
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import kernel_groups
 from shardwright.sharding import Shard, memory_account, shard_work
@@ -187,6 +187,24 @@ def test_collectives_of_the_input_follow_one_another_at_once():
     speeds = {"all_to_all": {"inter": {"latency_ms": 0.2, "bandwidth": "1 GB/s", "following_ms": 0.15}}}
     task = Task([POOLED], replace(TOPOLOGY, links=speeds), batch_size=8)
     np.testing.assert_allclose(traffic(task, [Shard.whole(POOLED, 0)]).waits, [0.2 + 2 * 0.15 + 0.2, 0.2])
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_devices_of_a_host_slow_one_another_down_but_not_those_of_other_hosts(hosts):
+    """Links inside hosts carry four times as much for one sender; whether one device of a host serves, or all of it."""
+    links = {"all_to_all": {"intra": {"latency_ms": 0.0, "bandwidth": "1 MB/s", "alone": "4 MB/s"}}}
+    topology = Topology(hosts, 4, "cpu", "1 GB", 1e6, 1e12, 0.0, 0.0, links=links)
+    tables = [replace(POOLED, name=str(number)) for number in range(4)]
+    task = Task(tables, topology, batch_size=8 * hosts)
+    served = 3 / 4 / hosts * served_bytes(task, shard_work(task, Shard.whole(tables[0], 0)))[0]
+
+    def ms(*ranks):
+        flow = traffic(task, [Shard.whole(table, rank) for table, rank in zip(tables, ranks, strict=True)]).backward
+        return all_to_all_ms(task, flow).max()
+
+    assert ms(0, 0, 0, 0) == pytest.approx(4 * served / 4e6 * 1e3)
+    assert ms(0, 1, 2, 3) == pytest.approx(served / 1e6 * 1e3)
+    assert ms(0, 0, 1, 1) == pytest.approx(served / 1e6 * 1e3)
 
 
 def test_shared_collectives_carry_all_tables_at_once():

@@ -60,7 +60,7 @@ def test_chains_give_the_latency_of_collectives_that_follow_at_once(following: f
     assert all(speed is None or speed.following_ms is None for speed in (links.all_to_all[0], *links.all_gather))
 
 
-@pytest.mark.parametrize(("factor", "expected"), [(1.5, 1.5e9), (1.02, None), (0.5, None)])
+@pytest.mark.parametrize(("factor", "expected"), [(1.5, 1.5e9), (9.0, 2e9), (1.02, None), (0.5, None)])
 def test_links_that_carry_clearly_more_for_one_sender_say_how_much(factor: float, expected: float | None) -> None:
     found = times(CLUSTER)
     for rung in [rung for rung in found if rung.alone]:
@@ -71,6 +71,16 @@ def test_links_that_carry_clearly_more_for_one_sender_say_how_much(factor: float
     assert links.all_to_all[1].bandwidth == pytest.approx(1e9, rel=1e-3)
     assert links.all_to_all[1].alone == (None if expected is None else pytest.approx(expected, rel=1e-3))
     assert links.all_gather[1] == replace(links.all_to_all[1], alone=None, following_ms=None)
+
+
+def test_a_few_noisy_sizes_of_one_sender_give_no_speed() -> None:
+    found = times(CLUSTER, noise=0.3)
+    few = {rung: ms for rung, ms in found.items() if not rung.alone or (rung.within and rung.size < 2**17)}
+    assert measured_links(CLUSTER, few).links.all_to_all[1].alone is None  # type: ignore[union-attr]
+    for speeds in (measured_links(CLUSTER, few).links, measured_links(CLUSTER, found).links):
+        for speed in speeds.all_to_all:
+            assert speed is not None
+            assert speed.alone is None or speed.alone < 2 * speed.bandwidth
 
 
 def test_noise_and_disturbed_runs_move_them_little_and_are_told() -> None:

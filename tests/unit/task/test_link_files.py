@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,11 @@ import pytest
 from shardwright.errors import InvalidInput
 from shardwright.task import Links, LinkSpeed, Task
 from shardwright.task.link_files import Cluster, LinkErrors, MeasuredLinks, load_links
-from shardwright.task.links import ModuleTimes
+from shardwright.task.links import ModuleTimes, links_from_dict
 
 CLUSTER = Cluster("h100", 2, 8, "nccl", "2.13.0")
 LINKS = Links(
-    all_to_all=(LinkSpeed(0.03, 335e9), LinkSpeed(0.04, 48e9, 0.02)),
+    all_to_all=(LinkSpeed(0.03, 335e9), LinkSpeed(0.04, 48e9, 0.02, 60e9)),
     all_reduce=(LinkSpeed(0.05, 1e9), None),
     modules=ModuleTimes(pooled_ms=1.5),
 )
@@ -42,6 +43,25 @@ def test_a_task_takes_a_file_that_lies_beside_it_and_holds_its_links(file: Path)
     task.save(file.parent / "same.json")
     file.unlink()
     assert Task.load(file.parent / "same.json") == task
+
+
+def test_scaled_links_keep_their_ratio_for_one_sender() -> None:
+    scaled = LINKS.scaled(2.0, (1.0, 0.5)).all_to_all
+    assert scaled == (LinkSpeed(0.06, 335e9), LinkSpeed(0.08, 24e9, 0.04, 30e9))
+
+
+@pytest.mark.parametrize(
+    ("collective", "alone", "says"),
+    [
+        ("all_to_all", "1 GB/s", "links.all_to_all.inter: alone is 1e+09 bytes/s, must be at least the bandwidth, 2e+09 bytes/s"),
+        ("all_to_all", 0, "links.all_to_all.inter.alone"),
+        ("all_reduce", "3 GB/s", "links.all_reduce: has alone, which only all_to_all and exchange may have"),
+    ],
+)  # fmt: skip
+def test_impossible_speeds_of_one_sender_are_refused(collective: str, alone: object, says: str) -> None:
+    speeds = {collective: {"inter": {"latency_ms": 0.1, "bandwidth": "2 GB/s", "alone": alone}}}
+    with pytest.raises(InvalidInput, match=re.escape(says)):
+        links_from_dict(speeds, "links")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ class PricedTask:
         for unit, work in zip(arrays.unit_of, works[:own], strict=True):
             served[unit] += served_bytes(task, work)
         prices, peers = prices_of(task), peers_of(task.topology)
-        forward, backward = (float((peers * each).max()) for each in (prices.forward, prices.backward))
+        forward, backward = (
+            float((peers * each).max()) for each in np.maximum([prices.forward, prices.backward], prices.mean)
+        )
         settled = np.array(communication_ms(task, units.fixed)) if units.fixed else np.zeros((2, arrays.devices))
         return cls(
             arrays, model.pricing, vectors, of_units.present, served.take([0, 1, 0], axis=1) * [forward, forward, backward],

@@ -24,7 +24,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from shardwright.measure.visits import Progress
-from shardwright.task.links import TORCHREC_CALLS, Collective
+from shardwright.task.links import DIRECT, TORCHREC_CALLS, Collective
 
 if TYPE_CHECKING:
     from shardwright.task.link_files import Cluster
@@ -33,9 +33,6 @@ SIZES = tuple(2**power for power in range(13, 27))
 """Bytes of a buffer, 8 KiB to 64 MiB."""
 ROUNDS = 2
 """Number of climbs of the ladder; their differences are the noise."""
-DIRECT: tuple[Collective, ...] = ("all_to_all", "exchange")
-"""Collectives of direct sends, which a step calls several times in a row."""
-_SENT_ALONE: tuple[Collective, ...] = ("all_to_all",)
 _SIZES_ALONE = SIZES[::2]
 _VALUE_BYTES = 4
 FEWEST_RUNS = 3
@@ -64,6 +61,13 @@ class Rung:
     round: int = 0
     calls: int = 1
     alone: bool = False
+
+    def splits(self, rank: int, devices: int, hosts: int) -> tuple[list[int], list[int]]:
+        """Values that a device of a group sends to each device, and receives from each, in a collective of direct sends."""
+        each, senders = self.elements(devices) // devices, devices
+        if self.alone:
+            senders = 1 if self.within else devices // hosts
+        return [each * (rank < senders)] * devices, [each] * senders + [0] * (devices - senders)
 
     def elements(self, devices: int) -> int:
         """Values of the whole buffer: as many for each of the devices."""
@@ -95,7 +99,6 @@ def ladders(cluster: Cluster, collectives: Sequence[Collective] = TORCHREC_CALLS
                 yield [Rung(collective, within, size, number) for size in SIZES]
                 if collective in DIRECT:
                     yield [Rung(collective, within, SIZES[0], number, CHAIN)]
-                if collective in _SENT_ALONE:
                     yield [Rung(collective, within, size, number, alone=True) for size in _SIZES_ALONE]
 
 

@@ -256,8 +256,10 @@ def _settle_on_core(local_rank: int) -> None:
     """
     cores = sorted(os.sched_getaffinity(0), reverse=True)
     os.sched_setaffinity(0, {cores[local_rank % len(cores)]})
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, -20)
 
 
@@ -350,12 +352,8 @@ def _rung_call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
     devices = member.world // hosts if rung.within else member.world
     elements = rung.elements(devices)
     whole, other = (torch.zeros(elements, device=member.device) for _ in range(2))
-    each = elements // devices
-    part, sent, received = other[:each], [each] * devices, [each] * devices
-    if rung.alone:
-        senders = 1 if rung.within else devices // hosts
-        sent = sent if dist.get_rank(group) < senders else [0] * devices
-        received = [each] * senders + [0] * (devices - senders)
+    part = other[: elements // devices]
+    sent, received = rung.splits(dist.get_rank(group), devices, hosts)
     values, outputs = whole[: sum(sent)], other[: sum(received)]
     calls: dict[Collective, Callable[[], Any]] = {
         "all_to_all": lambda: dist.all_to_all_single(outputs, values, received, sent, group=group),

@@ -117,7 +117,7 @@ class Prices {
 
   // Forward and backward ms of the collectives of every device, beside dense layers: as `cost.score`.
   links({ asked, reduced, apart, waits }) {
-    const { devices, fixed, fixedReduced, collectives } = this;
+    const { devices, near, fixed, fixedReduced, collectives } = this;
     if (devices === 1) return [[0], [0]];
     const [forward, backward, alone] = [0, 1, 2].map((pass) => [0, 1].map((way) => [0, 1].map((link) => fixed.slice(((pass * 2 + way) * 2 + link) * devices, ((pass * 2 + way) * 2 + link + 1) * devices))));
     const [SENT, RECEIVED] = [0, 1];
@@ -140,13 +140,14 @@ class Prices {
     const exchanged = range(devices).map((device) => most([0, 1].map((link) => collectives.reduced[link] *
       most([SENT, RECEIVED].map((way) => reduced[2 * way + link] + fixedReduced[(2 * way + link) * devices + device])))));
     const time = (bytes, device) => most([0, 1].map((link) => Math.max(bytes(SENT, link, device), bytes(RECEIVED, link, device)) * collectives.asked[0][link]));
-    const together = (bytes) => most([0, 1].map((link) => sum(range(devices).map((device) => bytes(SENT, link, device))) / devices * collectives.mean[link]));
+    const mean = (bytes, link, first, count) => sum(range(count).map((at) => bytes(SENT, link, first + at))) / count * collectives.mean[link];
     const [ofAll, ofIds, ofValues, ofGradients] = [
       (way, link, device) => forward[way][link][device], (way, link, device) => alone[way][link][device],
       (way, link, device) => forward[way][link][device] - alone[way][link][device], (way, link, device) => backward[way][link][device],
     ].map((bytes) => {
-      const least = together(bytes);
-      return (device) => Math.max(least, time(bytes, device));
+      const between = mean(bytes, 1, 0, devices);
+      const inside = range(devices / near).map((host) => mean(bytes, 0, host * near, near));
+      return (device) => Math.max(between, inside[Math.floor(device / near)], time(bytes, device));
     });
     const [values, ids, gradients] = collectives.hidden;
     const passes = range(devices).map((device) => {

@@ -12,7 +12,7 @@ function trafficSection(plan) {
     return el("article", { class: "card" }, el("h3", {}, swatch("phase-" + phase), `${link.pass}, ${link.link}`),
       el("p", { class: "middling" }, bytes(link.sent), el("span", { class: "quiet" }, " sent in total")), bar(link.ms / top, "phase-" + phase),
       el("p", { class: "small" }, kinds.map(([kind, size]) => `${KIND_OF_TRAFFIC[kind]} ${bytes(size)}`).join(" · ")),
-      el("p", { class: "small" }, peak ? `Busiest: ${plan.where(rank)}, ${bytes(peak)} one way, all collectives take ${ms(link.ms)} without latencies; all-to-alls run at ${bytes(link.bandwidth)}/s.` : "Nothing is sent."),
+      el("p", { class: "small" }, peak ? `Busiest: ${plan.where(rank)}, ${bytes(peak)} one way, all collectives take ${ms(link.ms)} without latencies; all-to-alls run at up to ${bytes(link.bandwidth)}/s.` : "Nothing is sent."),
       strip(link.busiest, rank, "phase-" + phase));
   });
   return section("traffic", "Traffic by class of link", "Bytes of one step: ids, and values or partial sums forward, their gradients backward, and the gradients that replicas sum. The longer bar takes longer; both classes of link work at the same time.",

@@ -189,7 +189,8 @@ def _link_ms(task: Task, asks: _Asks, way: RowWay, dim: Floats) -> Floats:
         *agree,
     ]
     reduced = 1e3 / np.array(topology.bandwidth_of("all_reduce"))
-    each: Floats = np.concatenate([prices.forward, prices.backward, reduced]) / topology.devices
+    asked = np.maximum([prices.forward, prices.backward], prices.mean).ravel()
+    each: Floats = np.concatenate([asked, reduced]) / topology.devices
     return np.stack(flows, axis=1) * each
 
 

@@ -302,12 +302,15 @@ class Dealer:
 
 
 def _waits(task: Task, others: Sequence[Shard]) -> Floats:
-    """`(6,)` ms by collective and link class: latency, plus the slowest device's time to send the traffic of other shards."""
+    """`(6,)` ms by collective and link class: latency, plus the slowest device's time to send the traffic of other shards.
+
+    Over links that carry more for a device alone, the mean device counts, as it does for the mixture's own traffic.
+    """
     flows, prices = traffic(task, others), prices_of(task)
     sets = sets_of(task, others) | {set_of("all_to_all", False)}
-    waits, bandwidth = waits_of(prices, sets), np.array(task.topology.alone_of(task.exchange.collective))
+    of_mean, each = prices.mean[0] > 0, np.maximum(prices.forward, prices.mean[0])
     of_passes = [
-        wait + flow.busiest.max(axis=1) / bandwidth * 1e3 + flow.apart.max()
-        for flow, wait in zip((flows.forward, flows.backward), waits, strict=True)
+        wait + np.where(of_mean, flow.sent.mean(axis=1), flow.busiest.max(axis=1)) * each + flow.apart.max()
+        for flow, wait in zip((flows.forward, flows.backward), waits_of(prices, sets), strict=True)
     ]
     return np.concatenate([*of_passes, np.zeros(2)])

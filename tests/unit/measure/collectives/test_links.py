@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.measure.collectives.links import CHAIN, ROUNDS, SIZES, Rung, ladders, measure_ladders
 from shardwright.task.link_files import Cluster
-from shardwright.task.links import COLLECTIVES, TORCHREC_CALLS
+from shardwright.task.links import COLLECTIVES, DIRECT, TORCHREC_CALLS
 
 TWO_HOSTS, ONE_HOST, SINGLES = (Cluster("cpu", hosts, near, "gloo", "2") for hosts, near in ((2, 4), (1, 4), (4, 1)))
 MIB = 2**20
@@ -33,12 +33,25 @@ def test_a_cluster_is_measured_over_the_links_that_it_has() -> None:
         first = [ladder[0] for ladder in ladders(cluster, COLLECTIVES)]
         every = [(rung.round, rung.within, rung.collective, rung.calls) for rung in first if not rung.alone]
         one_sender = [(rung.round, rung.within, rung.collective) for rung in first if rung.alone]
-        assert one_sender == [(n, within, "all_to_all") for n in range(ROUNDS) for within in classes]
+        assert one_sender == [(n, within, name) for n in range(ROUNDS) for within in classes for name in DIRECT]
         alone = [(n, within, name, 1) for n in range(ROUNDS) for within in classes for name in COLLECTIVES]
         assert [one for one in every if one[3] == 1] == alone
-        direct = ("all_to_all", "exchange")
-        chains = [(n, within, name, CHAIN) for n in range(ROUNDS) for within in classes for name in direct]
+        chains = [(n, within, name, CHAIN) for n in range(ROUNDS) for within in classes for name in DIRECT]
         assert [one for one in every if one[3] > 1] == chains
+
+
+def test_one_device_of_each_host_sends_inside_hosts_and_one_host_between_hosts() -> None:
+    each = MIB // 4 // 8
+    between = Rung("all_to_all", False, MIB, alone=True)
+    splits = [between.splits(rank, 8, 2) for rank in range(8)]
+    assert [sent[0] for sent, _ in splits] == [each] * 4 + [0] * 4
+    assert all(received == [each] * 4 + [0] * 4 for _, received in splits)
+    for within in (True, False):  # as many values are sent as are received
+        for devices, hosts in ((4, 2), (8, 2), (4, 4)):
+            rung = Rung("all_to_all", within, MIB, alone=True)
+            sent, received = zip(*(rung.splits(rank, devices, hosts) for rank in range(devices)), strict=True)
+            assert [list(column) for column in zip(*sent, strict=True)] == list(received)
+    assert Rung("all_to_all", True, MIB, alone=True).splits(1, 4, 2)[0] == [0] * 4
 
 
 def test_known_rungs_are_not_measured_again() -> None:

@@ -25,15 +25,14 @@ _TIMEOUT = timedelta(seconds=60)
 
 
 def exchange_call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
-    """The exchange of a rung on this rank: as many values to each device, with receives posted first."""
+    """The exchange of a rung on this rank, with receives posted first."""
     ranks = Ranks.of(Topology(hosts, member.world // hosts), None, member.device, _TIMEOUT)
     members = ranks.host if rung.within else ranks.world
     wire = Wire(members, TrafficMeter(), member.device)
-    each = np.full((1, members.size), rung.elements(members.size) // members.size)
-    values = torch.zeros((int(each.sum()), 1), device=member.device)
-    return lambda: [
-        wire.exchange(lambda _: values, Sizes(each, each), [1], Label("forward", "values")) for _ in range(rung.calls)
-    ]
+    rank = members.ranks.index(member.rank)
+    sent, received = (np.array([counts]) for counts in rung.splits(rank, members.size, hosts))
+    values, sizes = torch.zeros((int(sent.sum()), 1), device=member.device), Sizes(sent, received)
+    return lambda: [wire.exchange(lambda _: values, sizes, [1], Label("forward", "values")) for _ in range(rung.calls)]
 
 
 def steps_of(plan: Plan, member: Member, warm_up: int, steps: int) -> tuple[float, float]:
