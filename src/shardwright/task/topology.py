@@ -151,39 +151,27 @@ class Topology:
         # Both are direct sends: one stands for the other until it is measured.
         return self.links.all_to_all if collective == "exchange" and not any(measured) else measured
 
+    def _known(self, collective: Collective, name: str, otherwise: tuple[float, float]) -> tuple[float, float]:
+        """A figure of a collective's speeds inside a host and between hosts, where it is known."""
+        known = (getattr(speed, name, None) for speed in self._speeds(collective))
+        intra, inter = (usual if figure is None else figure for figure, usual in zip(known, otherwise, strict=True))
+        return intra, inter
+
     def bandwidth_of(self, collective: Collective) -> tuple[float, float]:
         """Bytes per second of a collective inside a host and between hosts."""
-        speeds = self._speeds(collective)
-        intra, inter = (
-            speed.bandwidth if speed else own for speed, own in zip(speeds, self.link_bandwidth, strict=True)
-        )
-        return intra, inter
+        return self._known(collective, "bandwidth", self.link_bandwidth)
 
     def alone_of(self, collective: Collective) -> tuple[float, float]:
         """As `bandwidth_of`, of a device that sends while no other does."""
-        speeds = self._speeds(collective)
-        intra, inter = (
-            usual if speed is None or speed.alone is None else speed.alone
-            for speed, usual in zip(speeds, self.bandwidth_of(collective), strict=True)
-        )
-        return intra, inter
+        return self._known(collective, "alone", self.bandwidth_of(collective))
 
     def latency_of(self, collective: Collective) -> tuple[float, float]:
         """Fixed ms of a collective inside a host and between hosts."""
-        speeds = self._speeds(collective)
-        intra, inter = (
-            speed.latency_ms if speed else own for speed, own in zip(speeds, self.link_latency_ms, strict=True)
-        )
-        return intra, inter
+        return self._known(collective, "latency_ms", self.link_latency_ms)
 
     def following_of(self, collective: Collective) -> tuple[float, float]:
         """As `latency_of`, of a collective that follows another one at once."""
-        speeds = self._speeds(collective)
-        intra, inter = (
-            usual if speed is None or speed.following_ms is None else speed.following_ms
-            for speed, usual in zip(speeds, self.latency_of(collective), strict=True)
-        )
-        return intra, inter
+        return self._known(collective, "following_ms", self.latency_of(collective))
 
     def host_of(self, rank: int) -> int:
         """The host of a device."""
