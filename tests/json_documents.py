@@ -35,7 +35,7 @@ def check_document(arguments: list[str], text: str) -> None:
         assert document.keys() == {"error"}
         assert document["error"].keys() == {"type", "message"}
         return
-    found = [
+    errors = [
         f"{error.json_path}: {error.message[:200]}" for error in validator(schema_name(arguments)).iter_errors(document)
     ]
-    assert not found, "\n".join(found)
+    assert not errors, "\n".join(errors)

@@ -50,13 +50,13 @@ class UnrulyPool:
             if not running:
                 return
             number, worker, job, sent = running.pop(self._rng.integers(len(running)))
-            found = self._do(worker, sent)
+            result = self._do(worker, sent)
             if self._rng.random() < self._deaths:
                 self.states[worker] = self._factory()
                 self.redone += 1
-                found = self._do(worker, sent)
+                result = self._do(worker, sent)
             self.finished.append(before + number)
-            yield job, pickle.loads(pickle.dumps(found))
+            yield job, pickle.loads(pickle.dumps(result))
 
     def _do(self, worker: int, sent: bytes) -> Any:
         method, job = pickle.loads(sent)

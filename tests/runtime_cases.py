@@ -103,7 +103,7 @@ class Reference:
         return self.weights[name][ids]
 
     def gradients(self, step):
-        found = {}
+        gradients = {}
         for table in self.plan.task.tables:
             dense = torch.zeros(table.rows, table.dim, dtype=torch.float64)
             touched = torch.zeros(table.rows, dtype=torch.bool)
@@ -112,8 +112,8 @@ class Reference:
                 factor = weight_of(torch.zeros(ids.numel(), table.dim), table.name, rank + step)
                 dense.index_add_(0, ids, factor.double())
                 touched[ids] = True
-            found[table.name] = dense, touched
-        return found
+            gradients[table.name] = dense, touched
+        return gradients
 
     def learn(self, step):
         self.time += 1
@@ -169,17 +169,17 @@ def one_step(module, rank, step):
 
 def held_rows(module):
     """Ids, weights and states of this rank's rows, by table."""
-    found = {}
+    rows = {}
     for cut in module.storage.cuts():
         keys = module.placement.keys(cut.number, cut.start, cut.stop)
         ids = module.ranking.ids(module.placement, cut.part, keys)
         states = [state[cut.slots].clone() for state in module.storage.states(cut.group)]
         name = module.placement.parts[cut.part].table.name
-        found.setdefault(name, []).append(
+        rows.setdefault(name, []).append(
             (torch.from_numpy(ids), module.storage.weights[cut.group].detach()[cut.slots].float(), states)
         )
-    return found
+    return rows
 
 
-def close(found, wanted, tolerance):
-    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+def close(values, wanted, tolerance):
+    torch.testing.assert_close(values, wanted, rtol=tolerance, atol=tolerance)

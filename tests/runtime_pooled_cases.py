@@ -122,7 +122,7 @@ def features(plan, rank, step):
 def joined(plan, step):
     """The samples of all ranks as one batch."""
     every = [features(plan, rank, step) for rank in range(RANKS)]
-    return {name: tuple(map(torch.cat, zip(*(one[name] for one in every), strict=True))) for name, _ in named(plan)}
+    return {name: tuple(map(torch.cat, zip(*(given[name] for given in every), strict=True))) for name, _ in named(plan)}
 
 
 def factor(values, start):
@@ -152,23 +152,23 @@ def step_of(module, rank, step, before):
     """One step of a rank; `before` is the number of outputs of each feature on the ranks before it. Returns the outputs."""
     given = joined(module.plan, step) if rank is None else features(module.plan, rank, step)
     out = module(given)
-    loss = sum((values_of(one) * factor(values_of(one), before.get(name, 0))).sum() for name, one in out.items())
+    loss = sum((values_of(rows) * factor(values_of(rows), before.get(name, 0))).sum() for name, rows in out.items())
     loss.backward()
-    return {name: values_of(one).detach().clone() for name, one in out.items()}
+    return {name: values_of(rows).detach().clone() for name, rows in out.items()}
 
 
 def outputs_before(plan, rank, step):
     """Rows of outputs of each feature on the ranks before this one."""
     counts = {}
     for name, table in named(plan):
-        parts = [batch(one, step, name, table) for one in range(rank)]
+        parts = [batch(earlier, step, name, table) for earlier in range(rank)]
         counts[name] = sum(part[1 if table.pooled else 0].numel() for part in parts)
     return counts
 
 
 def held(module):
     """By table and columns, ids, weights and states of the rows that this rank holds."""
-    found = []
+    pieces = []
     for cut in module.storage.cuts():
         keys = module.placement.keys(cut.number, cut.start, cut.stop)
         part = module.placement.parts[cut.part]
@@ -176,5 +176,5 @@ def held(module):
         matrices = {
             kind: matrix[cut.slots].float().clone() for kind, matrix in module.storage.matrices(cut.group).items()
         }
-        found.append((part.table.name, part.columns, torch.from_numpy(ids), matrices))
-    return found
+        pieces.append((part.table.name, part.columns, torch.from_numpy(ids), matrices))
+    return pieces

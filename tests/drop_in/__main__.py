@@ -54,20 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _planned(situations: Sequence[Situation]) -> Iterator[tuple[str, str, str, str]]:
-    for one in situations:
-        found = {whose: outcome(one, whose) for whose in ("theirs", "ours")}
+    for situation in situations:
+        outcomes = {whose: outcome(situation, whose) for whose in ("theirs", "ours")}
         kept = all(
-            each.plan is None or one.holds is None or one.holds(tables_by_name(each.plan)) for each in found.values()
+            each.plan is None or situation.holds is None or situation.holds(tables_by_name(each.plan))
+            for each in outcomes.values()
         )
-        expected = kept and (found["theirs"].what, found["ours"].what) == (one.theirs, one.ours)
-        said = one.why or ("; ".join(found["ours"].warned) if found["ours"].what == PLANNED else "")
-        yield one.name, found["theirs"].what, found["ours"].what, said if expected else UNEXPECTED
+        expected = kept and (outcomes["theirs"].what, outcomes["ours"].what) == (situation.theirs, situation.ours)
+        said = situation.why or ("; ".join(outcomes["ours"].warned) if outcomes["ours"].what == PLANNED else "")
+        yield situation.name, outcomes["theirs"].what, outcomes["ours"].what, said if expected else UNEXPECTED
 
 
 def _trained() -> Iterator[tuple[str, str, str, str]]:
-    found = differences(TRAINED)
+    trainings = differences(TRAINED)
     for row in TRAINED:
-        theirs, ours = (found[row.name][whose]["difference"] for whose in ("theirs", "ours"))
+        theirs, ours = (trainings[row.name][whose]["difference"] for whose in ("theirs", "ours"))
         expected = (theirs <= row.tolerance) == row.theirs and ours <= row.tolerance
         yield row.name, f"{theirs:.1g}", f"{ours:.1g}", row.why if expected else UNEXPECTED
 

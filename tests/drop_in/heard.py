@@ -45,9 +45,9 @@ def towers() -> nn.Module:
 
 
 def weighted() -> EmbeddingBagCollection:
-    found = small()
-    found._is_weighted = True
-    return found
+    collection = small()
+    collection._is_weighted = True
+    return collection
 
 
 def on_one_host(tables: Tables) -> bool:
@@ -55,15 +55,15 @@ def on_one_host(tables: Tables) -> bool:
     hosts: dict[str, set[int]] = {}
     for name, table in tables.items():
         hosts.setdefault(name[0], set()).update(rank // PER_HOST for rank in table.ranks or ())
-    return all(len(one) == 1 for one in hosts.values())
+    return all(len(of_tower) == 1 for of_tower in hosts.values())
 
 
 def kernel_gets(params: dict[str, Any], **wanted: Any) -> Callable[[Tables], bool]:
     """Whether the kernel of table t0 gets these parameters, if the sharder has some."""
 
     def check(tables: Tables) -> bool:
-        found = add_params_from_parameter_sharding(dict(params), tables["t0"])
-        return all(found[name] == value for name, value in wanted.items())
+        fused_params = add_params_from_parameter_sharding(dict(params), tables["t0"])
+        return all(fused_params[name] == value for name, value in wanted.items())
 
     return check
 

@@ -144,11 +144,11 @@ class _Draw:
 
     def line(self, text: str) -> None:
         for part in text.split():
-            found = _PART.fullmatch(part)
-            assert found is not None
-            if self.rng.random() * 100 < int(found["share"] or 100):
+            match = _PART.fullmatch(part)
+            assert match is not None
+            if self.rng.random() * 100 < int(match["share"] or 100):
                 self.case.argv += self._part(
-                    found["flag"], found["value"], odd=self.case.mode == "options" and found["sign"] != "=="
+                    match["flag"], match["value"], odd=self.case.mode == "options" and match["sign"] != "=="
                 )
 
     def legal(self) -> None:

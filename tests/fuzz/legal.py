@@ -76,11 +76,11 @@ def broken_rules(task: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     devices = task["topology"]["hosts"] * task["topology"]["devices_per_host"]
     shards = {table["name"]: [s for s in plan["shards"] if s["table"] == table["name"]] for table in task["tables"]}
     strangers = len(plan["shards"]) - sum(map(len, shards.values()))
-    found = [f"{strangers} shards are not of tables of the task"] if strangers else []
+    broken = [f"{strangers} shards are not of tables of the task"] if strangers else []
     for table in task["tables"]:
-        found += [f"table {table['name']!r}: {text}" for text in _tiling(table, shards[table["name"]], devices)]
-    if found:
-        return found
+        broken += [f"table {table['name']!r}: {text}" for text in _tiling(table, shards[table["name"]], devices)]
+    if broken:
+        return broken
     return [*_memory(task, plan, shards, devices), *_limits(task, shards), *_costs(plan)]
 
 

@@ -25,12 +25,12 @@ Snapshot = dict[str, str]
 
 def snapshot(folder: Path) -> Snapshot:
     """Everything in a folder and below it, by path: the digest of a file, or the kind of anything else."""
-    found: Snapshot = {}
+    states: Snapshot = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(place, name)
-            found[str(path.relative_to(folder))] = _state(path)
-    return found
+            states[str(path.relative_to(folder))] = _state(path)
+    return states
 
 
 def _state(path: Path) -> str:
@@ -74,7 +74,7 @@ def _printed(case: Case, ran: Ran) -> Iterator[str]:
     if len(err) > MOST_NOTES:
         yield f"prints {len(err)} characters on stderr"
     shown = out if not any(name.startswith("/dev/") for name in case.argv) else ""
-    odd = next((one for one in err + shown if not one.isprintable() and one != "\n"), None)
+    odd = next((character for character in err + shown if not character.isprintable() and character != "\n"), None)
     if odd is not None:
         yield f"control character {odd!r} on {'stderr' if odd in err else 'stdout'}"
     errors = [line for line in err.splitlines() if line.startswith("error:")]
@@ -94,8 +94,8 @@ def _printed(case: Case, ran: Ran) -> Iterator[str]:
 
 def _named(case: Case, error: str) -> bool:
     """Whether an error names a file of a damaged kind (of any kind if none is damaged), an option, an argument or an output."""
-    harmed = {one.kind for one in case.inputs.values() if one.done} or {one.kind for one in case.inputs.values()}
-    files = [one.word for one in case.inputs.values() if one.kind in harmed | {"companion"}]
+    harmed = {file.kind for file in case.inputs.values() if file.done} or {file.kind for file in case.inputs.values()}
+    files = [file.word for file in case.inputs.values() if file.kind in harmed | {"companion"}]
     options = [text.partition("=")[0] for text in case.argv if text[:2] == "--" or "=" in text]
     fields = [option.lstrip("-").replace("-", "_") for option in options if len(option) > 2]
     ends = ("",) if case.mode == "options" else (":", " '", " is ", " of ")
@@ -152,10 +152,10 @@ def _kind(case: Case, path: str) -> str | None:
             return "ranks"
         if kind in ("folder", "store") and path.startswith(f"{name.rstrip('/')}/"):
             return "file of a folder"
-    for name, found in case.inputs.items():
-        written = (found.kind in SHORT and "--checkpoint" in case.argv) or case.command == "collect"
+    for name, file in case.inputs.items():
+        written = (file.kind in SHORT and "--checkpoint" in case.argv) or case.command == "collect"
         if written and (path in (name, f"{name}-aside") or path.startswith(f"{name}/")):
-            return "checkpoint" if found.kind in SHORT else "file of a folder"
+            return "checkpoint" if file.kind in SHORT else "file of a folder"
     return None
 
 

@@ -55,13 +55,13 @@ def golden():
 
 @pytest.mark.slow
 def test_plan_costs_are_as_stored(golden):
-    found = plan_costs()
-    assert found.keys() == golden["plan_costs"].keys()
+    predicted = plan_costs()
+    assert predicted.keys() == golden["plan_costs"].keys()
     for what, costs in golden["plan_costs"].items():
         for name, stored in costs.items():
             tolerance = SEARCHED if name in ("certified", "dreamshard+") else TOLERANCE
-            assert found[what].pop(name) == pytest.approx(stored, rel=tolerance), (what, name)
-        assert not found[what]
+            assert predicted[what].pop(name) == pytest.approx(stored, rel=tolerance), (what, name)
+        assert not predicted[what]
 
 
 def test_training_reaches_what_is_stored(golden):

@@ -51,19 +51,19 @@ def test_a_calibration_that_is_killed_loses_nothing_and_goes_on(
         process.wait()
     before = visits(tmp_path, "random")
     assert before >= 15
-    found = sw.calibrate(minutes=0.25)
-    assert found.sets >= found.new_sets + 15
+    calibration = sw.calibrate(minutes=0.25)
+    assert calibration.sets >= calibration.new_sets + 15
     assert visits(tmp_path, "random") >= before
 
 
 @pytest.mark.slow
 def test_a_small_task_is_tuned_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
-    found = sw.tune(small_task(), minutes=0.5)
-    measured = found.plan.tuning
+    tuned = sw.tune(small_task(), minutes=0.5)
+    measured = tuned.plan.tuning
     assert 0 < measured.measured_ms <= measured.first_ms
     assert len(measured.forward_ms) == 2
     assert min(measured.forward_ms + measured.backward_ms) > 0
-    found.plan.save(tmp_path / "plan.json")
+    tuned.plan.save(tmp_path / "plan.json")
     assert sw.Plan.load(tmp_path / "plan.json").tuning == measured
     assert visits(tmp_path, "tune")

@@ -166,13 +166,13 @@ def test_plans_are_compared_and_verified_by_real_kernels(task_file, model_file, 
     options = ["--strategies", "random,greedy", "--model", model_file, "--measure", "--rounds", 1]
     done = run("compare", task_file, *options, "-o", tmp_path / "plans", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(one["measured_compute_ms"] > 0 for one in json.loads(done.stdout)["strategies"])
+    assert all(entry["measured_compute_ms"] > 0 for entry in json.loads(done.stdout)["strategies"])
     plan = tmp_path / "plans" / "greedy.json"
     done = run("verify", plan, "--task", task_file, "--rounds", 1, "--tolerance", 1e9, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert document["within_tolerance"] is True
-    measured = [(one["measured_forward_ms"], one["measured_backward_ms"]) for one in document["devices"]]
+    measured = [(device["measured_forward_ms"], device["measured_backward_ms"]) for device in document["devices"]]
     assert document["measured_compute_ms"] == sum(map(max, zip(*measured, strict=True))) > 0
 
 
@@ -193,14 +193,14 @@ def test_a_plan_larger_than_this_machine_is_refused(model_file, tmp_path):
 def test_the_quick_demo(model_file, tmp_path):
     done = run("demo", "--quick", "--model", model_file, "-o", tmp_path / "demo", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert [one["strategy"] for one in found["strategies"]] == list(
+    document = json.loads(done.stdout)
+    assert [entry["strategy"] for entry in document["strategies"]] == list(
         sw.strategy_names(sw.Task.load(tmp_path / "demo" / "task.yaml"))
     )
-    (report,) = (Path(file) for file in found["saved"] if file.endswith(".html"))
+    (report,) = (Path(file) for file in document["saved"] if file.endswith(".html"))
     assert report.stat().st_size > 10_000
-    for one in found["strategies"]:
-        assert one["measured_compute_ms"] > 0
-        plan = sw.Plan.load(tmp_path / "demo" / f"{one['strategy']}.json")
-        assert plan.cost.compute_ms == one["predicted_compute_ms"]
-        assert plan.bound_ms == one["bound_ms"] <= plan.cost.step_ms
+    for entry in document["strategies"]:
+        assert entry["measured_compute_ms"] > 0
+        plan = sw.Plan.load(tmp_path / "demo" / f"{entry['strategy']}.json")
+        assert plan.cost.compute_ms == entry["predicted_compute_ms"]
+        assert plan.bound_ms == entry["bound_ms"] <= plan.cost.step_ms

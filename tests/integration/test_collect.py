@@ -124,10 +124,10 @@ def test_samples_hold_what_was_measured(tmp_path: Path) -> None:
     assert 0 <= summary.disturbed <= 1
     table = read_samples(tmp_path)
     space = SampleSpace(POOL, 3, 16_000_000 - 160_000, Breadth(batch_sizes=(32,)))
-    for found in table.slice(0, 4).to_pylist():
-        expected = space.draw(int(found["label"].partition(":")[2])).works
-        assert [shard["rows"] for shard in found["shards"]] == [work.rows for work in expected]
-        for shard, work in zip(found["shards"], expected, strict=True):
+    for row in table.slice(0, 4).to_pylist():
+        expected = space.draw(int(row["label"].partition(":")[2])).works
+        assert [shard["rows"] for shard in row["shards"]] == [work.rows for work in expected]
+        for shard, work in zip(row["shards"], expected, strict=True):
             np.testing.assert_allclose(shard["reuse_rows"], work.access.reuse(work.lookups)[0], rtol=1e-6, atol=1e-12)
     assert min(table["forward_ms"].to_pylist()) > 0
     assert min(table["backward_ms"].to_pylist()) > 0

@@ -187,11 +187,11 @@ def test_links_of_two_hosts_are_measured_and_plans_take_them(tmp_path: Path) -> 
     options = ("calibrate", "--links", "--minutes", "0.3", "-o", str(file))
     for done in torchrun(*options, cache=cache, hosts=2):
         assert done.returncode == 0, done.stderr
-    found = load_links(file)
-    assert str(found.cluster) == "2 × 2 cpu"
+    measured = load_links(file)
+    assert str(measured.cluster) == "2 × 2 cpu"
     for collective in TORCHREC_CALLS:
-        assert None not in found.links.of(collective)
-        assert set(found.errors[collective]) == {"intra", "inter"}
+        assert None not in measured.links.of(collective)
+        assert set(measured.errors[collective]) == {"intra", "inter"}
     assert [path.name for path in (cache / "links").iterdir()] == ["cpu-2x2.json"]  # and nothing half done
 
 
@@ -225,13 +225,13 @@ def test_modules_are_measured_on_the_ranks_of_the_links(cache_folder: Path) -> N
     short = calibrate_links(devices=2, seconds=2, probe=ModuleProbe())  # no time for it
     assert short is not None
     assert short[0].links.modules == ModuleTimes()
-    found = calibrate_links(devices=2, seconds=6, probe=ModuleProbe(seconds=2.0))
-    assert found is not None
-    assert found[0].links.modules.pooled_ms > 0
-    assert found[0].links.modules.shared_ms > 0
-    assert found[0].links.exchange[0] is not None
-    assert found[0].links.modules.sequence_ms > 0
-    assert load_links(found[1]).links == found[0].links
+    calibrated = calibrate_links(devices=2, seconds=6, probe=ModuleProbe(seconds=2.0))
+    assert calibrated is not None
+    assert calibrated[0].links.modules.pooled_ms > 0
+    assert calibrated[0].links.modules.shared_ms > 0
+    assert calibrated[0].links.exchange[0] is not None
+    assert calibrated[0].links.modules.sequence_ms > 0
+    assert load_links(calibrated[1]).links == calibrated[0].links
 
 
 @pytest.mark.slow
@@ -245,11 +245,11 @@ def test_links_here_survive_a_killed_rank(cache_folder: Path, tmp_path: Path) ->
         calibrate_links(devices=2, seconds=2, group=faulty)
     assert [path.name for path in (cache_folder / "links").iterdir()] == ["cpu-1x2.partial"]
     seen: list[tuple[int, int]] = []
-    found = calibrate_links(
+    calibrated = calibrate_links(
         devices=2, seconds=2, group=faulty, progress=lambda done, all_, _: seen.append((done, all_))
     )
-    assert found is not None
+    assert calibrated is not None
     assert seen[:3] == [(1, 128), (2, 128), (3, 128)]  # known at once
-    assert found[0].links.all_to_all[0] is not None
-    assert found[1] == cache_folder / "links" / "cpu-1x2.json"
-    assert [path.name for path in found[1].parent.iterdir()] == ["cpu-1x2.json"]
+    assert calibrated[0].links.all_to_all[0] is not None
+    assert calibrated[1] == cache_folder / "links" / "cpu-1x2.json"
+    assert [path.name for path in calibrated[1].parent.iterdir()] == ["cpu-1x2.json"]

@@ -57,11 +57,11 @@ class _Loads(HTMLParser):
 
 
 def pages_of(site: Path) -> dict[Path, _Loads]:
-    found = {}
+    pages = {}
     for file in sorted(site.rglob("*.html")):
-        found[file] = _Loads()
-        found[file].feed(file.read_text(encoding="utf-8"))
-    return found
+        pages[file] = _Loads()
+        pages[file].feed(file.read_text(encoding="utf-8"))
+    return pages
 
 
 @pytest.mark.slow
@@ -157,9 +157,9 @@ def test_every_public_name_is_in_the_reference(site, module):
 
 def test_a_measured_page_marks_parts_older_than_the_release():
     pytest.importorskip("mkdocs", reason="the site is built by mkdocs")
-    found = importlib.util.spec_from_file_location("repository", DOCS / "hooks/repository.py")
-    hook = importlib.util.module_from_spec(found)
-    found.loader.exec_module(hook)
+    spec = importlib.util.spec_from_file_location("repository", DOCS / "hooks/repository.py")
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
     release = ("9.0.0", "2030-02-01", {"cpu": "cpu/convex-00000001", "h100": "h100/convex-00000002"})
     page = "# Title\n\n2030-0{}-01 10:00 UTC · commit 1234567 · a machine\n\n    command\n\nCost model {}.\n"
     assert hook.age(page.format(2, "cpu/convex-00000001"), *release) == ""
@@ -187,6 +187,6 @@ def test_the_search_works_from_disk(visit, site):
     page = visit(site / "concepts/cost.html", viewport={"width": 1280, "height": 900})
     page.get_by_role("textbox", name="Search").click()
     page.keyboard.type("Jensen")
-    found = page.locator(".md-search-result__link").first
-    found.wait_for()
-    assert "concepts/bound.html" in found.get_attribute("href")
+    result = page.locator(".md-search-result__link").first
+    result.wait_for()
+    assert "concepts/bound.html" in result.get_attribute("href")

@@ -44,8 +44,8 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
 
 def test_the_readme_names_every_example():
     named = set(re.findall(r"\]\(([\w./]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8")))
-    found = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__", "plugin"}
-    assert named >= found | {"plugin/pyproject.toml"}
+    present = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__", "plugin"}
+    assert named >= present | {"plugin/pyproject.toml"}
 
 
 @pytest.mark.slow

@@ -27,13 +27,13 @@ def test_batches_of_a_log_are_histories_cut_at_their_ends(program, log):
         for rank in range(2):
             ids, lengths = data.batch(step, rank, 2)["item"]
             assert lengths.tolist() == [ids.size]
-            seen.append(tuple(back[int(one)] for one in ids))
+            seen.append(tuple(back[int(id_)] for id_ in ids))
     assert len(set(seen)) == 4
     assert set(seen) <= {(3, 1), (4, 4, 2), (5, 6, 7), (6,), (2, 9)}
     (table,) = data.tables()
     assert (table.rows, table.pooling, table.pooled) == (10, 11 / 5, False)
     counts = Counter([3, 1, 4, 4, 2, 5, 6, 7, 6, 2, 9])
-    hottest = [back[int(one)] for one in data.rank_maps()["item"].hottest]
+    hottest = [back[int(id_)] for id_ in data.rank_maps()["item"].hottest]
     assert sorted(counts.values(), reverse=True) == [counts[item] for item in hottest[: len(counts)]]
 
 
@@ -55,10 +55,10 @@ def test_synthetic_batches_follow_their_tables(program):
 
 
 def test_each_batch_size_is_a_case_with_its_own_name(program):
-    found = list(program("flexshard_cases").cases(None, quick=False, production=False, batches=(32, 128)))
-    assert [case.batch for case in found] == [32] * 5 + [128] * 5
-    assert len({case.name for case in found}) == len(found)
-    assert found[-1].name.endswith("Zipf 1.3, 128 samples a device")
+    cases = list(program("flexshard_cases").cases(None, quick=False, production=False, batches=(32, 128)))
+    assert [case.batch for case in cases] == [32] * 5 + [128] * 5
+    assert len({case.name for case in cases}) == len(cases)
+    assert cases[-1].name.endswith("Zipf 1.3, 128 samples a device")
 
 
 def test_the_loss_equals_that_of_a_plain_loop(program):
@@ -103,14 +103,14 @@ def test_plans_are_measured_on_hosts_with_a_slow_link(program, tmp_path, monkeyp
     ]  # fmt: skip
     measured.main(arguments)
     page = (tmp_path / "flexshard_measured.md").read_text()
-    found = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    visits = [one for one in found if "forward_ms" in one]
+    rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    visits = [row for row in rows if "forward_ms" in row]
     assert len(visits) == 2 * 3  # table_row_wise needs twice the memory on one of the hosts
-    for one in visits:
-        assert min(one["forward_ms"] + one["backward_ms"] + one["step_ms"]) > 0
-        assert 0 < sum(one["metered"][0]) / 4 < max(one["counted"][0])
-        assert one["losses"] == pytest.approx(found[1]["losses"], rel=1e-5)
-        assert one["losses"][-1] != one["losses"][0]
+    for visit in visits:
+        assert min(visit["forward_ms"] + visit["backward_ms"] + visit["step_ms"]) > 0
+        assert 0 < sum(visit["metered"][0]) / 4 < max(visit["counted"][0])
+        assert visit["losses"] == pytest.approx(rows[1]["losses"], rel=1e-5)
+        assert visit["losses"][-1] != visit["losses"][0]
     assert "| flexshard | host/cheaper | 1.5× |" in page
     measured.main(arguments)  # all of it is known
-    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == len(found)
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == len(rows)

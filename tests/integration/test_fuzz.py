@@ -67,7 +67,7 @@ def leaves_a_process():
 
 
 @pytest.mark.parametrize(
-    ("deed", "found"),
+    ("deed", "fault"),
     [
         (lambda: 1 / 0, "traceback at ?:?: ZeroDivisionError"),
         (lambda: time.sleep(60), "hangs: killed after 1 s"),
@@ -92,7 +92,7 @@ def leaves_a_process():
         (lambda: Path("in0.json").unlink(), "changes 'in0.json'"),
     ],
 )
-def test_faults_are_found(tmp_path, deed, found):
+def test_faults_are_found(tmp_path, deed, fault):
     (tmp_path / "in0.json").write_text("{}")
     case = Case(
         0,
@@ -104,7 +104,7 @@ def test_faults_are_found(tmp_path, deed, found):
     )
     before = snapshot(tmp_path)
     ran = run(lambda: deed() or 0, tmp_path, case.limits)
-    assert any(found in text for text in findings(case, ran, before)), (findings(case, ran, before), ran)
+    assert any(fault in text for text in findings(case, ran, before)), (findings(case, ran, before), ran)
 
 
 def test_an_error_that_names_its_file_is_none(tmp_path):
@@ -145,9 +145,9 @@ SPOILERS = {
 }
 
 
-@pytest.mark.parametrize("found", SPOILERS)
-def test_broken_rules_are_found(planned, found):
+@pytest.mark.parametrize("rule", SPOILERS)
+def test_broken_rules_are_found(planned, rule):
     task, plan = copy.deepcopy(planned)
     assert broken_rules(task, plan) == []
-    SPOILERS[found](task, plan)
-    assert any(found in text for text in broken_rules(task, plan)), broken_rules(task, plan)
+    SPOILERS[rule](task, plan)
+    assert any(rule in text for text in broken_rules(task, plan)), broken_rules(task, plan)

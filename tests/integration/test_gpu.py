@@ -38,10 +38,10 @@ def test_the_kernels_are_right(backend: str) -> None:
 
 def test_unwritten_values_are_nan() -> None:
     with unwritten_is_nan():
-        found = [
+        tensors = [
             torch.empty(size, dtype=dtype, device="cuda") for size in (3, 10**6) for dtype in (torch.float, torch.half)
         ]
-    assert all(bool(one.isnan().all()) for one in found)
+    assert all(bool(tensor.isnan().all()) for tensor in tensors)
 
 
 def test_the_clock_times_the_device_and_not_the_host() -> None:

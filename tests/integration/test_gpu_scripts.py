@@ -170,15 +170,15 @@ def test_plans_are_prepared_here_measured_there_and_compared_here(
     assert "0 failed, 0 measurements missing" in done.stdout
     plans.main(["page", str(folder)])
     rows = pq.read_table(tmp_path / "gpu_plans.parquet").to_pylist()
-    assert [(one["strategy"], one["rank"]) for one in rows] == [
+    assert [(row["strategy"], row["rank"]) for row in rows] == [
         (strategy, rank)
         for strategy in ("neuroshard", "random", "flexshard", "neuroshard", "random")
         for rank in range(4)
     ]
-    assert {one["task"] for one in rows if one["strategy"] == "flexshard"} == {1}
-    for one in rows:
-        assert (one["measured_forward_ms"] > 0) == (one["predicted_forward_ms"] > 0) == (one["shards"] > 0)
-    assert {one["cost_model"] for one in rows} == {"h200/published"}
+    assert {row["task"] for row in rows if row["strategy"] == "flexshard"} == {1}
+    for row in rows:
+        assert (row["measured_forward_ms"] > 0) == (row["predicted_forward_ms"] > 0) == (row["shards"] > 0)
+    assert {row["cost_model"] for row in rows} == {"h200/published"}
 
 
 def made(bandwidth: float, launch_ms: float) -> pa.Table:
@@ -223,12 +223,12 @@ def test_the_roofline_finds_bandwidth_and_launches(program: Callable[[str], Modu
     (store / "checks.json").write_text(json.dumps({"ceiling_bytes_per_s": 4e12}))
     roofline = program("gpu_roofline")
     assert roofline.measured_ceiling([store]) == 4e12
-    found = roofline.roofline_of(made(bandwidth=2e12, launch_ms=2e-4), 4e12)
-    np.testing.assert_allclose(found.launch_ms, 2e-4, rtol=1e-6)
-    assert (found.calls == 1).all()
-    slow = found.times > 2.0001e-4
-    np.testing.assert_allclose(found.share[slow], 0.5, rtol=1e-4)
-    np.testing.assert_array_equal(found.latency_bound, 1e3 * found.moved / 4e12 < 2e-4)
-    assert 0.2 < found.latency_bound.mean() < 0.8
+    sets = roofline.roofline_of(made(bandwidth=2e12, launch_ms=2e-4), 4e12)
+    np.testing.assert_allclose(sets.launch_ms, 2e-4, rtol=1e-6)
+    assert (sets.calls == 1).all()
+    slow = sets.times > 2.0001e-4
+    np.testing.assert_allclose(sets.share[slow], 0.5, rtol=1e-4)
+    np.testing.assert_array_equal(sets.latency_bound, 1e3 * sets.moved / 4e12 < 2e-4)
+    assert 0.2 < sets.latency_bound.mean() < 0.8
     roofline.main([str(store)])
     assert "latency-bound" in (tmp_path / "gpu_roofline.md").read_text()

@@ -131,11 +131,11 @@ def collectives(bed, pattern: str, size: int) -> tuple[float, int]:
     """Median ms of an all-to-all, and the most bytes a host's link sent."""
     settings = json.dumps({"bytes": [size], "runs": 3, "patterns": [pattern]})
     before = bed.link_bytes()
-    (found,) = json.loads(
+    (result,) = json.loads(
         bed.run([sys.executable, "-m", "benchmarks.hosts.collectives", settings], timeout_s=TIMEOUT_S)[0]
     )
     sent = [(after - earlier).sent for after, earlier in zip(bed.link_bytes(), before, strict=True)]
-    return sorted(found["ms"])[1], max(sent)
+    return sorted(result["ms"])[1], max(sent)
 
 
 @pytest.mark.slow
@@ -231,10 +231,10 @@ def test_calibration_finds_the_limit():
     from benchmarks.hosts.calibration import calibrate
 
     with hosts.HostBed(hosts=2, devices_per_host=1, rate="400mbit") as bed:
-        found = calibrate(bed, runs=2, timeout_s=TIMEOUT_S)
-    _, inter = found.topology.link_bandwidth
+        calibration = calibrate(bed, runs=2, timeout_s=TIMEOUT_S)
+    _, inter = calibration.topology.link_bandwidth
     assert 0.6 < inter / (400e6 / 8) < 1.2
-    assert (found.topology.hosts, found.topology.devices_per_host) == (2, 1)
+    assert (calibration.topology.hosts, calibration.topology.devices_per_host) == (2, 1)
 
 
 def test_a_killed_beds_processes_are_ended_by_the_next():

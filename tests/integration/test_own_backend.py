@@ -80,7 +80,7 @@ def test_samples_are_made_by_the_own_backend_and_stay_apart(folder: Path) -> Non
     store = folder / "samples"
     collected(store, "kernels_of_mine:Noted")
     assert samples_in(store) == {0, 1}
-    assert [found["backend"] for found in fingerprints(store)] == ["kernels_of_mine:Noted"]
+    assert [hardware["backend"] for hardware in fingerprints(store)] == ["kernels_of_mine:Noted"]
     checks = json.loads((store / "checks.json").read_text())
     assert checks["passed"]
     assert len(checks["kernels"]) > 16
@@ -133,7 +133,7 @@ def test_plans_are_measured_by_the_own_backend(folder: Path) -> None:
         )
         for name in ("Noted", "Missing")
     ]
-    assert [one.returncode for one in done] == [0, 2], done[0].stderr
+    assert [process.returncode for process in done] == [0, 2], done[0].stderr
     assert json.loads(done[0].stdout)["measured_compute_ms"] > 0
     assert builders(folder)
     assert "Missing does not exist in kernels_of_mine" in done[1].stderr

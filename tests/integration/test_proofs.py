@@ -44,8 +44,8 @@ def test_an_optimum_without_uneven_rows_is_found_out(monkeypatch):
 def test_a_bound_above_a_plan_is_found_out(monkeypatch):
     solve = verdict.BoundProof.solve
     monkeypatch.setattr(verdict.BoundProof, "solve", lambda *arguments: _raised(solve(*arguments)))
-    found = [finding for number in (1, 2, 4, 5) for finding in verdict.judged(number, 0)["findings"]]
-    assert any("bound" in finding for finding in found)
+    findings = [finding for number in (1, 2, 4, 5) for finding in verdict.judged(number, 0)["findings"]]
+    assert any("bound" in finding for finding in findings)
 
 
 def _raised(bound):

@@ -47,7 +47,7 @@ def test_placements_are_measured_by_workers_and_those_of_a_killed_one_again(flee
         size, given_up = fleet.pool.size, ()
 
         def map(self, method, jobs):  # type: ignore[no-untyped-def]
-            for found in fleet.pool.map(method, jobs):
+            for finished in fleet.pool.map(method, jobs):
                 if not killed:
                     workers = [
                         pid
@@ -57,14 +57,14 @@ def test_placements_are_measured_by_workers_and_those_of_a_killed_one_again(flee
                     killed.append(next(pid for pid in workers if named(pid, MEASURING)))
                     orphans.extend(named(killed[0], MEASURING))
                     os.kill(killed[0], signal.SIGKILL)
-                yield found
+                yield finished
 
-    found = MeasuredWorld(fleet=replace(fleet, pool=KillingPool())).costs(placed)  # type: ignore[arg-type]
+    costs = MeasuredWorld(fleet=replace(fleet, pool=KillingPool())).costs(placed)  # type: ignore[arg-type]
     assert orphans
     wait_until(lambda: not any(map(alive, orphans)), "the measuring process of a killed worker is left")
     assert MeasuredWorld(fleet=fleet).name == MeasuredWorld().name
-    assert len(found) == 20
-    for (_, assignment), phases in zip(placed, found, strict=True):
+    assert len(costs) == 20
+    for (_, assignment), phases in zip(placed, costs, strict=True):
         assert phases.shape == (3, 4)
         assert (phases[np.unique(assignment)][:, [0, 3]] > 0).all()
         assert np.isfinite(phases).all()

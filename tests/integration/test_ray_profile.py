@@ -47,15 +47,15 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardwright.workload.profile.readers.LEAST_BYTES", 1 << 20)
 
 
-def plain(found: ProfileResult) -> dict[str, Any]:
+def plain(profile: ProfileResult) -> dict[str, Any]:
     """All counts, as comparable values."""
     sketches = {
         name: {field.name: np.asarray(getattr(column.sketch, field.name)).tolist() for field in fields(column.sketch)}
-        for name, column in found.columns.items()
+        for name, column in profile.columns.items()
     }
-    maps = {name: one.hottest.tolist() for name, one in found.rank_maps().items()}
-    tables = [(one.name, one.rows, one.pooling, one.access.share.tolist()) for one in found.tables()]
-    return {"sketches": sketches, "maps": maps, "tables": tables, "notes": found.notes()}
+    maps = {name: rank_map.hottest.tolist() for name, rank_map in profile.rank_maps().items()}
+    tables = [(table.name, table.rows, table.pooling, table.access.share.tolist()) for table in profile.tables()]
+    return {"sketches": sketches, "maps": maps, "tables": tables, "notes": profile.notes()}
 
 
 def test_the_profile_is_the_same_bits_though_workers_are_killed(cluster: Cluster, log: Path) -> None:
@@ -91,8 +91,8 @@ def test_a_worker_makes_the_complaint_that_this_process_makes(
     with pytest.raises(InvalidInput) as alone:
         profile_logs(paths, columns=["user"])
     with cluster.pool(no_state) as pool:
-        with pytest.raises(InvalidInput) as found:
+        with pytest.raises(InvalidInput) as by_worker:
             profile_logs(paths, columns=["user"], pool=pool)
         assert "bad.parquet: column 'user': id -3" in profile_logs(paths, pool=pool).left_out["user"]
-    assert str(found.value) == str(alone.value)
-    assert str(found.value).startswith("bad.parquet: column 'user': id -3 is negative")
+    assert str(by_worker.value) == str(alone.value)
+    assert str(by_worker.value).startswith("bad.parquet: column 'user': id -3 is negative")

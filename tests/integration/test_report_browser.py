@@ -26,13 +26,13 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
     plan = mixed_plan(bound_ms=0.9 * mixed_plan().cost.step_ms)
     times = MeasuredTimes(
-        *([1.2 * getattr(one, phase) for one in plan.cost.devices] for phase in ("forward_ms", "backward_ms"))
+        *([1.2 * getattr(device, phase) for device in plan.cost.devices] for phase in ("forward_ms", "backward_ms"))
     )
-    found = {name: folder / f"{name}.html" for name in ("one", "two", "hostile")}
-    write_report([entry_of(plan, "mixed")], found["one"])
-    write_report([entry_of(row_wise_plan(), "before"), entry_of(plan, "after", measured=times)], found["two"])
-    write_report([entry_of(hostile_plan(), HOSTILE[1])], found["hostile"])
-    return found
+    paths = {name: folder / f"{name}.html" for name in ("one", "two", "hostile")}
+    write_report([entry_of(plan, "mixed")], paths["one"])
+    write_report([entry_of(row_wise_plan(), "before"), entry_of(plan, "after", measured=times)], paths["two"])
+    write_report([entry_of(hostile_plan(), HOSTILE[1])], paths["hostile"])
+    return paths
 
 
 def test_a_phone_shows_both_plans_without_scrolling_aside(visit, files):
@@ -120,9 +120,9 @@ def test_text_can_be_read(visit, files, scheme):
         details.click()
     page.locator(".stage").first.focus()
     page.keyboard.press("Home")
-    found = page.evaluate(CONTRAST)
-    assert len(found) > 200
-    assert found[0][0] >= 4.5, found[:5]
+    contrasts = page.evaluate(CONTRAST)
+    assert len(contrasts) > 200
+    assert contrasts[0][0] >= 4.5, contrasts[:5]
 
 
 def test_a_figure_is_read_by_keyboard(visit, files):
@@ -344,8 +344,8 @@ def test_of_many_tiered_tables_the_first_are_drawn(visit, tmp_path):
 def test_plans_on_clusters_of_several_sizes_show_their_throughput(visit, tmp_path):
     task = task_of(12, 2)
     clusters = [sw.Topology(hosts, 2, "cpu", "1 GB", "10 GB/s", "2 GB/s") for hosts in (2, 1)]
-    found = sw.scale(task, clusters, time_limit=0.2)
-    write_report([entry_of(size.plan, f"{size.topology.hosts} hosts") for size in found.sizes], tmp_path / "scale.html")
+    scale = sw.scale(task, clusters, time_limit=0.2)
+    write_report([entry_of(size.plan, f"{size.topology.hosts} hosts") for size in scale.sizes], tmp_path / "scale.html")
     page = visit(tmp_path / "scale.html")
     assert page.locator("#scale .grid text").all_text_contents()[-2:] == ["2", "4"]  # devices, fewest first
     figure = page.get_by_role("group", name=re.compile("samples a second over devices"))
@@ -353,8 +353,8 @@ def test_plans_on_clusters_of_several_sizes_show_their_throughput(visit, tmp_pat
     page.keyboard.press("End")
     spoken = page.locator("#spoken").inner_text()
     assert spoken.startswith("2 hosts: 4 devices")
-    assert f"samples a second: {found.sizes[0].throughput:,.0f}" in spoken
-    assert f"at most: {found.sizes[0].most_throughput:,.0f}" in spoken
+    assert f"samples a second: {scale.sizes[0].throughput:,.0f}" in spoken
+    assert f"at most: {scale.sizes[0].most_throughput:,.0f}" in spoken
 
 
 def test_odd_reports_open_too(visit, tmp_path):

@@ -69,7 +69,7 @@ def plan_beside_dense_layers():
     """Every pattern, with dense layers that hide the ids, and some of the values and of the gradients."""
     plan = mixed_plan()
     cost = score(plan.task, plan.shards, cost_model_for(plan.task.topology.device))
-    half = [max(getattr(one, phase) for one in cost.devices) / 4 for phase in PHASES]
+    half = [max(getattr(device, phase) for device in cost.devices) / 4 for phase in PHASES]
     exchange = replace(plan.task.exchange, pipeline="sparse_dist", dense_ms=DenseTime(half[1], half[1], half[2]))
     return replace(plan, task=replace(plan.task, exchange=exchange))
 
@@ -119,7 +119,7 @@ class Page:
     def figures(self):
         """The step, the four phases and the fullest device, with all their digits."""
         return [
-            float(one) for one in self.page.eval_on_selector_all("#whatif data", "all => all.map(one => one.value)")
+            float(text) for text in self.page.eval_on_selector_all("#whatif data", "all => all.map(one => one.value)")
         ]
 
     def saved(self, name="saved.json"):
@@ -139,8 +139,12 @@ def figures_of(plan, model):
     """The figures that the page should show for a plan."""
     cost = score(plan.task, plan.shards, model)
     limits = plan.task.topology.memory_bytes
-    maxima = [max(getattr(one, phase) for one in cost.devices) for phase in PHASES]
-    return [cost.step_ms, *maxima, max(one.memory_bytes / most for one, most in zip(cost.devices, limits, strict=True))]
+    maxima = [max(getattr(device, phase) for device in cost.devices) for phase in PHASES]
+    return [
+        cost.step_ms,
+        *maxima,
+        max(device.memory_bytes / most for device, most in zip(cost.devices, limits, strict=True)),
+    ]
 
 
 def check_figures(page, model):
@@ -148,11 +152,11 @@ def check_figures(page, model):
     plan = page.saved()
     assert page.figures() == pytest.approx(figures_of(plan, model), rel=CLOSE)
     cost = score(plan.task, plan.shards, model)
-    for found, right in zip(plan.cost.devices, cost.devices, strict=True):
-        assert [getattr(found, phase) for phase in PHASES] == pytest.approx(
+    for saved, right in zip(plan.cost.devices, cost.devices, strict=True):
+        assert [getattr(saved, phase) for phase in PHASES] == pytest.approx(
             [getattr(right, phase) for phase in PHASES], rel=CLOSE
         )
-        assert found.memory_bytes == right.memory_bytes
+        assert saved.memory_bytes == right.memory_bytes
     return plan
 
 
@@ -162,15 +166,15 @@ def test_figures_are_those_of_python_whatever_is_changed(visit, tmp_path, name):
     model = cost_model_for(plan.task.topology.device, plan.task.optimizer)
     write_report([entry_of(plan, "plan")], tmp_path / "report.html")
     page = Page(visit(tmp_path / "report.html"), tmp_path)
-    found = check_figures(page, model)
-    assert set(found.shards) == set(plan.shards)
+    saved = check_figures(page, model)
+    assert set(saved.shards) == set(plan.shards)
     rng, names = random.Random(name), [table.name for table in plan.task.tables]
     done = dict.fromkeys((": from", "cut in two", "joined", "a copy on every"), 0)
     for _ in range(32):
-        before, shard = page.figures(), rng.choice(found.shards)
+        before, shard = page.figures(), rng.choice(saved.shards)
         table, device = names.index(shard.table), rng.choice(shard.devices)
         what = rng.choice(["move", "move", "c", "r", "a", "Control+z", "Control+y"])
-        if len(found.by_table[shard.table]) > 1 and rng.random() < 0.4:
+        if len(saved.by_table[shard.table]) > 1 and rng.random() < 0.4:
             what = "j"
         if what == "move":
             page.carry(table, device, rng.randrange(plan.task.topology.devices))
@@ -180,7 +184,7 @@ def test_figures_are_those_of_python_whatever_is_changed(visit, tmp_path, name):
         for words in done:
             done[words] += words in page.said() and page.figures() != before
         if not page.broken():
-            found = check_figures(page, model)
+            saved = check_figures(page, model)
     assert min(done.values()) > 0, done
     while page.page.get_by_role("button", name="Undo").is_enabled():
         page.press("Control+z")

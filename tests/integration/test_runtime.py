@@ -95,13 +95,13 @@ def look_up_what_is_stored(rank, plan, maps):
 @pytest.mark.parametrize("way", ["none", "device", "host"])
 def test_trained_rows_arrive_with_the_same_bits(ranks, way):
     plan = make_plan("tiered", Exchange(way, "touched"), "adagrad")
-    found = ranks.run(look_up_what_is_stored, plan, rank_maps())
+    by_rank = ranks.run(look_up_what_is_stored, plan, rank_maps())
     stored = {}
-    for _, held in found:
+    for _, held in by_rank:
         for name, pieces in held.items():
             for ids, weights, _ in pieces:
                 stored.update({(name, row): weight for row, weight in zip(ids.tolist(), weights, strict=True)})
-    for rank, (rows, _) in enumerate(found):
+    for rank, (rows, _) in enumerate(by_rank):
         for table in plan.task.tables:
             ids, _ = batch(rank, 7, table.name, table.rows)
             for row, values in zip(ids.tolist(), rows[table.name], strict=True):

@@ -21,9 +21,9 @@ FEW = {
 def program(request, tmp_path, monkeypatch):
     """A program, whose results go to a folder of the test."""
     monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
-    found = importlib.import_module(f"benchmarks.{request.param}")
-    monkeypatch.setattr(found, "FEW", FEW[request.param])
-    return found
+    module = importlib.import_module(f"benchmarks.{request.param}")
+    monkeypatch.setattr(module, "FEW", FEW[request.param])
+    return module
 
 
 @pytest.mark.slow

@@ -49,14 +49,14 @@ def load(rank, plan, folder, maps):
 
 def by_id(held):
     """By table, weights and states of every id, all replicas checked to be equal."""
-    found = {}
+    rows = {}
     for rank in held:
         for name, pieces in rank.items():
             for ids, weights, states in pieces:
                 for place, row in enumerate(ids.tolist()):
                     values = torch.cat([weights[place], *(state[place] for state in states)])
-                    assert torch.equal(found.setdefault((name, row), values), values)
-    return found
+                    assert torch.equal(rows.setdefault((name, row), values), values)
+    return rows
 
 
 @pytest.mark.slow
@@ -221,9 +221,9 @@ def test_a_manifest_takes_no_more_than_was_expected(ranks, tmp_path):
     plan = make_plan("tiered", SAVED, "adam")
     (((size, values),), _), *others = ranks.run(save_and_note, plan, str(tmp_path), 10**6)
     assert others == [([(size, values)], "saved")] * 3
-    found = measure((tmp_path / "manifest.json").read_bytes())
-    assert 0.8 * size < found[0] <= size
-    assert 0.9 * values < found[1] <= values
+    measured = measure((tmp_path / "manifest.json").read_bytes())
+    assert 0.8 * size < measured[0] <= size
+    assert 0.9 * values < measured[1] <= values
 
 
 def test_a_checkpoint_that_could_not_be_read_is_not_written(ranks, tmp_path):
@@ -311,5 +311,5 @@ def test_columns_are_cut_anew(ranks, tmp_path, one, other):
     assert {key: weight for key, (weight, _) in held.items()} == {key: weight for key, (weight, _) in loaded.items()}
     for name, dim in (("plain", 12), ("few", 4)):
         for row in range(5):
-            before, after = ([found[name, row, column][1] for column in range(dim)] for found in (held, loaded))
+            before, after = ([cells[name, row, column][1] for column in range(dim)] for cells in (held, loaded))
             assert np.mean(after) == pytest.approx(np.mean(before), rel=1e-6)

@@ -33,20 +33,20 @@ def threads():
 
 def one_after_another(rank, plan, modules):
     """Groups and threads of the process after each of some modules, made and dropped."""
-    found = []
+    counts = []
     for _ in range(modules):
         one_step(make_module(plan, rank_maps()), rank, 0)
         gc.collect()
-        found.append((dist.get_pg_count(), threads()))
-    return found
+        counts.append((dist.get_pg_count(), threads()))
+    return counts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, HOSTS, RANKS])
 def test_modules_made_one_after_another_share_groups(ranks, hosts):
     plan = make_plan("tiered", EXCHANGE, hosts=hosts)
-    for found in ranks.run(one_after_another, plan, 3):
-        assert found == found[:1] * 3
+    for counts in ranks.run(one_after_another, plan, 3):
+        assert counts == counts[:1] * 3
 
 
 def two_at_once(rank, plan):
@@ -94,15 +94,15 @@ PAIR = Plan(
 
 def pair_after_pair(rank, plan):
     """Process groups of two ranks, each destroyed after a module has run on it."""
-    found = []
+    counts = []
     for _ in range(3):
         pair = dist.new_group([1, 3])
         if rank in (1, 3):
             module = make_module(plan, None, process_group=pair, initial=3)
             module({"t": (torch.tensor([rank, 9, 0]), torch.tensor([3]))})["t"].values.sum().backward()
-            found.append(len(dist.distributed_c10d._world.pg_names))
+            counts.append(len(dist.distributed_c10d._world.pg_names))
             dist.destroy_process_group(pair)
-    return found
+    return counts
 
 
 def test_modules_on_process_groups_of_the_same_ranks_share_groups(ranks):
@@ -134,21 +134,21 @@ def test_no_module_gets_groups_on_which_an_exchange_has_failed():
 
 def start_again(rank, plan, folder):
     """Modules of three jobs of one process after another, the default group destroyed in between."""
-    found = []
+    counts = []
     for job in range(3):
         if job:
             dist.init_process_group("gloo", init_method=f"file://{folder}/{job}", rank=rank, world_size=RANKS)
         one_step(make_module(plan, None), rank, 0)
         one_step(make_module(plan, None), rank, 0)
-        found.append((dist.get_pg_count(), threads()))
+        counts.append((dist.get_pg_count(), threads()))
         dist.destroy_process_group()
     gc.collect()
-    return found, threads()
+    return counts, threads()
 
 
 @pytest.mark.slow
 def test_groups_do_not_outlive_the_default_group(tmp_path):
     with started(RANKS) as group:
-        for found, after in group.run(start_again, make_plan("tiered", EXCHANGE), str(tmp_path)):
-            assert found[1] == found[2]
-            assert after < found[2][1]
+        for counts, after in group.run(start_again, make_plan("tiered", EXCHANGE), str(tmp_path)):
+            assert counts[1] == counts[2]
+            assert after < counts[2][1]

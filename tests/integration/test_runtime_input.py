@@ -163,9 +163,9 @@ def sparse_gradients(rank, plan, maps):
         name = module.placement.parts[cut.part].table.name
         keys = module.placement.keys(cut.number, cut.start, cut.stop)
         ids = torch.from_numpy(module.ranking.ids(module.placement, cut.part, keys))
-        found = module.storage.weights[cut.group].grad.to_dense()[cut.slots]
+        gradient = module.storage.weights[cut.group].grad.to_dense()[cut.slots]
         total = sum(dense[name][0][ids] for dense in wanted).float()
-        torch.testing.assert_close(found, total, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(gradient, total, rtol=1e-5, atol=1e-5)
     return True
 
 

@@ -37,7 +37,7 @@ def unsharded(plan, options):
     return outputs, whole
 
 
-def compare(plan, found, same, options):
+def compare(plan, by_rank, same, options):
     """Compare with unsharded tables; `same(name)` says whether a table's bits must be equal."""
     outputs, whole = unsharded(plan, options)
     rtol = 2e-3 if any(table.dtype == "fp16" for table in plan.task.tables) else 2e-5
@@ -49,9 +49,9 @@ def compare(plan, found, same, options):
 
     for step in range(STEPS):
         for name, table in cases.named(plan):
-            check(torch.cat([own[step][name] for own, _ in found]), outputs[step][name], table.name)
+            check(torch.cat([own[step][name] for own, _ in by_rank]), outputs[step][name], table.name)
     rows = 0
-    for _, pieces in found:
+    for _, pieces in by_rank:
         for name, columns, ids, matrices in pieces:
             rows += ids.numel()
             for kind, matrix in matrices.items():
@@ -245,16 +245,16 @@ def spoiled_step(rank, plan, how):
         module(spoiled)
     except InvalidInput as problem:
         error = str(problem)
-    again = {name: cases.values_of(one).detach() for name, one in module(given).items()}
+    again = {name: cases.values_of(output).detach() for name, output in module(given).items()}
     return error, again
 
 
 @pytest.mark.parametrize("exchange", [EXCHANGES[0], EXCHANGES[2]], ids=lambda e: e.deduplicate)
 @pytest.mark.parametrize("how", SPOILED)
 def test_bad_input_of_one_rank_is_an_error_on_all(ranks, how, exchange):
-    found = ranks.run(spoiled_step, cases.make_plan("grid", exchange=exchange), how)
+    outcomes = ranks.run(spoiled_step, cases.make_plan("grid", exchange=exchange), how)
     wanted = ranks.run(spoiled_step, cases.make_plan("grid", exchange=exchange), "none")
-    for (error, outputs), (_, good) in zip(found, wanted, strict=True):
+    for (error, outputs), (_, good) in zip(outcomes, wanted, strict=True):
         assert error.startswith(SPOILED[how])
         assert all(torch.equal(outputs[name], good[name]) for name in good)
 

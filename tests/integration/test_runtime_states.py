@@ -165,7 +165,7 @@ def test_tiers_are_saved_by_save_checkpoint(ranks):
 
 def all_tensors(state):
     """The tensors of a module's state and of its optimizer's, by name."""
-    kinds = {f"{name} {kind}": one for name, its in state.get("optimizer", {}).items() for kind, one in its.items()}
+    kinds = {f"{name} {kind}": value for name, its in state.get("optimizer", {}).items() for kind, value in its.items()}
     return {**state["model"], **kinds}
 
 
@@ -181,13 +181,14 @@ def by_torchrec(rank, plan, folder, into):
     state = {"model": model.state_dict()} | ({"optimizer": states} if states else {})  # none where a rank has no rows
     shards = {name: tensor.local_shards() for name, tensor in all_tensors(state).items()}
     if into:
-        for shard in (one for own in shards.values() for one in own):
+        for shard in (part for own in shards.values() for part in own):
             torch.nn.init.uniform_(shard.tensor)
         dcp.save(state, checkpoint_id=folder)
     else:
         dcp.load(state, checkpoint_id=folder)
     return {
-        name: [(tuple(one.metadata.shard_offsets), one.tensor.clone()) for one in own] for name, own in shards.items()
+        name: [(tuple(shard.metadata.shard_offsets), shard.tensor.clone()) for shard in own]
+        for name, own in shards.items()
     }
 
 
@@ -205,10 +206,10 @@ def by_shardwright(rank, plan, folder, into):
     }
 
 
-def whole(found):
+def whole(by_rank):
     """All elements of each tensor, by place."""
     tensors = {}
-    for name, blocks in (one for of_rank in found for one in of_rank.items()):
+    for name, blocks in (item for of_rank in by_rank for item in of_rank.items()):
         elements = tensors.setdefault(name, {})
         for offsets, tensor in blocks:
             for place in np.ndindex(*tensor.shape):

@@ -139,8 +139,8 @@ def test_the_meter_counts_what_the_design_says(ranks, kind, exchange):
     counted = Counted(plan, maps)
     for rank, (sent, received) in enumerate(ranks.run(metered, plan, maps)):
         for book, wanted in ((sent, counted.sent), (received, counted.received)):
-            found = {key: size for key, size in book.items() if key[1] != "counts" and key[2] != "self"}
-            assert found == counted.of(wanted, rank)
+            sizes = {key: size for key, size in book.items() if key[1] != "counts" and key[2] != "self"}
+            assert sizes == counted.of(wanted, rank)
 
 
 def test_rows_that_stay_are_counted_apart(ranks):

@@ -86,9 +86,9 @@ def test_the_account_has_the_bytes_of_int8_rows_which_train_nowhere():
         [(table.rows, table.dim, EmbeddingLocation.HOST, ComputeDevice.CPU)], weights_precision=SparseType.INT8
     )
     assert kernel.weights_host.nbytes == table.weight_bytes
-    found = kernel(torch.arange(3), torch.arange(4))
+    output = kernel(torch.arange(3), torch.arange(4))
     with pytest.raises(NotImplementedError):
-        found.sum().backward()
+        output.sum().backward()
 
 
 @pytest.mark.parametrize("features", [1, 3])
@@ -98,11 +98,11 @@ def test_a_row_block_holds_the_values_and_gradients_of_the_account(group, tmp_pa
     shards = [Shard("bag", (0, 128), (0, 128), (0,)), Shard("bag", (128, 256), (0, 128), (1,))]
     plan = Plan(Task([table], Topology(1, WORLD, memory="1 GB"), 1024), shards)
     plan.save(tmp_path / "plan.json")
-    found = group.ask({"kind": "peak", "plan": str(tmp_path / "plan.json")}, "to train a step")["peak"]
+    peaks = group.ask({"kind": "peak", "plan": str(tmp_path / "plan.json")}, "to train a step")["peak"]
     values = 4 * table.dim * 1024 * features
     assert plan.memory.buffers.min() > 2 * values
-    assert (np.array(found) >= 0.98 * plan.memory.buffers).all()
-    assert (np.array(found) <= plan.memory.buffers + 2.05 * values).all()
+    assert (np.array(peaks) >= 0.98 * plan.memory.buffers).all()
+    assert (np.array(peaks) <= plan.memory.buffers + 2.05 * values).all()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -118,12 +118,12 @@ def test_weights_and_optimizer_state_are_within_a_tenth_of_the_account(group, tm
         shards = blocks(table, kind)
         plan = Plan(Task([table], Topology(1, WORLD, memory="1 GB"), 64, optimizer), shards)
         plan.save(tmp_path / "plan.json")
-        found = np.array(group.ask({"kind": "memory", "plan": str(tmp_path / "plan.json")}, "to allocate")["bytes"])
+        held = np.array(group.ask({"kind": "memory", "plan": str(tmp_path / "plan.json")}, "to allocate")["bytes"])
         account, case = plan.memory, (table.name, kind, optimizer)
         small = 2000  # bytes that FBGEMM keeps for itself
-        np.testing.assert_allclose(found[:, 0], account.weights, rtol=0.1, atol=small, err_msg=str(case))
-        np.testing.assert_allclose(found[:, 1], account.optimizer, rtol=0.1, atol=small, err_msg=str(case))
+        np.testing.assert_allclose(held[:, 0], account.weights, rtol=0.1, atol=small, err_msg=str(case))
+        np.testing.assert_allclose(held[:, 1], account.optimizer, rtol=0.1, atol=small, err_msg=str(case))
         gradients = sum(gradient_bytes(plan.task, shard_work(plan.task, shard), len(shard.devices)) for shard in shards)
         assert gradients == (table.weight_bytes if kind == "data_parallel" else 0)
         grown = account.weights + account.optimizer + gradients
-        np.testing.assert_allclose(found[:, 2], grown, rtol=0.1, atol=10 * small, err_msg=f"all tensors: {case}")
+        np.testing.assert_allclose(held[:, 2], grown, rtol=0.1, atol=10 * small, err_msg=f"all tensors: {case}")

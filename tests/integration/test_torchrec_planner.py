@@ -272,14 +272,14 @@ def test_the_speed_benchmark_plans_with_both_planners():
     ours, theirs = (speed.plan_here(name, (4, 2), 1, 0) for name in ("shardwright", "torchrec"))
     assert len(ours["later_s"]) == len(theirs["gaps"]) + 1 == 1
     assert theirs["steps_ms"][0] >= ours["steps_ms"][0] / (1 + ours["gaps"][0])  # no plan is better than the bound
-    found = {
+    by_planner = {
         ("shardwright", (4, 2)): [{"first_s": 2.0, "later_s": [0.5], "gaps": [0.03, 0.01], "steps_ms": [4.0, 9.0]}],
         ("torchrec", (4, 2)): [{"first_s": 100.0, "later_s": [], "gaps": [], "steps_ms": [5.0]}],
     }
     options = speed.parsed(["--limit", "300"])
-    assert speed.row_of((4, 2), found, options) == [
+    assert speed.row_of((4, 2), by_planner, options) == [
         "4 × 2", "100.0", "0.500", "2.00", "200", "50", "1.0%", "3.0%", "1.25",
     ]  # fmt: skip
-    found["torchrec", (4, 2)] = [None]
-    assert speed.row_of((4, 2), found, options)[1:8:3] == ["> 300.0", "> 600", "3.0%"]
-    assert speed.row_of((4, 2), found, options)[-1] == "–"
+    by_planner["torchrec", (4, 2)] = [None]
+    assert speed.row_of((4, 2), by_planner, options)[1:8:3] == ["> 300.0", "> 600", "3.0%"]
+    assert speed.row_of((4, 2), by_planner, options)[-1] == "–"

@@ -37,18 +37,18 @@ def sharded_on(plan, sharders):
     from torchrec.distributed.model_parallel import DistributedModelParallel
     from torchrec.distributed.types import ShardingEnv
 
-    found = DistributedModelParallel(
+    sharded = DistributedModelParallel(
         model(), ShardingEnv.from_process_group(dist.group.WORLD), torch.device("cpu"), plan, sharders
     )
     whole = model().state_dict()
     with torch.no_grad():
-        for name, weights in found.state_dict().items():
+        for name, weights in sharded.state_dict().items():
             for shard in weights.local_shards() if hasattr(weights, "local_shards") else ():
                 (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
                 shard.tensor.copy_(whole[name][row : row + rows, column : column + columns])
     for step in range(2):
-        trained(found, step)
-    return found
+        trained(sharded, step)
+    return sharded
 
 
 def model():
@@ -56,15 +56,15 @@ def model():
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
     torch.manual_seed(0)
-    found = torch.nn.Module()
-    found.tables = EmbeddingBagCollection(
+    module = torch.nn.Module()
+    module.tables = EmbeddingBagCollection(
         tables=[
             EmbeddingBagConfig(name=f"t{i}", num_embeddings=50, embedding_dim=16, feature_names=[key])
             for i, key in enumerate(KEYS)
         ]
     )
-    found.over = torch.nn.Linear(4, 4)
-    return found
+    module.over = torch.nn.Linear(4, 4)
+    return module
 
 
 def trained(sharded, step):
@@ -74,8 +74,8 @@ def trained(sharded, step):
     drawn = torch.Generator().manual_seed(10 * step + dist.get_rank())
     lengths = torch.full((len(KEYS) * SAMPLES,), 2)
     ids = torch.randint(0, 50, (int(lengths.sum()),), generator=drawn)
-    found = sharded.module.tables(KeyedJaggedTensor.from_lengths_sync(KEYS, ids, lengths)).to_dict()
-    outputs = torch.cat([found[key] for key in KEYS], dim=1)
+    embeddings = sharded.module.tables(KeyedJaggedTensor.from_lengths_sync(KEYS, ids, lengths)).to_dict()
+    outputs = torch.cat([embeddings[key] for key in KEYS], dim=1)
     (outputs * torch.arange(outputs.shape[1])).sum().backward()
     return outputs.detach()
 
@@ -100,8 +100,8 @@ def moved(rank, kind):
     problem = problem_of(model(), sharders, topology, SAMPLES, given)
     halves = [(0, 8), (8, 16)] if kind == "column_wise" else [(0, 16)]
     poor = [
-        sw.Shard(one.name, (0, one.rows), half, (place,))
-        for one in problem.task.tables
+        sw.Shard(table.name, (0, table.rows), half, (place,))
+        for table in problem.task.tables
         for place, half in enumerate(halves)
     ]
     plan = sharding_plan_of(sw.Plan(problem.task, poor), problem)
@@ -110,7 +110,7 @@ def moved(rank, kind):
         planner = ShardwrightPlanner(topology, SAMPLES, stats=[], constraints=given)
         _, better = planner.review(moves, sharders)
     else:
-        other = [sw.Shard(one.table, one.rows, one.columns, (1 - one.devices[0],)) for one in poor]
+        other = [sw.Shard(shard.table, shard.rows, shard.columns, (1 - shard.devices[0],)) for shard in poor]
         better = sharding_plan_of(sw.Plan(problem.task, other), problem)
     change = output_sharding_plans_delta(dict(moves.plan.plan), dict(better.plan))
     moves.reshard(change, "tables")
@@ -124,8 +124,8 @@ def test_a_better_plan_is_applied_to_a_running_module(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     mp.start_processes(in_group, (str(tmp_path),), nprocs=WORLD, start_method="spawn")
     for rank in range(WORLD):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert max(found["table_wise"]["differences"] + found["column_wise"]["differences"]) == 0
-        assert len(found["table_wise"]["moved"]) == TABLES // 2  # all of them were on one rank
-        assert sorted(found["table_wise"]["ranks"].values()) == [[0], [0], [1], [1]]
-        assert found["column_wise"]["moved"] == [f"t{i}" for i in range(TABLES)]
+        answer = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert max(answer["table_wise"]["differences"] + answer["column_wise"]["differences"]) == 0
+        assert len(answer["table_wise"]["moved"]) == TABLES // 2  # all of them were on one rank
+        assert sorted(answer["table_wise"]["ranks"].values()) == [[0], [0], [1], [1]]
+        assert answer["column_wise"]["moved"] == [f"t{i}" for i in range(TABLES)]

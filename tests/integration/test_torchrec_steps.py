@@ -65,9 +65,9 @@ def plan():
     task = Task(tables, Topology(devices_per_host=2, memory="100 MB"), 64)
     a, _, c, d = tables
     rows = [Shard("b", (0, 500), (0, 8), (0,)), Shard("b", (500, 1000), (0, 8), (1,))]
-    found = Plan(task, [Shard.whole(a, 1), *rows, Shard.whole(c, 0, 1), Shard.whole(d, 0)])
-    found.check()
-    return found
+    mixed_plan = Plan(task, [Shard.whole(a, 1), *rows, Shard.whole(c, 0, 1), Shard.whole(d, 0)])
+    mixed_plan.check()
+    return mixed_plan
 
 
 @pytest.fixture
@@ -83,15 +83,15 @@ def test_steps_phases_and_memory_of_every_rank(plan, plan_file):
     done = verify(plan_file, "--steps", "--rounds", 2, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    (found,) = document["plans"]
-    assert found["step_ms"] > 0
-    assert found["predicted_step_ms"] == Plan.load(plan_file).cost.step_ms
-    assert found["phases"].keys() == {*PHASES, STEP}
-    for times in found["phases"].values():
+    (report,) = document["plans"]
+    assert report["step_ms"] > 0
+    assert report["predicted_step_ms"] == Plan.load(plan_file).cost.step_ms
+    assert report["phases"].keys() == {*PHASES, STEP}
+    for times in report["phases"].values():
         assert len(times["rounds_ms"]) == 2
         assert times["measured_ms"] > 0
     for part in ("weights", "optimizer"):
-        for rank, held in enumerate(found["ranks"]):
+        for rank, held in enumerate(report["ranks"]):
             account = getattr(plan.memory, part)[rank]
             assert held[f"account_{part}_bytes"] == account
             assert held[f"{part}_bytes"] == pytest.approx(account, rel=0.1, abs=200)
@@ -139,10 +139,10 @@ def test_a_lost_rank_ends_the_others_with_an_error(plan_file):
 
 def check_tuned(document, plan_file):
     """The saved plan is the candidate that was taken, and TorchRec's plan took turns with the default one."""
-    named = {name: one for one in document["candidates"] for name in one["name"].split(" = ")}
+    named = {name: candidate for candidate in document["candidates"] for name in candidate["name"].split(" = ")}
     assert {"default", "torchrec"} <= named.keys()
     least = 3 if len(document["candidates"]) > 1 and document["stopped"] == "settled" else 1
-    assert all(len(one["rounds_ms"]) >= least for one in named.values())
+    assert all(len(candidate["rounds_ms"]) >= least for candidate in named.values())
     assert document["stopped"] in ("settled", "time")
     saved, taken = Plan.load(plan_file), named[document["taken"].split(" = ")[0]]
     assert saved.cost.step_ms == taken["predicted_step_ms"]
@@ -275,11 +275,11 @@ def test_a_saved_plan_of_other_tables_is_refused(capsys, plan, plan_file, tmp_pa
 def _running(program: str) -> list[str]:
     """Processes of this program that still run a second later."""
     time.sleep(1)
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if program.encode() in path.read_bytes():
-                found.append(path.parent.name)
+                pids.append(path.parent.name)
         except OSError:
             continue
-    return found
+    return pids

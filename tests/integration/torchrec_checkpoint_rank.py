@@ -156,11 +156,11 @@ class Sharded:
         """Column ranges of each table; none of replicas."""
         return {
             name: sorted(
-                {(s.shard_offsets[1], s.shard_offsets[1] + s.shard_sizes[1]) for s in one.sharding_spec.shards}
+                {(s.shard_offsets[1], s.shard_offsets[1] + s.shard_sizes[1]) for s in table.sharding_spec.shards}
             )
             for of_module in self.plan.plan.values()
-            for name, one in of_module.items()
-            if one.sharding_spec is not None
+            for name, table in of_module.items()
+            if table.sharding_spec is not None
         }
 
     def rows(self):
@@ -251,9 +251,9 @@ def trained(sharded, reference, seed, steps, member):
     return max(worst, difference(sharded.rows(), reference.model.state_dict()))
 
 
-def difference(found, expected):
-    assert found.keys() == expected.keys()
-    return max(float((found[name] - expected[name]).abs().max()) for name in expected)
+def difference(rows, expected):
+    assert rows.keys() == expected.keys()
+    return max(float((rows[name] - expected[name]).abs().max()) for name in expected)
 
 
 def answer(member, request, policy):

@@ -44,8 +44,8 @@ def numerics(plan, member):
     for step in range(STEPS):
         per_rank = [batches.draw(step, rank) for rank in range(member.world)]
         expected = [reference(batch).by_feature() for batch in per_rank]
-        found = sharded.forward(per_rank[member.rank]).by_feature()
-        differences.append(difference(found, expected[member.rank]))
+        sharded_outputs = sharded.forward(per_rank[member.rank]).by_feature()
+        differences.append(difference(sharded_outputs, expected[member.rank]))
         reference.zero_grad()
         for rank, outputs in enumerate(expected):  # as TorchRec does, gradients are averaged over the ranks
             gradients = gradients_of(outputs, step, rank)
@@ -54,8 +54,8 @@ def numerics(plan, member):
                 [outputs[name] for name in names], [gradients[name] / member.world for name in names], retain_graph=True
             )
         update(plan, reference, states)
-        own = gradients_of(found, step, member.rank)
-        sharded.update(list(found.values()), [own[name] for name in found])
+        own = gradients_of(sharded_outputs, step, member.rank)
+        sharded.update(list(sharded_outputs.values()), [own[name] for name in sharded_outputs])
     every = all_rows(task)
     final = difference(sharded.forward(every).by_feature(), reference(every).by_feature())
     moved = difference(reference(every).by_feature(), fresh(task)(every).by_feature())
@@ -96,9 +96,9 @@ def gradients_of(outputs, step, rank):
     return result
 
 
-def difference(found, expected):
-    assert found.keys() == expected.keys()
-    return max(float((found[name].detach() - expected[name].detach()).abs().max()) for name in expected)
+def difference(outputs, expected):
+    assert outputs.keys() == expected.keys()
+    return max(float((outputs[name].detach() - expected[name].detach()).abs().max()) for name in expected)
 
 
 def all_rows(task):
@@ -119,9 +119,9 @@ def memory(plan, member):
     outputs = sharded.forward(Batches(plan.task).draw(0, member.rank)).tensors()
     sharded.update(outputs, [torch.ones_like(output) for output in outputs])
     del outputs
-    found = allocated_bytes(sharded)
+    allocated = allocated_bytes(sharded)
     table = torch.zeros(member.world, 3, dtype=torch.int64)
-    table[member.rank] = torch.tensor([found.weights, found.optimizer, new_tensor_bytes()])
+    table[member.rank] = torch.tensor([allocated.weights, allocated.optimizer, new_tensor_bytes()])
     dist.all_reduce(table)
     return {"bytes": table.tolist()}
 
@@ -149,10 +149,10 @@ def new_tensor_bytes():
     """Bytes of the storages of all tensors that Python reaches, except frozen ones."""
     gc.collect()
     storages = {}
-    for one in gc.get_objects():
-        if issubclass(type(one), torch.Tensor) and one.device.type == "cpu":
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), torch.Tensor) and candidate.device.type == "cpu":
             try:
-                storage = one.untyped_storage()
+                storage = candidate.untyped_storage()
             except (NotImplementedError, RuntimeError):  # of sharded tensors, whose parts are looked at themselves
                 continue
             storages[storage.data_ptr()] = storage.nbytes()

@@ -129,8 +129,8 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
             (flows.backward.sent, flows.backward.received, flows.backward.apart, waits[1]),
         )
     )
-    found = beside_dense((values, ids, both, backward), astuple(task.exchange.hidden))
-    return found[:, 0], found[:, 1]
+    exposed = beside_dense((values, ids, both, backward), astuple(task.exchange.hidden))
+    return exposed[:, 0], exposed[:, 1]
 
 
 def all_to_all_ms(topology: Topology, sent: Floats, received: Floats) -> Floats:

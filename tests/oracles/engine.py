@@ -68,24 +68,24 @@ def waits_of(arrays: EngineArrays, solution: Solution) -> float:
     """Ms of the latencies of all sets of collectives in use."""
     placed = arrays.item[solution.form[solution.device >= 0]]
     used = [*arrays.sets[placed], *arrays.spreads.sets[solution.spread_of[solution.spread_of >= 0]]]
-    return float(sum(ms for one, ms in enumerate(arrays.set_ms) if any(int(sets) >> one & 1 for sets in used)))
+    return float(sum(ms for bit, ms in enumerate(arrays.set_ms) if any(int(sets) >> bit & 1 for sets in used)))
 
 
 def all_changes(arrays: EngineArrays, solution: Solution, one: int, target: int) -> list[Solution]:
     """The solutions after each move of a piece from one device to another, and each trade, that memory and rules allow."""
-    found = []
+    solutions = []
     mine, theirs = (np.flatnonzero(solution.device == device).tolist() for device in (one, target))
     for piece in mine:
         form, width = int(solution.form[piece]), int(solution.width[piece])
         after = solution.copy()
         after.transfer(piece, form, width, target)
-        found.append(after)
+        solutions.append(after)
         for other in theirs:
             if arrays.item[form] != arrays.item[solution.form[other]]:
                 after = solution.copy()
                 after.swap(piece, other)
-                found.append(after)
-    return [after for after in found if (after.used <= arrays.memory).all() and _legal(arrays, after)]
+                solutions.append(after)
+    return [after for after in solutions if (after.used <= arrays.memory).all() and _legal(arrays, after)]
 
 
 def _legal(arrays: EngineArrays, solution: Solution) -> bool:

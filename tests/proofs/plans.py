@@ -34,13 +34,13 @@ def ways_of(task: Task, table: Table, rng: np.random.Generator, any_grids: bool)
     grid = list(_on_grid(table.rows, task.topology.devices)) if gridded else []
     some = [grid[place] for place in rng.choice(len(grid), min(len(grid), SAMPLED_CUTS), replace=False)]
     in_rows = list(_rows(task, table, some))
-    found = [*_columns(task, table), *in_rows, *_grids(task, table, any_grids)]
+    ways = [*_columns(task, table), *in_rows, *_grids(task, table, any_grids)]
     if any_grids and not limits.equal_rows and not limits.equal_columns:
-        found += _free_grids(task, table, in_rows, rng)
+        ways += _free_grids(task, table, in_rows, rng)
     if limits != ANY:
         alone = replace(task, tables=[table], constraints=Constraints({table.name: limits}))
-        found = [way for way in found if _allowed(alone, way)]
-    return found, len(some) == len(grid)
+        ways = [way for way in ways if _allowed(alone, way)]
+    return ways, len(some) == len(grid)
 
 
 def _allowed(alone: Task, way: Way) -> bool:
@@ -158,12 +158,12 @@ def _orders(sizes: Sequence[int]) -> set[tuple[int, ...]]:
 @cache
 def _on_grid(rows: int, most: int) -> tuple[tuple[int, ...], ...]:
     """Sizes of 2 to `most` blocks of whole sixteenths, each rounded down or up so that they add up."""
-    found = set()
+    cuts = set()
     for parts in (parts for count in range(2, most + 1) for parts in product(range(1, GRID), repeat=count)):
         if sum(parts) == GRID:
             sizes = [{rows * part // GRID, -(-rows * part // GRID)} for part in parts]
-            found |= {blocks for blocks in product(*sizes) if sum(blocks) == rows}
-    return tuple(sorted(found))
+            cuts |= {blocks for blocks in product(*sizes) if sum(blocks) == rows}
+    return tuple(sorted(cuts))
 
 
 @dataclass(frozen=True)

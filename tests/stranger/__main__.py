@@ -130,7 +130,7 @@ def walk(folder: Path, programs: Path) -> list[tuple[str, str, float]]:
         AssertionError: a step prints or does something else.
     """
     write_logs(folder)
-    found, name = [], "NAME"
+    rows, name = [], "NAME"
     for step in WAY:
         _prepare(folder, step)
         words = shlex.split(step.command.replace("NAME", name))
@@ -155,8 +155,8 @@ def walk(folder: Path, programs: Path) -> list[tuple[str, str, float]]:
             printed = re.search(step.names, said)
             assert printed, f"{step.command}: prints no name like {step.names}\n{said[-3000:]}"
             name = printed[1]
-        found.append((step.what, step.command.replace(str(ROOT), "…"), monotonic() - begin))
-    return found
+        rows.append((step.what, step.command.replace(str(ROOT), "…"), monotonic() - begin))
+    return rows
 
 
 def _prepare(folder: Path, step: Step) -> None:

@@ -90,10 +90,10 @@ def _missing(checkout: Path) -> str:
 def _of_file(name: str, options: argparse.Namespace) -> tuple[dict[str, str], dict[str, int]]:
     """The verdict on our planner of each test of a file that plans, and the number of other tests by outcome."""
     theirs, times = _run("torchrec", [name], options)
-    planning = [one for one in theirs if name.startswith(API) or any(_during(time, theirs[one]) for time in times)]
+    planning = [test for test in theirs if name.startswith(API) or any(_during(time, theirs[test]) for time in times)]
     ours = _run("shardwright", planning, options)[0] if planning else {}
-    others = Counter(theirs[one]["outcome"] for one in theirs if one not in planning)
-    return {one: _judged(one, theirs[one], ours.get(one)) for one in planning}, others
+    others = Counter(theirs[test]["outcome"] for test in theirs if test not in planning)
+    return {test: _judged(test, theirs[test], ours.get(test)) for test in planning}, others
 
 
 def _run(
@@ -125,12 +125,12 @@ def _run(
             )
         except subprocess.TimeoutExpired:
             print(f"{tests[0]} …: beyond {options.limit} s with {planner}", file=sys.stderr)
-        found: dict[str, dict[str, Any]] = {}
+        results: dict[str, dict[str, Any]] = {}
         for line in map(json.loads, outcomes.read_text().splitlines()):
-            known = found.setdefault(line["test"], line)
+            known = results.setdefault(line["test"], line)
             if known["outcome"] == PASSED:  # a later stage or a subtest may fail
-                found[line["test"]] = line | {"from": known["from"]}
-        return found, [float(time) for time in planned.read_text().split()]
+                results[line["test"]] = line | {"from": known["from"]}
+        return results, [float(time) for time in planned.read_text().split()]
 
 
 def _during(time: float, ran: dict[str, Any]) -> bool:
@@ -184,7 +184,7 @@ def _tell(judged: dict[str, dict[str, str]], unplanned: Counter[str], options: a
 
 
 def _row(name: str, said: list[str]) -> tuple[str, int, int, int, int, int]:
-    count = Counter(one.partition(":")[0] for one in said)
+    count = Counter(verdict.partition(":")[0] for verdict in said)
     alike = count[PASSED] + count[REASON] + count[FAULT]
     return name, len(said), alike, count[PASSED], count[REASON], count[FAULT]
 

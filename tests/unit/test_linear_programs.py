@@ -23,9 +23,9 @@ def test_a_relaxed_program_without_time_finds_nothing():
     for _ in range(200):
         relaxed.row(columns, rng.random(200), high=20.0)
     assert relaxed.relaxed(600.0).objective == relaxed.relaxed().objective > -np.inf
-    found = relaxed.relaxed(0.0)
-    assert found.values is None
-    assert found.bound == -np.inf
+    solution = relaxed.relaxed(0.0)
+    assert solution.values is None
+    assert solution.bound == -np.inf
 
 
 def test_the_solvers_output_does_not_reach_standard_output(capfd):
@@ -36,9 +36,9 @@ def check_redirected(capfd):
     with linear_programs._STDOUT_ON_STDERR:
         os.write(1, b"diagnostics of the solver")
     os.write(1, b"a document")
-    found = capfd.readouterr()
-    assert found.out == "a document"
-    assert found.err == "diagnostics of the solver"
+    printed = capfd.readouterr()
+    assert printed.out == "a document"
+    assert printed.err == "diagnostics of the solver"
 
 
 def test_searches_that_overlap_in_threads_leave_standard_output_as_it_was(capfd):
@@ -58,9 +58,9 @@ def test_searches_that_overlap_in_threads_leave_standard_output_as_it_was(capfd)
     first_ended.set()
     thread.join(60)
     os.write(1, b"a document")
-    found = capfd.readouterr()
-    assert found.out == "a document"
-    assert found.err == "still diagnostics"
+    printed = capfd.readouterr()
+    assert printed.out == "a document"
+    assert printed.err == "still diagnostics"
 
 
 def test_output_that_cannot_be_redirected_does_not_count_as_redirected(capfd, monkeypatch):

@@ -104,10 +104,10 @@ def test_formats_that_are_read(document: object) -> None:
     check_format(document, Place("f"), "task file", 1)
 
 
-@pytest.mark.parametrize("found", [2, 0, "1", None, True, [1] * 10_000])
-def test_formats_that_are_not_read(found: object) -> None:
+@pytest.mark.parametrize("format_given", [2, 0, "1", None, True, [1] * 10_000])
+def test_formats_that_are_not_read(format_given: object) -> None:
     with pytest.raises(InvalidInput, match=r"f: format is .*, this version .* reads task files of format 1; write"):
-        check_format({"format": found}, Place("f"), "task file", 1)
+        check_format({"format": format_given}, Place("f"), "task file", 1)
 
 
 def test_naming_keeps_the_kind_of_error() -> None:

@@ -34,15 +34,15 @@ TASK = replace(task_of(12, 2), batch_size=256, topology=Topology(devices_per_hos
 @pytest.mark.slow
 def test_the_error_falls_until_the_aim_and_planning_takes_the_model(cache_folder, visitor):
     errors = []
-    found = calibrate(
+    calibrated = calibrate(
         TASK, minutes=3, aim=0.15, visitor=visitor, progress=lambda _, __, error, ___: errors.append(error)
     )
     known = [error for error in dict.fromkeys(errors) if error is not None]
-    assert found.stopped == "aim"
+    assert calibrated.stopped == "aim"
     assert known[-1] <= 0.15
-    assert found.accuracy.mean_error < found.before  # of the bundled model, which is of a real machine
-    assert found.path.exists()
-    assert resolve_cost_model(None, TASK).name == found.model.name
+    assert calibrated.accuracy.mean_error < calibrated.before  # of the bundled model, which is of a real machine
+    assert calibrated.path.exists()
+    assert resolve_cost_model(None, TASK).name == calibrated.model.name
     (kept,) = user_models()
     assert kept.metadata["optimizer"] == TASK.optimizer
     assert kept.metadata["batch_sizes"] == "256"
@@ -55,15 +55,15 @@ def test_a_burst_at_the_start_does_not_scale_what_is_measured(visitor):
     sets = list(random_sets(space, 0, 8))
     observed = Observed(visitor, batch_size=256)
     follows = (1.0, 0.3)
-    for place, one in enumerate(sets):
-        found = visitor.visit(one.work)
+    for place, job in enumerate(sets):
+        visit = visitor.visit(job.work)
         state = 2.0 if place < 3 else 1.0
-        times = {name: getattr(found, name) * state**power for name, power in zip(TIMES, follows, strict=True)}
-        burst = replace(found, usual_ms=state, elasticity=follows, **times)
+        times = {name: getattr(visit, name) * state**power for name, power in zip(TIMES, follows, strict=True)}
+        burst = replace(visit, usual_ms=state, elasticity=follows, **times)
         visitor.visit = lambda work, burst=burst: burst
-        observed.visit_sets([one])
+        observed.visit_sets([job])
         del visitor.visit
-    expected = [device_ms(SimpleCostModel(), one.work.works) for one in sets]
+    expected = [device_ms(SimpleCostModel(), job.work.works) for job in sets]
     np.testing.assert_allclose(observed.samples().times, expected, rtol=0.05)
 
 
@@ -74,21 +74,21 @@ def test_heavy_tables_come_first_and_once_however_slow_they_are():
     for method, models in (("first_sets", None), ("next_sets", [cost_model_for("cpu")] * 2)):
         curriculum = Curriculum(task, 256, "rowwise_adagrad", 1 << 30, "cpu", first=40)
         first, later = (getattr(curriculum, method)(8, models) for _ in range(2))
-        alone = [one.work for (one,) in first[:2]]
+        alone = [job.work for (job,) in first[:2]]
         hot_place = len(task.tables) - 1
         assert [(work.seeds, [part.dim for part in work.works]) for work in alone] == [
             ((hot_place,), [hot.dim]),
             ((hot_place,), [hot.dim // 2]),
         ]
-        assert alone[0] not in [one.work for group in later for one in group]
+        assert alone[0] not in [job.work for group in later for job in group]
 
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_there_is(cache_folder, brief_training):
-    found = calibrate(minutes=3, aim=0.001, visitor=FakeVisitor(interrupt_at=45))
-    assert found.stopped == "interrupted"
-    assert found.new_sets >= 30
-    assert found.path.exists()
+    calibrated = calibrate(minutes=3, aim=0.001, visitor=FakeVisitor(interrupt_at=45))
+    assert calibrated.stopped == "interrupted"
+    assert calibrated.new_sets >= 30
+    assert calibrated.path.exists()
 
 
 @pytest.mark.slow
@@ -108,8 +108,8 @@ def test_a_calibration_resumes_a_stopped_one(cache_folder, brief_training):
 def test_a_clock_that_jumps_changes_nothing(cache_folder, brief_training, monkeypatch):
     class Jumping(FakeVisitor):
         def visit(self, work):
-            found = super().visit(work)
-            return replace(found, measured_at=1e9 * (1 if len(self.works) % 3 else -2))
+            visit = super().visit(work)
+            return replace(visit, measured_at=1e9 * (1 if len(self.works) % 3 else -2))
 
     clock = np.random.default_rng(0)
     monkeypatch.setattr(time, "time", lambda: float(clock.uniform(0, 4e9)))
@@ -133,21 +133,21 @@ class Slower(FakeVisitor):
 
 
 def test_too_few_sets_for_a_model_of_its_own_scale_the_default_one(cache_folder):
-    found = calibrate(minutes=3, visitor=Slower(interrupt_at=20))
-    assert found.recipe == "scaled"
-    assert found.accuracy.sets == found.sets < 30
-    assert found.accuracy.mean_error < found.before
-    assert "measured and kept, and a model of its own needs 30" in found.notes[0]
-    assert "--minutes" in found.notes[0]
+    calibrated = calibrate(minutes=3, visitor=Slower(interrupt_at=20))
+    assert calibrated.recipe == "scaled"
+    assert calibrated.accuracy.sets == calibrated.sets < 30
+    assert calibrated.accuracy.mean_error < calibrated.before
+    assert "measured and kept, and a model of its own needs 30" in calibrated.notes[0]
+    assert "--minutes" in calibrated.notes[0]
     (kept,) = user_models()
-    assert kept.name == found.model.name
+    assert kept.name == calibrated.model.name
 
 
 def test_fewer_sets_make_no_model_and_are_kept(cache_folder):
-    found = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=6))
-    assert found.model is None
-    assert found.sets == 3
-    assert "3 sets measured and kept" in found.notes[0]
+    calibrated = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=6))
+    assert calibrated.model is None
+    assert calibrated.sets == 3
+    assert "3 sets measured and kept" in calibrated.notes[0]
     assert not user_models()
 
 
@@ -163,11 +163,11 @@ def test_a_time_limit_is_kept_after_a_note_on_what_fits(cache_folder, monkeypatc
         UserWarning,
         match=rf"can be measured in {seconds:.0f} s: {told}.*needs 30 sets, and about --minutes [12]",
     ):
-        found = calibrate(minutes=seconds / 60, visitor=visitor)
+        calibrated = calibrate(minutes=seconds / 60, visitor=visitor)
     assert visitor.now <= seconds
-    assert found.stopped == "time"
+    assert calibrated.stopped == "time"
     assert len(visitor.works) >= seconds / 2 - 4  # the time was used
-    assert (found.model is None) == told.startswith("too few")
+    assert (calibrated.model is None) == told.startswith("too few")
 
 
 def test_a_limit_in_which_nothing_can_be_measured_is_refused_before_any_work(cache_folder):
@@ -180,9 +180,9 @@ def test_a_limit_in_which_nothing_can_be_measured_is_refused_before_any_work(cac
 @pytest.mark.slow
 def test_sets_that_the_backend_fails_on_are_left_out(cache_folder, brief_training):
     visitor = FakeVisitor(fails=lambda number: number > 5 and number % 5 == 0, interrupt_at=60)
-    found = calibrate(minutes=3, aim=0.001, visitor=visitor)
-    assert found.failed
-    assert found.path.exists()
+    calibrated = calibrate(minutes=3, aim=0.001, visitor=visitor)
+    assert calibrated.failed
+    assert calibrated.path.exists()
     with pytest.raises(MeasurementFailed, match="10 sets in a row"):
         calibrate(minutes=3, visitor=FakeVisitor(fails=lambda number: number > 2))
 
@@ -223,8 +223,8 @@ def test_an_unwritable_cache_folder_raises_before_measuring(cache_folder, visito
 def test_a_task_that_does_not_fit_is_measured_with_fewer_rows(cache_folder):
     large = replace(TASK, tables=[table.scaled_rows(1e5) for table in TASK.tables])
     visitor = FakeVisitor(interrupt_at=20)
-    found = calibrate(large, minutes=3, visitor=visitor)
-    assert any("of their rows" in note for note in found.notes)
+    calibrated = calibrate(large, minutes=3, visitor=visitor)
+    assert any("of their rows" in note for note in calibrated.notes)
     assert max(work.table_bytes for work in visitor.works) < 2**31
 
 
@@ -237,6 +237,6 @@ def test_a_gpus_calibration_starts_from_what_is_published_of_it():
     curriculum = Curriculum(None, 65_536, "rowwise_adagrad", 8 << 30, "h100")
     start = _published("h100", "rowwise_adagrad", curriculum, (50 << 20, 100 << 20))
     space = SampleSpace(table_pool("dlrm-2021"), 1, 8 << 30, Breadth(batch_sizes=(65_536,)))
-    sets = [one.work.works for one in random_sets(space, 0, 60)]
+    sets = [job.work.works for job in random_sets(space, 0, 60)]
     published = np.array([device_ms(PublishedModel("h100"), works) for works in sets])
     assert error_of(start, samples_of_works(sets, published)) < 0.05

@@ -55,12 +55,12 @@ def test_the_best_measured_plan_beats_the_first_if_the_model_is_wrong():
         machine = HiddenMachine(seed)
         tuner = a_tuner(a_task(seed), machine, comparison(machine))
         tuner.run()
-        found = tuner.result()
-        assert found.measured_ms <= found.first_ms
-        assert found.interval_ms[0] <= found.measured_ms <= found.interval_ms[1]
-        assert found.floor_ms <= found.measured_ms * (1 + 1e-9)
-        assert found.history[0].round == 0
-        assert found.history[0].accepted
+        tuned = tuner.result()
+        assert tuned.measured_ms <= tuned.first_ms
+        assert tuned.interval_ms[0] <= tuned.measured_ms <= tuned.interval_ms[1]
+        assert tuned.floor_ms <= tuned.measured_ms * (1 + 1e-9)
+        assert tuned.history[0].round == 0
+        assert tuned.history[0].accepted
         tuner.best.plan.check()
         gains.append(true_step(tuner.best, machine) / true_step(tuner.first, machine))
     assert max(gains) < 1.01  # noise of 1%
@@ -73,10 +73,10 @@ class SlowMachine(HiddenMachine):
     now = 0.0
 
     def visit(self, work):
-        found = super().visit(work)
-        took = 10 * float(VisitSeconds().expected([work], [sum(found.times_ms)])[0])
+        visit = super().visit(work)
+        took = 10 * float(VisitSeconds().expected([work], [sum(visit.times_ms)])[0])
         self.now += took
-        return replace(found, spent={"runs": took})
+        return replace(visit, spent={"runs": took})
 
 
 def test_too_little_time_for_a_plan_corrects_the_model_and_states_what_fits(monkeypatch):
@@ -162,9 +162,9 @@ def test_chances_count_shared_devices_for_both_plans_alike():
 def test_a_disturbed_visit_is_made_again():
     class Disturbed(HiddenMachine):
         def visit(self, work):
-            found = super().visit(work)
+            visit = super().visit(work)
             burst = self.visited.count(work) == 1
-            return Visit(found.forward_ms * (2 if burst else 1), found.backward_ms, 5, 3.0 if burst else 1.0, 1.0, 0.0)
+            return Visit(visit.forward_ms * (2 if burst else 1), visit.backward_ms, 5, 3.0 if burst else 1.0, 1.0, 0.0)
 
     machine = Disturbed(0, noise=0.0)
     measured = comparison(machine)
@@ -176,7 +176,7 @@ def test_a_disturbed_visit_is_made_again():
 def test_moves_keep_plans_valid_and_promise_the_predicted_difference():
     task, model = a_task(3), SimpleCostModel()
     start = scored(plan(task, strategy="size", cost_model=model), model)
-    kernels = np.array([(one.forward_ms, one.backward_ms) for one in start.cost.devices])
+    kernels = np.array([(device.forward_ms, device.backward_ms) for device in start.cost.devices])
     moves = Moves(task, model, start.shards, kernels)
     before = moves.promised_ms(start.shards)
     assert before == pytest.approx(start.cost.step_ms)

@@ -30,7 +30,7 @@ def test_sets_measured_until_ctrl_c_make_a_model_that_is_listed_shown_and_remove
     assert "run the same command again to go on" in outcome.err
     (file,) = (cache_folder / "models").iterdir()
     listed = cli("models", "--json").document["models"]
-    (mine,) = [one for one in listed if not one["bundled"]]
+    (mine,) = [model for model in listed if not model["bundled"]]
     assert mine["file"] == str(file)
     assert "calibrated on this machine" in mine["origin"]
     assert mine["name"] in cli("models").out
@@ -73,11 +73,11 @@ def fake_links(monkeypatch):
         cluster = Cluster("cpu", 2, 2, "gloo", "2.13.0")
         speeds = {"all_to_all": (LinkSpeed(0.25, 2e9, alone=3e9), LinkSpeed(1.5, 1e8))}
         errors = {"all_to_all": {"intra": LinkErrors(0.1, 0.05), "inter": LinkErrors(0.2, None)}}
-        found = MeasuredLinks(cluster, Links(**speeds), errors, datetime.now(UTC).isoformat())
+        measured = MeasuredLinks(cluster, Links(**speeds), errors, datetime.now(UTC).isoformat())
         path = links_path("cpu", 2, 2)
         path.parent.mkdir(parents=True, exist_ok=True)
-        found.save(path)
-        return found, path
+        measured.save(path)
+        return measured, path
 
     monkeypatch.setattr("shardwright.calibration.links.calibrate_links", calibrate_links)
     return calls

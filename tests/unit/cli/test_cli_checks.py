@@ -165,7 +165,7 @@ def test_every_difference_is_named(task, says):
     assert list(differences(TASK, task)) == says
 
 
-@pytest.mark.parametrize("field", [one.name for one in fields(sw.Task)])
+@pytest.mark.parametrize("field", [field.name for field in fields(sw.Task)])
 def test_no_field_of_a_task_is_forgotten(field):
     """Another value of any field is a difference, also of a field of a later release."""
     other = changed()
@@ -218,9 +218,9 @@ def test_the_device_that_is_measured(monkeypatch):
     ],
 )
 def test_in_what_a_task_is_unlike_the_samples_of_a_model(metadata, says):
-    found = list(unlike(metadata, task_of(2, 2)))
-    assert len(found) == len(says)
-    assert all(text in note for text, note in zip(says, found, strict=True))
+    notes = list(unlike(metadata, task_of(2, 2)))
+    assert len(notes) == len(says)
+    assert all(text in note for text, note in zip(says, notes, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def fake_measuring(monkeypatch):
         calls.append((len(plans), rounds, device))
         progress(1, 1)
         devices = np.arange(plans[0].task.topology.devices)
-        return [MeasuredPlan(one, n + devices, 2.0 * (n + devices), rounds) for n, one in enumerate(plans)]
+        return [MeasuredPlan(plan, n + devices, 2.0 * (n + devices), rounds) for n, plan in enumerate(plans)]
 
     monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
     return calls
@@ -55,19 +55,19 @@ def test_every_strategy_is_listed(cli, task_file, model_file):
     outcome = cli("compare", task_file, "--model", model_file, "--json")
     assert outcome.code == 0
     strategies = outcome.document["strategies"]
-    assert [one["strategy"] for one in strategies] == [*sw.strategy_names(), "auto"]
+    assert [row["strategy"] for row in strategies] == [*sw.strategy_names(), "auto"]
     task = sw.Task.load(task_file)
     able = (*sw.strategy_names(task), "auto")
-    run = [one["step_ms"] for one in strategies if one["step_ms"] is not None and one["strategy"] != "dreamshard+"]
-    assert strategies[-1]["step_ms"] == min(run)  # `auto` leaves `dreamshard+` out
-    assert len({(one["bound_ms"], one["bound_scope"]) for one in strategies if one["failed"] is None}) == 1
-    assert [one["strategy"] for one in strategies if one["failed"] is None] == list(able)
-    for one in (one for one in strategies if one["strategy"] in able):
-        plan = sw.plan(task, strategy=one["strategy"], cost_model=str(model_file), runs_on="torchrec")
-        assert one["step_ms"] == plan.cost.step_ms
-        assert one["predicted_compute_ms"] == plan.cost.compute_ms
-        assert one["embedding_cost_ms"] == plan.cost.embedding_cost_ms
-        assert one["measured_compute_ms"] is None
+    steps = [row["step_ms"] for row in strategies if row["step_ms"] is not None and row["strategy"] != "dreamshard+"]
+    assert strategies[-1]["step_ms"] == min(steps)  # `auto` leaves `dreamshard+` out
+    assert len({(row["bound_ms"], row["bound_scope"]) for row in strategies if row["failed"] is None}) == 1
+    assert [row["strategy"] for row in strategies if row["failed"] is None] == list(able)
+    for row in (row for row in strategies if row["strategy"] in able):
+        plan = sw.plan(task, strategy=row["strategy"], cost_model=str(model_file), runs_on="torchrec")
+        assert row["step_ms"] == plan.cost.step_ms
+        assert row["predicted_compute_ms"] == plan.cost.compute_ms
+        assert row["embedding_cost_ms"] == plan.cost.embedding_cost_ms
+        assert row["measured_compute_ms"] is None
 
 
 def test_chosen_strategies_are_measured_and_saved(cli, task_file, model_file, tmp_path, fake_measuring):

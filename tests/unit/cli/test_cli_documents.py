@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_committed_schemas_are_those_that_the_script_makes():
     made = "from scripts.schemas import *; print(json.dumps({name_of(c) + '.json': schema_of(c) for c in DOCUMENTS}))"
-    found = subprocess.run([sys.executable, "-c", made], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(found.stdout) == {path.name: path.read_text() for path in SCHEMAS.iterdir()}
+    completed = subprocess.run([sys.executable, "-c", made], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(completed.stdout) == {path.name: path.read_text() for path in SCHEMAS.iterdir()}
 
 
 @pytest.mark.parametrize("command", DOCUMENTS)

@@ -31,22 +31,22 @@ def film_log(path, day):
     path.write_text("".join(f"{user} {film}\n" for user, film in zip(users, films, strict=True)))
 
 
-@pytest.fixture(params=[(click_log, ".parquet", ()), (film_log, ".txt", ())], ids=["clicks", "films"])
+@pytest.fixture(params=[(click_log, ".parquet"), (film_log, ".txt")], ids=["clicks", "films"])
 def fortnight(request, cli, tmp_path):
     """A plan for the first day, and the logs of two weeks."""
-    write, ending, options = request.param
+    write, ending = request.param
     files = []
     for day in range(DAYS):
         files.append(tmp_path / f"day{day:02}{ending}")
         write(files[-1], day)
     save_model(linear_model(), tmp_path / "model.safetensors")
-    cli("profile", files[0], "-o", tmp_path / "tables.yaml", *options)
+    cli("profile", files[0], "-o", tmp_path / "tables.yaml")
     (tmp_path / "task.yaml").write_text(
         "batch_size: 256\ntopology: {devices_per_host: 4, device: cpu, memory: 1 GB, intra_latency_ms: 0.0}\ntables: {file: tables.yaml}\n"
     )
     model = ("--model", tmp_path / "model.safetensors")
     cli("plan", tmp_path / "task.yaml", "-o", tmp_path / "plan.json", *model)
-    return tmp_path / "plan.json", files, (*model, *options)
+    return tmp_path / "plan.json", files, model
 
 
 @pytest.mark.slow
@@ -55,12 +55,12 @@ def test_a_scheduler_sees_the_day_from_which_on_a_new_plan_is_worth_it(cli, fort
     first = cli("drift", plan, files[0], *options, "--json")
     assert first.code == 0
     assert first.document["now_ms"] == pytest.approx(first.document["before_ms"], rel=1e-6)
-    found = {day: cli("drift", plan, files[day], *options, "--worth-it", 0.01, "--json") for day in (1, 5, DAYS - 1)}
-    gains = [one.document["gain"] for one in found.values()]
-    assert all(one.code == (3 if one.document["worth_it"] else 0) for one in found.values())
+    runs = {day: cli("drift", plan, files[day], *options, "--worth-it", 0.01, "--json") for day in (1, 5, DAYS - 1)}
+    gains = [run.document["gain"] for run in runs.values()]
+    assert all(run.code == (3 if run.document["worth_it"] else 0) for run in runs.values())
     assert gains[-1] == max(gains)
-    assert [one.code for one in found.values()] == ([0, 0, 3] if files[0].suffix == ".parquet" else [0, 0, 0])
-    now = [one.document["now_ms"] for one in found.values()]
+    assert [run.code for run in runs.values()] == ([0, 0, 3] if files[0].suffix == ".parquet" else [0, 0, 0])
+    now = [run.document["now_ms"] for run in runs.values()]
     assert now == sorted(now)
 
 
@@ -76,7 +76,7 @@ def test_people_read_what_changed_and_what_it_costs(cli, fortnight, tmp_path):
 
 @pytest.mark.slow
 def test_a_file_of_tables_will_do(cli, fortnight, tmp_path):
-    plan, _, (*model, _) = (*fortnight[:2], (*fortnight[2][:2], None))
+    plan, _, model = fortnight
     (tmp_path / "LATER.YAML").write_text((tmp_path / "tables.yaml").read_text())
     for name in ("tables.yaml", "LATER.YAML"):
         assert cli("drift", plan, tmp_path / name, *model).code == 0

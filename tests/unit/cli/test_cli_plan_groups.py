@@ -39,15 +39,15 @@ def test_every_size_is_shown_and_the_best_is_saved(cli, task, tmp_path):
     assert outcome.code == 0
     rows = {words[0]: words for line in outcome.out.split("predicted ms")[0].splitlines() if (words := line.split())}
     assert [rows[str(size)][1 + (rows[str(size)][1] == "*")] for size in (1, 2, 4)] == ["4", "2", "1"]
-    found = sw.Plan.load(target)
-    size = found.task.topology.devices
+    saved_plan = sw.Plan.load(target)
+    size = saved_plan.task.topology.devices
     (starred,) = [words for words in rows.values() if len(words) > 1 and words[1] == "*"]
     assert starred[0] == str(size)
-    assert starred[3] == f"{found.cost.step_ms:.3f}"
+    assert starred[3] == f"{saved_plan.cost.step_ms:.3f}"
     steps = [float(words[3 if words[1] == "*" else 2]) for name, words in rows.items() if name in ("1", "2", "4")]
     assert min(steps) == float(starred[3])
     if size < 4:
-        assert found.task.groups == ShardingGroups(size, 2, 2, sync_interval=1000)
+        assert saved_plan.task.groups == ShardingGroups(size, 2, 2, sync_interval=1000)
         assert (
             f"one of {4 // size} sharding groups of {counted(size, 'device')}, synchronised every 1000 steps"
             in outcome.out
@@ -58,10 +58,10 @@ def test_a_named_size_and_all_options_reach_the_plan(cli, task, tmp_path):
     target = tmp_path / "group.json"
     outcome = plan(cli, task(), "--sharding-group-size", 2, "--inter-host-allreduce", "--fully-sharded", "-o", target)
     assert outcome.code == 0
-    found = sw.Plan.load(target)
-    assert found.task.groups == ShardingGroups(2, 2, 2, inter_host_allreduce=True, fully_sharded=True)
-    assert (found.task.topology.hosts, found.task.batch_size) == (1, 2048)
-    assert found.task.topology.memory_bytes[0] == 100_000_000 * 2 // 3
+    saved_plan = sw.Plan.load(target)
+    assert saved_plan.task.groups == ShardingGroups(2, 2, 2, inter_host_allreduce=True, fully_sharded=True)
+    assert (saved_plan.task.topology.hosts, saved_plan.task.batch_size) == (1, 2048)
+    assert saved_plan.task.topology.memory_bytes[0] == 100_000_000 * 2 // 3
     shown = cli("show", target)
     assert shown.code == 0
     assert "one of 2 sharding groups of 2 devices, synchronised in every step" in shown.out
@@ -71,11 +71,11 @@ def test_a_named_size_and_all_options_reach_the_plan(cli, task, tmp_path):
 def test_json_has_the_plan_and_the_sizes(cli, task, tmp_path):
     outcome = plan(cli, task(TOTAL // 2), "--sharding-group-size", "auto", "--json")
     document = outcome.document
-    sizes = {one["size"]: one for one in document["sharding_group_sizes"]}
+    sizes = {entry["size"]: entry for entry in document["sharding_group_sizes"]}
     assert list(sizes) == [1, 2, 4]
     assert "the tables need" in sizes[1]["why_not"]
     assert sizes[4]["memory_bytes"] == sizes[4]["memory_between_passes_bytes"] <= TOTAL // 2
-    assert document["step_ms"] == min(one["step_ms"] for one in sizes.values() if one["step_ms"] is not None)
+    assert document["step_ms"] == min(entry["step_ms"] for entry in sizes.values() if entry["step_ms"] is not None)
     (tmp_path / "plan.json").write_text(json.dumps(document))
     assert sw.Plan.load(tmp_path / "plan.json").cost.step_ms == document["step_ms"]
 

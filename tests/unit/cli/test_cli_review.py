@@ -53,18 +53,18 @@ def test_a_plan_is_reviewed_and_the_better_one_saved(cli, plan_file, model_file,
 
 @pytest.mark.slow
 def test_the_document_has_both_plans_and_the_tables_that_count(cli, plan_file, model_file):
-    found = cli("review", plan_file, "--model", model_file, "--json").document
-    assert found["bound_ms"] <= found["better_ms"] < found["step_ms"]
-    assert found["moved_bytes"] > 0
-    assert found["measured_compute_ms"] is None
-    assert found["saved"] == []
-    phases = found["phases"]
-    assert sum(row["now_ms"] for row in phases) == pytest.approx(found["step_ms"])
-    assert sum(row["better_ms"] for row in phases) == pytest.approx(found["better_ms"])
-    assert found["fullest_bytes"] == max(sw.Plan.load(plan_file).memory.total)
-    saves = [table["saves_ms"] for table in found["tables"]]
+    document = cli("review", plan_file, "--model", model_file, "--json").document
+    assert document["bound_ms"] <= document["better_ms"] < document["step_ms"]
+    assert document["moved_bytes"] > 0
+    assert document["measured_compute_ms"] is None
+    assert document["saved"] == []
+    phases = document["phases"]
+    assert sum(row["now_ms"] for row in phases) == pytest.approx(document["step_ms"])
+    assert sum(row["better_ms"] for row in phases) == pytest.approx(document["better_ms"])
+    assert document["fullest_bytes"] == max(sw.Plan.load(plan_file).memory.total)
+    saves = [table["saves_ms"] for table in document["tables"]]
     assert saves == sorted(saves, reverse=True)
-    assert 0 < saves[0] < found["step_ms"]
+    assert 0 < saves[0] < document["step_ms"]
 
 
 def test_a_plan_of_torchrec_comes_back_in_its_format(cli, torchrec_file, task_file, model_file, tmp_path):
@@ -109,7 +109,7 @@ def test_a_log_of_torchrecs_planner_is_reviewed(cli, model_file, tmp_path):
     assert outcome.code == 0
     assert any("h100" in text for text in outcome.document["assumed"])
     task = sw.Task.load(saved)
-    assert [one.name for one in task.tables] == ["user", "item", "seq"]
+    assert [logged_table.name for logged_table in task.tables] == ["user", "item", "seq"]
     plan_from_sharding_plan(json.loads(better.read_text()), task, "better").check()
     again = cli("review", log, "--model", model_file, "--task", saved, "--time-limit", 1)
     assert again.code == 0

@@ -15,16 +15,16 @@ def test_clusters_are_planned_and_shown(cli, task_file, model_file):
 
 @pytest.mark.slow
 def test_the_document_holds_what_the_bounds_allow(cli, task_file, model_file, tmp_path):
-    found = cli(
+    document = cli(
         "scale", task_file, "--hosts", "1,2", "--model", model_file, "-o", tmp_path / "plans", "--json"
     ).document
-    assert [one["hosts"] for one in found["sizes"]] == [1, 2]
-    for one, file in zip(found["sizes"], found["saved"], strict=True):
+    assert [size["hosts"] for size in document["sizes"]] == [1, 2]
+    for size, file in zip(document["sizes"], document["saved"], strict=True):
         plan = sw.Plan.load(file)
-        assert plan.task.topology.hosts == one["hosts"]
-        assert one["bound_ms"] <= one["step_ms"] == plan.cost.step_ms
-        assert one["samples_per_second"] <= one["most_samples_per_second"]
-        assert one["cost_per_million"] is None
+        assert plan.task.topology.hosts == size["hosts"]
+        assert size["bound_ms"] <= size["step_ms"] == plan.cost.step_ms
+        assert size["samples_per_second"] <= size["most_samples_per_second"]
+        assert size["cost_per_million"] is None
 
 
 def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):
@@ -39,11 +39,11 @@ def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):
 
 @pytest.mark.slow
 def test_other_devices_by_preset(cli, task_file):
-    found = cli(
+    document = cli(
         "scale", task_file, "--hosts", "1", "--devices", "h100-8,a100-8", "--batch-per-device", 64, "--json"
     ).document
-    assert [one["device"] for one in found["sizes"]] == ["h100", "a100"]
-    assert [one["batch_size"] for one in found["sizes"]] == [512, 512]
+    assert [size["device"] for size in document["sizes"]] == ["h100", "a100"]
+    assert [size["batch_size"] for size in document["sizes"]] == [512, 512]
 
 
 def test_no_plan_on_any_cluster_is_a_failure(cli, model_file, tmp_path):

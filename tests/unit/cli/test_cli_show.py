@@ -57,10 +57,10 @@ def test_the_json_document_lists_everything(cli, plan_file):
     assert (outcome.code, outcome.err) == (0, "")
     plan, document = mixed_plan(), outcome.document
     assert document["step_ms"] == plan.cost.step_ms
-    for found, device, held in zip(document["devices"], plan.cost.devices, plan.memory.total.tolist(), strict=True):
-        assert all(found[phase] == getattr(device, phase) for phase in PHASES)
-        assert found["weight_bytes"] + found["optimizer_bytes"] + found["buffer_bytes"] == held
-    assert [one["phase"] for one in document["bottlenecks"]] == list(PHASES)
+    for shown, device, held in zip(document["devices"], plan.cost.devices, plan.memory.total.tolist(), strict=True):
+        assert all(shown[phase] == getattr(device, phase) for phase in PHASES)
+        assert shown["weight_bytes"] + shown["optimizer_bytes"] + shown["buffer_bytes"] == held
+    assert [bottleneck["phase"] for bottleneck in document["bottlenecks"]] == list(PHASES)
     assert {table["table"] for table in document["tables"]} == set(plan.task.table_by_name)
     assert sum(table["memory_bytes"] for table in document["tables"]) == plan.memory.total.sum()
     rows = next(table for table in document["tables"] if table["table"] == "rows")

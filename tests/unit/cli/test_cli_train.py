@@ -64,12 +64,12 @@ def test_the_seed_and_the_epochs_decide(cli, store, tmp_path):
 def test_a_file_of_samples_trains_as_its_store_does(cli, store, tmp_path):
     file = tmp_path / "samples.parquet"
     export_parquet([store], file)
-    found = [
+    metadata = [
         cli("train", *given, "-o", tmp_path / "model.safetensors", "--epochs", 3, "--json").document["metadata"]
         for given in ([store], [file], [file, store])  # a set that both hold counts once
     ]
-    assert found[0]["samples"] == found[1]["samples"] == found[2]["samples"] == "60"
-    assert float(found[1]["mean_error"]) == pytest.approx(float(found[0]["mean_error"]), rel=0.05)
+    assert metadata[0]["samples"] == metadata[1]["samples"] == metadata[2]["samples"] == "60"
+    assert float(metadata[1]["mean_error"]) == pytest.approx(float(metadata[0]["mean_error"]), rel=0.05)
 
 
 def test_samples_of_two_machines_are_refused_unless_asked_for(cli, store, tmp_path):

@@ -163,11 +163,11 @@ class TestOnePool:
     """One pool for several tests, which holds all cores as long as it lives."""
 
     def test_a_worker_keeps_its_state(self, pool: Pool[list[int]]) -> None:
-        found: dict[int, list[int]] = {}
+        states: dict[int, list[int]] = {}
         for _, (pid, seen) in pool.map(note, range(6)):
-            found[pid] = max(found.get(pid, []), seen, key=len)
-        assert sorted(number for seen in found.values() for number in seen) == list(range(6))
-        assert len(found) <= 2
+            states[pid] = max(states.get(pid, []), seen, key=len)
+        assert sorted(number for seen in states.values() for number in seen) == list(range(6))
+        assert len(states) <= 2
 
     def test_a_job_is_taken_only_when_a_worker_is_free(self, pool: Pool[list[int]]) -> None:
         taken = 0

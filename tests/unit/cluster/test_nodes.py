@@ -34,8 +34,8 @@ def test_jobs_of_a_node_that_is_lost_are_done_by_the_others(monkeypatch: pytest.
             with open_cluster(nodes.address) as cluster, cluster.pool(list) as pool:
                 assert pool.size == 2
                 done = []
-                for found in pool.map(square, range(12)):
-                    done.append(found)
+                for finished in pool.map(square, range(12)):
+                    done.append(finished)
                     if len(done) == 3:
                         nodes.remove_node(lost, allow_graceful=False)
                 assert sorted(done) == [(number, number * number) for number in range(12)]

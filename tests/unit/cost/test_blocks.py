@@ -50,11 +50,11 @@ def test_blocks_and_replicas_of_every_type_take_the_bytes_of_the_account(optimiz
         for index in range(len(tables))
         for rows, dim, copies in ((800, 16, 1), (200, 8, 1), (800, 16, 4))
     ]
-    found = Tables(task, PublishedModel("h100")).costs(Blocks(*np.array(cases).T)).bytes
+    block_bytes = Tables(task, PublishedModel("h100")).costs(Blocks(*np.array(cases).T)).bytes
     shards = [
         Shard(tables[index].name, (0, rows), (0, dim), tuple(range(copies))) for index, rows, dim, copies in cases
     ]
-    assert found.tolist() == [shard_bytes(task, shard) for shard in shards]
+    assert block_bytes.tolist() == [shard_bytes(task, shard) for shard in shards]
 
 
 def test_row_blocks_of_ordered_ids_cost_what_their_shards_do():
@@ -63,9 +63,9 @@ def test_row_blocks_of_ordered_ids_cost_what_their_shards_do():
     tables = [Table(f"t{i}", 8000, 16, 30.0, bool(i % 2), access, id_shares=shares if i < 2 else ()) for i in range(4)]
     task, model = Task(tables, Topology(1, 4), 64), SimpleCostModel()
     cases = [(index, rows, 16, 1) for index in range(4) for rows in (8000, 4000, 2000, 700)]
-    found = Tables(task, model).costs(Blocks(*np.array(cases).T))
+    costs = Tables(task, model).costs(Blocks(*np.array(cases).T))
     shards = [Shard(tables[index].name, (0, rows), (0, 16), (0,)) for index, rows, _, _ in cases]
     latents = model.encode([shard_work(task, shard) for shard in shards])
     into = np.hstack([model.pricing.hidden.T, model.pricing.linear.T])
-    np.testing.assert_allclose(found.vectors, latents @ into, rtol=1e-9)
-    assert found.bytes.tolist() == [shard_bytes(task, shard) for shard in shards]
+    np.testing.assert_allclose(costs.vectors, latents @ into, rtol=1e-9)
+    assert costs.bytes.tolist() == [shard_bytes(task, shard) for shard in shards]

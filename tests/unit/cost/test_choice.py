@@ -89,11 +89,11 @@ def test_a_damaged_model_warns_once_and_is_moved_aside(cache_folder, damage):
     path = kept("mine")
     path.write_bytes(damage(path.read_bytes()))
     with pytest.warns(UserWarning, match="moved aside as mine.safetensors.damaged"):
-        found = resolve_cost_model(None, TASK)
-    assert found.name == cost_model_for("cpu").name
+        model = resolve_cost_model(None, TASK)
+    assert model.name == cost_model_for("cpu").name
     assert not path.exists()
     assert path.with_name(path.name + ".damaged").exists()
-    assert resolve_cost_model(None, TASK).name == found.name  # without a warning, which would be an error
+    assert resolve_cost_model(None, TASK).name == model.name  # without a warning, which would be an error
 
 
 def test_a_cache_folder_that_is_none_never_breaks_planning(cache_folder):
@@ -116,8 +116,8 @@ def test_a_table_of_an_unmeasured_kind_warns(cache_folder):
 )
 def test_the_age_of_a_model_is_shown_even_after_a_clock_jump(ago, text):
     when = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="seconds")
-    found = provenance({"calibrated_at": when, "mean_error": "0.051", "test_sets": "180"})
-    assert text in found
-    assert "5.1%" in found
-    assert "180" in found
+    origin = provenance({"calibrated_at": when, "mean_error": "0.051", "test_sets": "180"})
+    assert text in origin
+    assert "5.1%" in origin
+    assert "180" in origin
     assert "unknown time" in provenance({"calibrated_at": "yesterday"})

@@ -30,12 +30,12 @@ def _plan(task: sw.Task, replicated: bool = False) -> Plan:
 
 def _added(plan: Plan):
     """`(devices, 2)` forward and backward kernel ms that conversion adds."""
-    found = []
+    times = []
     for conversion in ("codec", "kernel"):
         task = replace(plan.task, exchange=replace(plan.task.exchange, conversion=conversion))
-        found.append([(one.forward_ms, one.backward_ms) for one in score(task, plan.shards, MODEL).devices])
+        times.append([(device.forward_ms, device.backward_ms) for device in score(task, plan.shards, MODEL).devices])
     return [
-        tuple(with_it - without for with_it, without in zip(*pair, strict=True)) for pair in zip(*found, strict=True)
+        tuple(with_it - without for with_it, without in zip(*pair, strict=True)) for pair in zip(*times, strict=True)
     ]
 
 
@@ -100,13 +100,13 @@ def test_synchronisation_and_measured_kernels_leave_codecs_out() -> None:
 
 
 def test_the_bound_counts_codecs_and_the_search_spreads_them() -> None:
-    costs, bounds = zip(
+    plans, bounds = zip(
         *(
             (sw.plan(task, cost_model=MODEL, time_limit=1.0), lower_bound(task, for_task(MODEL, task)))
             for task in (_task(), _task(replace(HALF, conversion="kernel")))
         ),
         strict=True,
     )
-    for plan, bound in zip(costs, bounds, strict=True):
+    for plan, bound in zip(plans, bounds, strict=True):
         assert bound.ms <= plan.cost.step_ms * (1 + 1e-9)
     assert bounds[0].ms > bounds[1].ms

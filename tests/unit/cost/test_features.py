@@ -70,7 +70,7 @@ def test_the_parts_of_a_table_by_hand():
     table = Table("t", rows=2000, dim=16, pooling=3000.0, access=AccessProfile.uniform(2000))
     task = Task([table], Topology(devices_per_host=1), 1000)
     lookups, row, cache = 3e6, 64.0, 128e3
-    found = dict(zip(PARTS, parts(WorkArrays.of([shard_work(task, Shard.whole(table, 0))]), cache)[0], strict=True))
+    sizes = dict(zip(PARTS, parts(WorkArrays.of([shard_work(task, Shard.whole(table, 0))]), cache)[0], strict=True))
     expected = {
         "shard": 1e-2,
         "bags": 1000 * 1e-7,
@@ -85,8 +85,8 @@ def test_the_parts_of_a_table_by_hand():
         "gradients": lookups * 16 * 1e-9,
     }
     for name, size in expected.items():
-        np.testing.assert_allclose(found[f"pooled_{name}"], size, rtol=1e-6, err_msg=name)
-    assert not any(size for name, size in found.items() if "sequence" in name)
+        np.testing.assert_allclose(sizes[f"pooled_{name}"], size, rtol=1e-6, err_msg=name)
+    assert not any(size for name, size in sizes.items() if "sequence" in name)
 
 
 def test_no_works_give_no_rows():

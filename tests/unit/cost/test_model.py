@@ -28,8 +28,8 @@ def test_the_simple_models_time_by_hand():
 
 def test_without_hidden_units_the_time_is_linear():
     pricing = PublishedModel("h200").pricing
-    found = pricing.price(np.array([[1.0, 2.0], [3.0, 4.0]]))
-    np.testing.assert_allclose(found, np.array([[1.0, 2.0], [3.0, 4.0]]) + pricing.bias)
+    times = pricing.price(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    np.testing.assert_allclose(times, np.array([[1.0, 2.0], [3.0, 4.0]]) + pricing.bias)
     assert pricing.convex
 
 
@@ -57,8 +57,8 @@ def test_a_wide_table_raises_the_price_of_all_narrower_tables_of_its_call():
     free, paid = wide_model(0.0), wide_model(100.0)
     for works in ([narrow], [wide], [narrow, wide], [wide, wide]):
         extra = 3 * 100.0 * 1e-7 * sum(work.lookups + work.samples for work in works) * (wide in works)
-        found = np.subtract(device_ms(paid, works), device_ms(free, works))
-        np.testing.assert_allclose(found, extra, rtol=1e-6, atol=1e-9)
+        added_ms = np.subtract(device_ms(paid, works), device_ms(free, works))
+        np.testing.assert_allclose(added_ms, extra, rtol=1e-6, atol=1e-9)
     scaled, hidden = paid.pricing.scaled_hidden(np.array([2.0, 3.0])), paid.pricing.hidden
     np.testing.assert_allclose(
         scaled.T, hidden.T * [*np.ones(len(hidden) - 3 * len(WIDTHS)), *np.tile([1, 2, 3], len(WIDTHS))]

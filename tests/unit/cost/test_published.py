@@ -24,7 +24,7 @@ def test_parts_by_hand():
     work = work_of(
         100_000_000, 20, 4096, 10.0
     )  # 80 bytes of a row: three sectors; no row is looked up twice, or nearly
-    forward, backward = (found[0] for found in parts(WorkArrays.of([work]), H100, "adam"))
+    forward, backward = (of_pass[0] for of_pass in parts(WorkArrays.of([work]), H100, "adam"))
     lookups, cycles = 40_960, 132 * 1.98e6
     moved = lookups * 96 / (3350e9 / 1e3)
     by_hand = [lookups / cycles, 4096 / cycles, lookups * 96 / 64 / cycles, moved, 4096 * 80 / (3350e9 / 1e3)]

@@ -36,18 +36,18 @@ def added(task, shards):
     """`(devices, 2)` forward and backward ms that groups add to the kernels."""
     alone = score(replace(task, groups=None), shards, MODEL).devices
     grouped = score(task, shards, MODEL).devices
-    found = synchronisation_ms(task, shards)
+    synchronisation = synchronisation_ms(task, shards)
     kernels = kernels_and_links(Plan(task, shards, cost=score(task, shards, MODEL))).cost.devices
-    assert [(one.forward_ms, one.backward_ms) for one in kernels] == [
-        pytest.approx((one.forward_ms, one.backward_ms)) for one in alone
+    assert [(device.forward_ms, device.backward_ms) for device in kernels] == [
+        pytest.approx((device.forward_ms, device.backward_ms)) for device in alone
     ]
-    assert [(one.forward_communication_ms, one.backward_communication_ms) for one in alone] == [
-        (one.forward_communication_ms, one.backward_communication_ms) for one in grouped
+    assert [(device.forward_communication_ms, device.backward_communication_ms) for device in alone] == [
+        (device.forward_communication_ms, device.backward_communication_ms) for device in grouped
     ]
     result = np.array(
         [(b.forward_ms - a.forward_ms, b.backward_ms - a.backward_ms) for a, b in zip(alone, grouped, strict=True)]
     )
-    assert found == pytest.approx(result)
+    assert synchronisation == pytest.approx(result)
     return result
 
 
@@ -115,23 +115,23 @@ def test_searches_balance_the_synchronisation_and_bounds_hold_with_it():
     """Big cold tables cost nearly nothing but their synchronisation, so a plan spreads that."""
     tables = [Table(f"t{i}", 200_000 * (i + 1), 32, 1.0) for i in range(5)]
     task = task_of(ShardingGroups(2, 2, 4), tables=tables)
-    found = plan(task, cost_model=MODEL, runs_on="torchrec")
-    weights = found.memory.weights
+    group_plan = plan(task, cost_model=MODEL, runs_on="torchrec")
+    weights = group_plan.memory.weights
     assert weights.max() < 1.02 * weights.mean()
-    assert found.cost.step_ms > 2 * 3 / 4 * weights.mean() / 1e9 * 1e3
+    assert group_plan.cost.step_ms > 2 * 3 / 4 * weights.mean() / 1e9 * 1e3
     bound = lower_bound(task, for_task(MODEL, task))
     rng = np.random.default_rng(0)
     for _ in range(20):
         shards = [Shard.whole(table, int(rng.integers(2))) for table in tables]
         assert score(task, shards, MODEL).step_ms >= bound.ms
-    assert found.cost.step_ms >= bound.ms > 0.9 * found.cost.step_ms
+    assert group_plan.cost.step_ms >= bound.ms > 0.9 * group_plan.cost.step_ms
 
 
 def test_a_plan_of_a_group_is_scored_alike_when_it_is_loaded(tmp_path):
     task = task_of(ShardingGroups(2, 2, 4, sync_interval=3))
-    found = plan(task, cost_model=MODEL, runs_on="torchrec")
-    found.save(tmp_path / "plan.json")
+    group_plan = plan(task, cost_model=MODEL, runs_on="torchrec")
+    group_plan.save(tmp_path / "plan.json")
     loaded = Plan.load(tmp_path / "plan.json")
     assert loaded.task.groups == task.groups
     assert loaded.runs_on == ("torchrec",)
-    assert score(loaded.task, loaded.shards, MODEL).step_ms == pytest.approx(found.cost.step_ms)
+    assert score(loaded.task, loaded.shards, MODEL).step_ms == pytest.approx(group_plan.cost.step_ms)

@@ -12,12 +12,12 @@ from shardwright.testing.tasks import conformance_tasks, constrained_task, impos
 def test_the_features_are_those_of_the_papers():
     table = sw.Table("t", rows=1000, dim=16, pooling=4.0, dtype="fp16")
     task = sw.Task([table], sw.Topology(devices_per_host=2), batch_size=64)
-    (found,) = PlacementArrays.of(task).features
-    assert found.shape == (len(TABLE_FEATURES),) == (21,)
-    named = dict(zip(TABLE_FEATURES, found, strict=True))
+    (features,) = PlacementArrays.of(task).features
+    assert features.shape == (len(TABLE_FEATURES),) == (21,)
+    named = dict(zip(TABLE_FEATURES, features, strict=True))
     for name, value in {"rows": 1000, "dim": 16, "pooling": 4, "bytes": 1000 * 16 * 2}.items():
         assert named[f"log_{name}"] == pytest.approx(np.log(value), abs=1e-3)
-    shares = found[4:]
+    shares = features[4:]
     assert shares.min() >= 0
     assert shares.sum() == pytest.approx(1)
 

@@ -79,12 +79,12 @@ def test_tensors_of_any_type_and_state_survive(tmp_path):
     tensors = {"a": base.t(), "b": base[1], "flags": base > 3, "empty": torch.zeros(0, 2), "scalar": torch.tensor(2.5)}
     state = {"step": 7, "options": {"seed": 2**100}, "names": ["x", None, True]}
     save_checkpoint(tmp_path / "state", tensors, state)
-    found, found_state = load_checkpoint(tmp_path / "state")
-    assert found_state == state
-    assert found.keys() == tensors.keys()
+    loaded, loaded_state = load_checkpoint(tmp_path / "state")
+    assert loaded_state == state
+    assert loaded.keys() == tensors.keys()
     for name, value in tensors.items():
-        assert found[name].dtype == value.dtype
-        assert torch.equal(found[name], value)
+        assert loaded[name].dtype == value.dtype
+        assert torch.equal(loaded[name], value)
 
 
 def test_without_a_file_there_is_no_checkpoint(tmp_path):
@@ -100,10 +100,10 @@ def test_a_failed_write_keeps_the_last_checkpoint(tmp_path):
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    found = {"options": {"seed": 0, "dims": [1, 2]}, "world": "simulated: cpu", "step": 3}
-    check_same_training(tmp_path, found, {"options": {"seed": 0, "dims": (1, 2)}, "world": "simulated: cpu"})
+    state = {"options": {"seed": 0, "dims": [1, 2]}, "world": "simulated: cpu", "step": 3}
+    check_same_training(tmp_path, state, {"options": {"seed": 0, "dims": (1, 2)}, "world": "simulated: cpu"})
     with pytest.raises(InvalidInput, match="made with world 'simulated: cpu', this training has 'measured: cpu'"):
-        check_same_training(tmp_path, found, {"world": "measured: cpu"})
+        check_same_training(tmp_path, state, {"world": "measured: cpu"})
 
 
 def autoshard(path):
@@ -151,7 +151,7 @@ def test_a_checkpoint_whose_parts_do_not_fit_is_refused_and_kept(tmp_path, learn
         *(state | {"rng": random | {"torch": text}} for text in ("", "AAAA", "ä") if "torch" in random),
         *(state | {"rng": random | {"numpy": value}} for value in ("", other, None) if "torch" in random),
     ]
-    for broken, said in [*((one, state) for one in hostile), *((tensors, one) for one in states)]:
+    for broken, said in [*((damaged, state) for damaged in hostile), *((tensors, damaged) for damaged in states)]:
         save_checkpoint(path, broken, said)
         before = path.read_bytes()
         with pytest.raises(InvalidInput, match=f"^{path}: the checkpoint does not fit this training .*remove it"):

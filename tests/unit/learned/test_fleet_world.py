@@ -49,9 +49,9 @@ def test_a_fleet_finds_what_this_machine_finds(placed, processes, deaths):
     processes.measured.clear()
     with open_fleet(MadeUpCluster(MACHINES, deaths=deaths)) as fleet:
         world = MeasuredWorld(rounds=2, seed=3, fleet=fleet)
-        found = world.costs(placed)
+        costs = world.costs(placed)
         assert bool(fleet.pool.redone) is bool(deaths)
-    assert as_lists(found) == as_lists(expected)
+    assert as_lists(costs) == as_lists(expected)
     assert (
         world.name
         == alone.name
@@ -64,10 +64,10 @@ def test_a_fleet_finds_what_this_machine_finds(placed, processes, deaths):
 
 def test_one_device_a_round_is_disturbed_and_the_quiet_rounds_count(placed, processes):
     with open_fleet(MadeUpCluster(MACHINES)) as fleet:
-        (found,) = MeasuredWorld(rounds=1, fleet=fleet).costs(placed[:1])
+        (by_fleet,) = MeasuredWorld(rounds=1, fleet=fleet).costs(placed[:1])
     (alone,) = MeasuredWorld(rounds=1).costs(placed[:1])
-    assert found.tolist() == alone.tolist()  # by then no visit is disturbed any more
-    assert found[:, 3].tolist() == (3 * found[:, 0]).tolist()
+    assert by_fleet.tolist() == alone.tolist()  # by then no visit is disturbed any more
+    assert by_fleet[:, 3].tolist() == (3 * by_fleet[:, 0]).tolist()
 
 
 def test_a_measuring_process_is_kept_while_its_arena_is_large_enough(processes):

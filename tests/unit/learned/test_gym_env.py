@@ -104,8 +104,8 @@ def test_units_come_heaviest_first():
     env = PlacementEnv([sw.Task(tables, sw.Topology(devices_per_host=2), 64)], WORLD)
     steps = play(env, first)
     column = TABLE_FEATURES.index("log_pooling")
-    found = [step[0]["unit"][column] for step in steps[:-1]]
-    assert found == sorted(found, reverse=True)
+    poolings = [step[0]["unit"][column] for step in steps[:-1]]
+    assert poolings == sorted(poolings, reverse=True)
 
 
 @pytest.mark.parametrize("action", [3, 5, -4, -1])

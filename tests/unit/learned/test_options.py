@@ -32,10 +32,10 @@ TINY = {
 
 @pytest.mark.parametrize(("kind", "figures"), [(AutoShardOptions, AUTOSHARD), (DreamShardOptions, DREAMSHARD)])
 def test_the_published_figures_are_those_of_the_paper(kind, figures):
-    found = options_from_texts(kind, {"seed": 3}, [PRESET])
-    assert found == kind.published(seed=3)
-    assert {name: getattr(found, name) for name in figures} == figures
-    assert set(vars(found)) - set(figures) <= {"seed", "lag"}
+    options = options_from_texts(kind, {"seed": 3}, [PRESET])
+    assert options == kind.published(seed=3)
+    assert {name: getattr(options, name) for name in figures} == figures
+    assert set(vars(options)) - set(figures) <= {"seed", "lag"}
 
 
 def test_an_option_beside_the_preset_counts():

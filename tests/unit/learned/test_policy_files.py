@@ -65,8 +65,8 @@ def test_a_ctrl_c_while_a_file_is_opened_is_not_lost(policy_file, tmp_path, monk
 
 
 def test_one_policy_of_each_strategy_is_bundled_and_reads_prices():
-    found = {strategy: load_policy(bundled_policy(strategy), strategy) for strategy in ("autoshard", "dreamshard")}
-    assert all(policy.metadata["inputs"] == PRICES and policy.metadata["world"] for policy in found.values())
+    policies = {strategy: load_policy(bundled_policy(strategy), strategy) for strategy in ("autoshard", "dreamshard")}
+    assert all(policy.metadata["inputs"] == PRICES and policy.metadata["world"] for policy in policies.values())
     folder = bundled_policy("autoshard").parent
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 2_000_000
     assert len(list(folder.iterdir())) == 2

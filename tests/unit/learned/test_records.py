@@ -26,7 +26,7 @@ def test_every_step_is_in_the_event_files_and_the_json_lines(tmp_path):
 
 def test_progress_is_told_without_a_folder():
     told = []
-    with TrainingRecord(progress=lambda *found: told.append(found)) as record:
+    with TrainingRecord(progress=lambda *arguments: told.append(arguments)) as record:
         record.step(2, 10, {"reward": 0.123456, "entropy": 2})
     assert told == [(2, 10, "reward 0.1235, entropy 2")]
 

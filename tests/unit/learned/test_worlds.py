@@ -76,9 +76,9 @@ def test_the_measured_world_measures_all_plans_together(monkeypatch):
     monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
     arrays = PlacementArrays.of(task_of(4, 2))
     placed = [(arrays, np.array([0, 1, 0, 1])), (arrays, np.array([1, 1, 1, 0]))]
-    found = MeasuredWorld(rounds=3, seed=5).costs(placed)
+    costs = MeasuredWorld(rounds=3, seed=5).costs(placed)
     assert calls == [(2, 3, 5, "cpu")]
-    for number, ((_, assignment), phases) in enumerate(zip(placed, found, strict=True)):
+    for number, ((_, assignment), phases) in enumerate(zip(placed, costs, strict=True)):
         forward, backward = communication_ms(arrays.task, arrays.shards(assignment))
         ranks = number + np.arange(2)
         np.testing.assert_array_equal(phases, np.stack([ranks, forward, backward, 2.0 * ranks], axis=1))

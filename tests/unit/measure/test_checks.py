@@ -51,9 +51,9 @@ def test_a_missing_gpu_raises() -> None:
 )
 def test_versions_must_match(monkeypatch: pytest.MonkeyPatch, torch_version: str, fits: bool) -> None:
     monkeypatch.setattr(module, "load_backend", lambda name: None)
-    found = problems({**FACTS, "torch": torch_version})
-    assert (found == []) == fits
-    assert fits or "FBGEMM 1.6.0 is built for torch 2.11" in found[0]
+    complaints = problems({**FACTS, "torch": torch_version})
+    assert (complaints == []) == fits
+    assert fits or "FBGEMM 1.6.0 is built for torch 2.11" in complaints[0]
 
 
 def test_a_library_that_cannot_be_loaded_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_the_driver_is_unknown_without_a_source(monkeypatch: pytest.MonkeyPatch,
 def test_copies_count_bytes_read_and_written() -> None:
     assert CopyTime(10**9, 500.0).bytes_per_s == 4e9
     times = copy_times("cpu", (2**16, 2**60))  # the second does not fit
-    assert [one.size_bytes for one in times] == [2**16]
+    assert [copy.size_bytes for copy in times] == [2**16]
     assert times[0].ms > 0
 
 
@@ -96,7 +96,7 @@ def test_the_outcome_is_written_and_not_found_out_twice(
     outcome = json.loads((tmp_path / "checks.json").read_text())
     assert outcome["passed"]
     assert outcome["ceiling_bytes_per_s"] == 4e9
-    assert [one["of_memory"] for one in outcome["copies"]] == [False, True]
+    assert [copy["of_memory"] for copy in outcome["copies"]] == [False, True]
     assert outcome["environment"]["torch"] == version("torch")
     assert module.main(arguments) == 0
     assert checked == [{"device": "cpu", "backend": "embedding_bag", "seed": 4}]

@@ -38,7 +38,7 @@ class Noting:
         backward = call.backward
 
         def noted(outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
-            assert [one.shape for one in outputs] == [one.shape for one in gradients]
+            assert [output.shape for output in outputs] == [gradient.shape for gradient in gradients]
             self.gradients.append(list(gradients))
             backward(outputs, gradients)
 
@@ -65,9 +65,9 @@ def test_counted_runs_of_sequences_find_their_gradients_made(monkeypatch: pytest
         work(20.5, pooled=False),
         work(33.5, pooled=False),
     ]  # rounded up or down at random: the batches differ in length
-    found = timed(monkeypatch, works, 4).gradients
-    assert len({one.shape for gradients in found for one in gradients}) > 2
-    counted = found[4:]
+    gradients_by_call = timed(monkeypatch, works, 4).gradients
+    assert len({gradient.shape for gradients in gradients_by_call for gradient in gradients}) > 2
+    counted = gradients_by_call[4:]
     for number in range(2):
         assert len({gradients[number].untyped_storage().data_ptr() for gradients in counted}) == 1
     assert counted[0][0].data_ptr() != counted[0][1].data_ptr()
@@ -147,12 +147,12 @@ LINE = 64
 
 @st.composite
 def works(draw: st.DrawFn) -> list[ShardWork]:
-    found = []
+    drawn = []
     for _ in range(draw(st.integers(1, 6))):
         rows, dim = draw(st.integers(1, 2_000_000)), draw(st.sampled_from([4, 16, 64, 128]))
         profile = AccessProfile.zipf(rows, draw(st.sampled_from([0.0, 0.8, 1.2])))
-        found.append(ShardWork(rows, dim, 512, draw(st.floats(1, 1e5)), True, profile))
-    return found
+        drawn.append(ShardWork(rows, dim, 512, draw(st.floats(1, 1e5)), True, profile))
+    return drawn
 
 
 def distinct_bytes(works: list[ShardWork], batches: int) -> float:

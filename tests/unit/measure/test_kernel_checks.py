@@ -77,8 +77,8 @@ def test_the_kernels_of_this_machine_are_right(backend: str, seed: int) -> None:
 )
 def test_wrong_kernels_are_found(monkeypatch: pytest.MonkeyPatch, fault: str, wrong: int) -> None:
     monkeypatch.setattr(module, "load_backend", lambda name: Spoilt(fault))
-    found = [check for check in check_kernels("cpu", "spoilt", seed=1, samples=48) if not check.passed]
-    assert len(found) >= wrong if wrong else not found
+    failed = [check for check in check_kernels("cpu", "spoilt", seed=1, samples=48) if not check.passed]
+    assert len(failed) >= wrong if wrong else not failed
 
 
 def test_backward_runs_as_it_is_measured_and_so_does_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,16 +166,16 @@ def test_the_reference_agrees_with_autograd() -> None:
     batch = FusedInput(torch.randint(30, (20,), generator=torch.Generator().manual_seed(0)), offsets)
     weights = [torch.randn(30, 8, dtype=torch.float64) for _ in works]
     lookups = module.lookups_of(group, batch)
-    assert [found.ids.numel() for found in lookups] == [10, 10]
+    assert [of_table.ids.numel() for of_table in lookups] == [10, 10]
     outputs = module.looked_up(group, weights, lookups)
-    for table, (output, found) in enumerate(zip(outputs, lookups, strict=True)):
+    for table, (output, of_table) in enumerate(zip(outputs, lookups, strict=True)):
         leaf = weights[table].clone().requires_grad_()
         starts = offsets[table * 6 : table * 6 + 6] - offsets[table * 6]
-        expected = torch.nn.functional.embedding_bag(found.ids, leaf, starts, mode="sum")
+        expected = torch.nn.functional.embedding_bag(of_table.ids, leaf, starts, mode="sum")
         torch.testing.assert_close(output, expected.detach())
         gradient = torch.randn_like(expected)
         expected.backward(gradient)
-        after, _ = module.updated("sgd", weights[table], [], found, gradient, pooled=True, rate=0.5)
+        after, _ = module.updated("sgd", weights[table], [], of_table, gradient, pooled=True, rate=0.5)
         assert leaf.grad is not None
         torch.testing.assert_close(after, weights[table] - 0.5 * leaf.grad)
 
@@ -201,8 +201,8 @@ class Views:
 
 def group(*, pooled: bool = True) -> KernelGroup:
     dims = (8, 12) if pooled else (8, 8)
-    (found,) = kernel_groups([ShardWork(30, dim, 6, 20.0, pooled, AccessProfile.zipf(30, 1.0)) for dim in dims])
-    return found
+    (kernel_group,) = kernel_groups([ShardWork(30, dim, 6, 20.0, pooled, AccessProfile.zipf(30, 1.0)) for dim in dims])
+    return kernel_group
 
 
 WEIGHTS = [torch.zeros(30, 8), torch.zeros(30, 12)]

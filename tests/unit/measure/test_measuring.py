@@ -60,27 +60,27 @@ def test_a_work_is_settled_when_enough_visits_were_quiet_or_too_many_were_not(ra
 
 def test_disturbed_works_are_visited_again_at_the_end_of_their_round(worker: type[FakeWorker]) -> None:
     works = [work_of(lookups) for lookups in (10.0, 20.0, 30.0)]
-    found = measure_works(works, rounds=2)
+    measured = measure_works(works, rounds=2)
     assert Counter(worker.asked) == dict.fromkeys(works, 3)  # the first visit to each was disturbed
     assert set(worker.asked[:3]) == set(worker.asked[3:6]) == set(works)
-    assert [found.times(work) for work in works] == [(10.0, 30.0), (20.0, 60.0), (30.0, 90.0)]
+    assert [measured.times(work) for work in works] == [(10.0, 30.0), (20.0, 60.0), (30.0, 90.0)]
 
 
 def test_works_that_are_always_disturbed_are_given_up(
     worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "answer", lambda work, before: visit(5.0 + before, 9.0 - before))
-    found = measure_works([work_of(10.0)], rounds=2)
+    measured = measure_works([work_of(10.0)], rounds=2)
     assert len(worker.asked) == 2 * MOST_VISITS
-    assert found.times(work_of(10.0)) == (10.0, 20.0)
+    assert measured.times(work_of(10.0)) == (10.0, 20.0)
 
 
 def test_rounds_have_random_orders_and_controls_among_them(worker: type[FakeWorker]) -> None:
     works = [work_of(lookups) for lookups in range(10, 20)]
-    found = measure_works(works, rounds=3, seed=1)
+    measured = measure_works(works, rounds=3, seed=1)
     assert worker.asked[:10] != worker.asked[10:20]
     assert min(worker.controls.count(work) for work in control_works("cpu", "sgd")) >= 3
-    assert found.controls.times_ms == (3.0, 3.0, 3.0)
+    assert measured.controls.times_ms == (3.0, 3.0, 3.0)
 
 
 def test_many_works_have_the_controls_among_them_more_often(worker: type[FakeWorker]) -> None:
@@ -97,9 +97,9 @@ def test_times_are_those_at_the_median_state_of_the_period(
 ) -> None:
     usual = iter([2.0, *[1.0] * 50])  # the process starts in a burst
     monkeypatch.setattr(worker, "answer", lambda work, before: Visit(1.0, 2.0, 2, 1.0, next(usual), 0.0))
-    found = measure_works([work_of(10.0), work_of(20.0)], rounds=3)
-    assert found.usual_ms == 1.0
-    assert found.times(work_of(10.0)) == found.times(work_of(20.0)) == (1.0, 2.0)
+    measured = measure_works([work_of(10.0), work_of(20.0)], rounds=3)
+    assert measured.usual_ms == 1.0
+    assert measured.times(work_of(10.0)) == measured.times(work_of(20.0)) == (1.0, 2.0)
 
 
 def test_the_noise_of_a_visit_is_what_was_put_in() -> None:
@@ -229,7 +229,11 @@ def test_blocks_see_the_lookups_of_their_table_in_every_plan(worker: type[FakeWo
     split = Plan(small_task, [*halves, *(Shard.whole(table, 2) for table in others)])
     measure_plans([split, whole(small_task, 0, 1, 2, 3)], rounds=1)
     seeds = {
-        work.dim: one.seeds[0] for one in worker.asked if len(one.works) == 1 for work in one.works if work.rows == 1000
+        work.dim: device.seeds[0]
+        for device in worker.asked
+        if len(device.works) == 1
+        for work in device.works
+        if work.rows == 1000
     }
     assert set(seeds) == {8, 16}
     assert len(set(seeds.values())) == 1

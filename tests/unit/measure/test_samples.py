@@ -26,8 +26,8 @@ def fill(folder: Path, numbers: range, hardware: dict[str, str] = HERE, optimize
 
 def test_visits_are_merged_into_one_time(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
-        for one in (visit(5.0, sentinel=2.0), visit(1.0), visit(3.0), visit(2.0)):
-            store.add(work(1), one, kind="task")
+        for measured in (visit(5.0, sentinel=2.0), visit(1.0), visit(3.0), visit(2.0)):
+            store.add(work(1), measured, kind="task")
         store.add(work(2), visit(4.0, sentinel=3.0), kind="task")
         store.add(work(2), visit(6.0, sentinel=2.0), kind="task")
     table = read_samples(tmp_path)
@@ -39,8 +39,8 @@ def test_visits_are_merged_into_one_time(tmp_path: Path) -> None:
 def test_a_random_set_that_was_visited_again_has_a_second_row(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
         for kind in ("random", "control"):
-            for one in (visit(9.0, sentinel=2.0), visit(1.0), visit(1.1)):
-                store.add(work(1), one, kind=kind)
+            for measured in (visit(9.0, sentinel=2.0), visit(1.0), visit(1.1)):
+                store.add(work(1), measured, kind=kind)
     samples = samples_of(read_samples(tmp_path))
     assert samples.repeat.tolist() == [0, 1]
     first, second = samples.repeat_pairs()
@@ -66,7 +66,7 @@ def test_several_kinds_of_hardware_are_distinguished(tmp_path: Path) -> None:
     assert read_samples(tmp_path, allow_other_hardware=True).num_rows == 5
     with pytest.raises(InvalidInput, match="holds only measurements of other hardware or software"):
         read_samples(tmp_path, hardware=HERE | {"torch": "3"})
-    assert [found["processor"] for found in fingerprints(tmp_path)] == ["abacus", "slide rule"]
+    assert [fingerprint["processor"] for fingerprint in fingerprints(tmp_path)] == ["abacus", "slide rule"]
 
 
 def test_a_file_holds_what_models_are_trained_on(tmp_path: Path) -> None:
@@ -79,12 +79,12 @@ def test_a_file_holds_what_models_are_trained_on(tmp_path: Path) -> None:
     file = tmp_path / "samples.parquet"
     assert export_parquet([tmp_path], file) == 60
     assert file.stat().st_size < 60 * 600 + 20_000
-    found, kept = read_samples(tmp_path), read_samples(file)
-    assert kept.schema.equals(found.schema)
-    for name in set(found.schema.names) - {"shards", "forward_ms", "backward_ms", "sentinel"}:
-        assert kept[name].equals(found[name]), name
+    stored, kept = read_samples(tmp_path), read_samples(file)
+    assert kept.schema.equals(stored.schema)
+    for name in set(stored.schema.names) - {"shards", "forward_ms", "backward_ms", "sentinel"}:
+        assert kept[name].equals(stored[name]), name
     assert fingerprints(file) == [HERE]
-    exact, rounded = samples_of(found), samples_of(kept)
+    exact, rounded = samples_of(stored), samples_of(kept)
     np.testing.assert_allclose(rounded.times, exact.times, rtol=5e-4)
     for name, values in vars(exact.works).items():
         np.testing.assert_allclose(getattr(rounded.works, name), values, rtol=1e-3, atol=1e-6, err_msg=name)

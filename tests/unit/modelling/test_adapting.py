@@ -22,9 +22,9 @@ def few():
 def test_a_scaled_model_keeps_its_ratios_and_finds_the_factor(trained_convex, few):
     start = trained_convex.model
     times = replace(few, times=predict(start, few) * np.array([2.0, 3.0]))
-    found = scaled(start, times)
-    np.testing.assert_allclose(predict(found, few), times.times, rtol=1e-5)
-    assert error_of(found, times) < 1e-5
+    model = scaled(start, times)
+    np.testing.assert_allclose(predict(model, few), times.times, rtol=1e-5)
+    assert error_of(model, times) < 1e-5
 
 
 @pytest.mark.slow
@@ -32,14 +32,14 @@ def test_the_recipe_that_predicts_best_what_it_has_not_seen_is_taken(trained_con
     """On a machine twice as slow as the one a model is of, scaling that model is as good as it gets, and training from 60 sets is not."""
     start = trained_convex.model
     slower = replace(few, times=predict(start, few) * 2)
-    found = validated(slower, recipes(start, CACHES), folds=3, effort=0.2)
-    assert found.name in ("scaled", "fine-tuned")
-    assert found.accuracy.mean_error < 0.02
-    assert found.accuracy.sets == len(slower)
-    assert len(found.models) == 3
+    chosen = validated(slower, recipes(start, CACHES), folds=3, effort=0.2)
+    assert chosen.name in ("scaled", "fine-tuned")
+    assert chosen.accuracy.mean_error < 0.02
+    assert chosen.accuracy.sets == len(slower)
+    assert len(chosen.models) == 3
     alone = validated(slower, recipes(None, CACHES), folds=3, effort=0.2)
     assert alone.name == "from nothing"
-    assert alone.accuracy.mean_error > found.accuracy.mean_error
+    assert alone.accuracy.mean_error > chosen.accuracy.mean_error
 
 
 def test_sets_of_a_pair_are_held_out_together(few, monkeypatch):
@@ -53,8 +53,8 @@ def test_sets_of_a_pair_are_held_out_together(few, monkeypatch):
     start = fitted(few, TrainingOptions(epochs=1), CACHES)
     validated(paired, {"fake": recipe}, folds=3)
     names = {label.split("/")[0] for label in labels}
-    held_out = [names - one for one in seen]
-    assert sorted(name for one in held_out for name in one) == sorted(names)
+    held_out = [names - trained for trained in seen]
+    assert sorted(name for fold in held_out for name in fold) == sorted(names)
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_the_extra_cost_of_a_variant_is_learned(few):
     """Two sets alike but for their times: the loss on pairs sees their difference, so it changes the trained model."""
     labels = np.array([pair_label(str(place // 2), place % 2, 1) for place in range(len(few))], dtype=object)
     options = TrainingOptions(epochs=150, batch=16)
-    plain, paired = (fitted(replace(few, labels=found), options, CACHES) for found in (few.labels, labels))
+    plain, paired = (fitted(replace(few, labels=set_labels), options, CACHES) for set_labels in (few.labels, labels))
 
     def difference_error(model):
         whole, variant = predict(model, few).sum(axis=1)[:60].reshape(-1, 2).T
@@ -76,15 +76,15 @@ def test_the_extra_cost_of_a_variant_is_learned(few):
 def test_features_range_grows_to_that_of_the_samples(trained_convex, few):
     start = trained_convex.model
     works = replace(few.works, rows=few.works.rows * 1e4)
-    found = fitted(replace(few, works=works), TrainingOptions(epochs=1), CACHES, start)
-    assert found.weights["feature_high"][0] > start.weights["feature_high"][0]
-    np.testing.assert_array_equal(found.weights["feature_mean"], start.weights["feature_mean"])
-    assert (found.weights["head.1.weight"] >= 0).all()
+    model = fitted(replace(few, works=works), TrainingOptions(epochs=1), CACHES, start)
+    assert model.weights["feature_high"][0] > start.weights["feature_high"][0]
+    np.testing.assert_array_equal(model.weights["feature_mean"], start.weights["feature_mean"])
+    assert (model.weights["head.1.weight"] >= 0).all()
 
 
 def test_half_of_the_sets_take_longer_than_a_chosen_recipe_predicts(few):
     """A recipe that predicts too little is scaled, and so is the model that it makes of all sets."""
     start = fitted(few, TrainingOptions(epochs=1), CACHES)
-    found = validated(few, {"too little": lambda samples, seed, effort: start}, folds=3)
-    np.testing.assert_allclose(np.median(few.times / found.predicted, axis=0), 1, rtol=1e-5)
-    np.testing.assert_allclose(predict(found.recipe(few, 0, 1.0), few), found.predicted, rtol=1e-4)
+    chosen = validated(few, {"too little": lambda samples, seed, effort: start}, folds=3)
+    np.testing.assert_allclose(np.median(few.times / chosen.predicted, axis=0), 1, rtol=1e-5)
+    np.testing.assert_allclose(predict(chosen.recipe(few, 0, 1.0), few), chosen.predicted, rtol=1e-4)

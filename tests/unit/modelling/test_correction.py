@@ -49,8 +49,8 @@ def test_the_bound_of_a_corrected_model_is_below_every_plan(seed, spread):
 
 def test_a_corrected_model_is_searched_with_a_certificate():
     model = random_correction(3, 0.2)
-    found = plan(TASK, strategy="certified", cost_model=model, seed=0)
-    assert 0 < found.bound_ms <= found.cost.step_ms * (1 + 1e-9)
+    certified_plan = plan(TASK, strategy="certified", cost_model=model, seed=0)
+    assert 0 < certified_plan.bound_ms <= certified_plan.cost.step_ms * (1 + 1e-9)
 
 
 def test_columns_and_lists_of_shards_are_encoded_alike():
@@ -101,8 +101,8 @@ def test_measured_devices_teach_the_factors_of_tables_and_of_the_machine():
     predicted = np.array([device_ms(model, [pooled[place] for place in places]) for places in sets[40:]])
     before = np.array([device_ms(base, [pooled[place] for place in places]) for places in sets[40:]])
 
-    def error(found):
-        return float(np.abs(found / times[40:] - 1).mean())
+    def error(ms):
+        return float(np.abs(ms / times[40:] - 1).mean())
 
     assert model.scale == pytest.approx([1.5, 1.5], rel=0.1)
     assert error(predicted) < 0.5 * error(1.5 * before)
@@ -137,12 +137,12 @@ def test_a_corrected_model_survives_a_file_whatever_its_base(tmp_path, base):
     made = replace(made, metadata={"name": telling_name(made), "tuned": "from here"})
     path = tmp_path / "model.safetensors"
     save_model(made, path)
-    found = load_model(path)
-    assert found.name == made.name == model_header(path)["name"]
-    assert found.metadata == made.metadata
-    assert found.base.name == base.name
-    np.testing.assert_allclose(device_ms(found, WORKS), device_ms(made, WORKS), rtol=1e-5)
-    assert found.drawn(rng) is found
+    loaded = load_model(path)
+    assert loaded.name == made.name == model_header(path)["name"]
+    assert loaded.metadata == made.metadata
+    assert loaded.base.name == base.name
+    np.testing.assert_allclose(device_ms(loaded, WORKS), device_ms(made, WORKS), rtol=1e-5)
+    assert loaded.drawn(rng) is loaded
 
 
 def test_a_model_that_no_file_can_hold_is_refused(tmp_path):

@@ -3,19 +3,19 @@ from shardwright.modelling.dataset import pair_label, pairs_of
 
 def test_complete_variants_are_compared_with_the_first():
     labels = ["", pair_label("a", 0, 1), pair_label("a", 1, 2), "other", pair_label("a", 1, 2), pair_label("a", 2, 2)]
-    found = pairs_of(labels)
-    assert found.variant.tolist() == [-1, 0, 1, -1, 1, -1]  # of variant 2 a set is missing
-    assert found.base.tolist() == [0, 0]
-    assert found.group.tolist() == [0, 1, 1, 3, 1, 1]
+    pairs = pairs_of(labels)
+    assert pairs.variant.tolist() == [-1, 0, 1, -1, 1, -1]  # of variant 2 a set is missing
+    assert pairs.base.tolist() == [0, 0]
+    assert pairs.group.tolist() == [0, 1, 1, 3, 1, 1]
 
 
 def test_a_pair_without_its_first_variant_teaches_nothing():
-    found = pairs_of([pair_label("a", 1, 1), pair_label("b/c", 0, 1), pair_label("b/c", 1, 1)])
-    assert found.variant.tolist() == [-1, 0, 1]
-    assert found.base.tolist() == [0, 0]
+    pairs = pairs_of([pair_label("a", 1, 1), pair_label("b/c", 0, 1), pair_label("b/c", 1, 1)])
+    assert pairs.variant.tolist() == [-1, 0, 1]
+    assert pairs.base.tolist() == [0, 0]
 
 
 def test_other_labels_belong_to_no_pair():
-    found = pairs_of(["pair:", "pair:a/b/c", "pair:a/1", "x"])
-    assert found.variant.tolist() == [-1] * 4
-    assert not len(found.base)
+    pairs = pairs_of(["pair:", "pair:a/b/c", "pair:a/1", "x"])
+    assert pairs.variant.tolist() == [-1] * 4
+    assert not len(pairs.base)

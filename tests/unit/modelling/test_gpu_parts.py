@@ -31,6 +31,6 @@ def test_times_that_are_sums_of_parts_are_found_again(samples):
     weights[1, 0, PARTS.index("pooled_long_runs")] = 3.0
     weights[:, 2, PARTS.index("pooled_lookups")] = 5.0
     times = priced(weights, samples) + part_sums(samples, CACHE)[:, -1:] * [0.01, 0.02]
-    found = fitted_parts(replace(samples, times=times), CACHE)
-    assert (found >= 0).all()
-    np.testing.assert_allclose(priced(found, samples) / times, priced(weights, samples) / times, atol=1e-3)
+    fitted = fitted_parts(replace(samples, times=times), CACHE)
+    assert (fitted >= 0).all()
+    np.testing.assert_allclose(priced(fitted, samples) / times, priced(weights, samples) / times, atol=1e-3)

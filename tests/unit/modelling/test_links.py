@@ -19,20 +19,20 @@ INTRA, INTER = LinkSpeed(0.03, 20e9), LinkSpeed(0.2, 1e9)
 def times(cluster: Cluster, noise: float = 0.0, slow: float = 0.0, inter: LinkSpeed = INTER) -> dict[Rung, float]:
     """Ms by rung, a share `slow` five times too long."""
     rng = np.random.default_rng(0)
-    found = {}
+    ms_by_rung = {}
     for rung in (rung for ladder in ladders(cluster, COLLECTIVES) for rung in ladder):
         (ms,) = predicted_ms((INTRA, inter), np.array([rung.sent(cluster)]))
-        found[rung] = float(ms * np.exp(noise * rng.standard_normal()) * (5 if rng.random() < slow else 1))
-    return found
+        ms_by_rung[rung] = float(ms * np.exp(noise * rng.standard_normal()) * (5 if rng.random() < slow else 1))
+    return ms_by_rung
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (1, 4), (4, 1)])
 def test_latency_and_bandwidth_come_back(shape: tuple[int, int]) -> None:
     cluster = replace(CLUSTER, hosts=shape[0], devices_per_host=shape[1])
-    found = measured_links(cluster, times(cluster))
+    measured = measured_links(cluster, times(cluster))
     for collective in COLLECTIVES:
         for speed, expected, there in zip(
-            found.links.of(collective), (INTRA, INTER), (shape[1] > 1, shape[0] > 1), strict=True
+            measured.links.of(collective), (INTRA, INTER), (shape[1] > 1, shape[0] > 1), strict=True
         ):
             if not there:
                 assert speed is None
@@ -40,7 +40,7 @@ def test_latency_and_bandwidth_come_back(shape: tuple[int, int]) -> None:
             assert speed is not None
             assert speed.latency_ms == pytest.approx(expected.latency_ms, rel=1e-3)
             assert speed.bandwidth == pytest.approx(expected.bandwidth, rel=1e-3)
-        assert all(one.held_out < 1e-3 and one.repeats == 0 for one in found.errors[collective].values())
+        assert all(error.held_out < 1e-3 and error.repeats == 0 for error in measured.errors[collective].values())
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_latency_and_bandwidth_come_back(shape: tuple[int, int]) -> None:
 )
 def test_chains_give_the_latency_of_collectives_that_follow_at_once(following: float, expected: float) -> None:
     cluster = replace(CLUSTER, devices_per_host=1)
-    found = times(cluster)
-    for rung in [rung for rung in found if rung.calls > 1]:
-        found[rung] = found[replace(rung, calls=1)] + (rung.calls - 1) * (
+    ms_by_rung = times(cluster)
+    for rung in [rung for rung in ms_by_rung if rung.calls > 1]:
+        ms_by_rung[rung] = ms_by_rung[replace(rung, calls=1)] + (rung.calls - 1) * (
             following + 1e3 * rung.sent(cluster)[1] / INTER.bandwidth
         )
-    links = measured_links(cluster, found).links
+    links = measured_links(cluster, ms_by_rung).links
     assert links.all_to_all[1] is not None
     assert links.all_to_all[1].following_ms == pytest.approx(expected, rel=1e-3)
     assert links.all_to_all[1].latency_ms == pytest.approx(INTER.latency_ms, rel=1e-3)
@@ -62,11 +62,11 @@ def test_chains_give_the_latency_of_collectives_that_follow_at_once(following: f
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.5, 1.5e9), (9.0, 2e9), (1.02, None), (0.5, None)])
 def test_links_that_carry_clearly_more_for_one_sender_say_how_much(factor: float, expected: float | None) -> None:
-    found = times(CLUSTER)
-    for rung in [rung for rung in found if rung.alone]:
+    ms_by_rung = times(CLUSTER)
+    for rung in [rung for rung in ms_by_rung if rung.alone]:
         speeds = LinkSpeed(0.03, factor * 20e9), LinkSpeed(0.2, factor * 1e9)
-        (found[rung],) = predicted_ms(speeds, np.array([rung.sent(CLUSTER)]))
-    links = measured_links(CLUSTER, found).links
+        (ms_by_rung[rung],) = predicted_ms(speeds, np.array([rung.sent(CLUSTER)]))
+    links = measured_links(CLUSTER, ms_by_rung).links
     assert links.all_to_all[1] is not None
     assert links.all_to_all[1].bandwidth == pytest.approx(1e9, rel=1e-3)
     assert links.all_to_all[1].alone == (None if expected is None else pytest.approx(expected, rel=1e-3))
@@ -74,33 +74,33 @@ def test_links_that_carry_clearly_more_for_one_sender_say_how_much(factor: float
 
 
 def test_a_few_noisy_sizes_of_one_sender_give_no_speed() -> None:
-    found = times(CLUSTER, noise=0.3)
-    few = {rung: ms for rung, ms in found.items() if not rung.alone or (rung.within and rung.size < 2**17)}
+    ms_by_rung = times(CLUSTER, noise=0.3)
+    few = {rung: ms for rung, ms in ms_by_rung.items() if not rung.alone or (rung.within and rung.size < 2**17)}
     assert measured_links(CLUSTER, few).links.all_to_all[1].alone is None  # type: ignore[union-attr]
-    for speeds in (measured_links(CLUSTER, few).links, measured_links(CLUSTER, found).links):
+    for speeds in (measured_links(CLUSTER, few).links, measured_links(CLUSTER, ms_by_rung).links):
         for speed in speeds.all_to_all:
             assert speed is not None
             assert speed.alone is None or speed.alone < 2 * speed.bandwidth
 
 
 def test_noise_and_disturbed_runs_move_them_little_and_are_told() -> None:
-    found = measured_links(CLUSTER, times(CLUSTER, noise=0.05, slow=0.05))
+    measured = measured_links(CLUSTER, times(CLUSTER, noise=0.05, slow=0.05))
     for collective in COLLECTIVES:
-        for speed, expected in zip(found.links.of(collective), (INTRA, INTER), strict=True):
+        for speed, expected in zip(measured.links.of(collective), (INTRA, INTER), strict=True):
             assert speed is not None
             assert speed.latency_ms == pytest.approx(expected.latency_ms, rel=0.3)
             assert speed.bandwidth == pytest.approx(expected.bandwidth, rel=0.3)
-        for one in found.errors[collective].values():
-            assert 0.02 < one.held_out < 0.5
-            assert one.repeats is not None
-            assert one.repeats > 0.02
+        for error in measured.errors[collective].values():
+            assert 0.02 < error.held_out < 0.5
+            assert error.repeats is not None
+            assert error.repeats > 0.02
 
 
 def test_links_between_hosts_that_never_decide_are_still_numbers() -> None:
     """Simulated hosts of one machine: times inside hosts decide, and the fit must not be slower than these show."""
-    found = measured_links(CLUSTER, times(CLUSTER, inter=LinkSpeed(0.0, 100e9))).links
+    links = measured_links(CLUSTER, times(CLUSTER, inter=LinkSpeed(0.0, 100e9))).links
     for collective in COLLECTIVES:
-        intra, inter = found.of(collective)
+        intra, inter = links.of(collective)
         assert intra is not None
         assert inter is not None
         assert inter.bandwidth > 1e9
@@ -118,9 +118,9 @@ def test_times_that_fall_with_the_bytes_give_possible_figures() -> None:
 
 def test_collectives_of_too_few_sizes_are_left_out() -> None:
     few = {rung: ms for rung, ms in times(CLUSTER).items() if rung.size < 2**15 or rung.collective == "all_gather"}
-    found = measured_links(CLUSTER, few)
-    assert set(found.errors) == {"all_gather"}
-    assert found.links.all_reduce == (None, None)
+    measured = measured_links(CLUSTER, few)
+    assert set(measured.errors) == {"all_gather"}
+    assert measured.links.all_reduce == (None, None)
 
 
 def test_cached_links_are_those_of_such_a_cluster(cache_folder: Path) -> None:
@@ -142,5 +142,5 @@ def test_a_damaged_file_in_the_cache_is_moved_aside_with_a_warning(cache_folder:
     path.write_text("{")
     with pytest.warns(UserWarning, match="moved aside, planning goes on without it"):
         assert cached_links(Topology(1, 2)) is None
-    assert [one.name for one in path.parent.iterdir()] == ["cpu-1x2.json.damaged"]
+    assert [file.name for file in path.parent.iterdir()] == ["cpu-1x2.json.damaged"]
     assert cached_links(Topology(1, 2)) is None

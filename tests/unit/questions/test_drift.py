@@ -20,24 +20,24 @@ def drifted(tables, **options):
 
 
 def test_the_same_lookups_need_no_new_plan():
-    found = drifted(TASK.tables)
-    assert found.now_ms == found.before_ms == pytest.approx(PLAN.cost.step_ms)
-    assert not found.is_worth_it
-    assert all(one.lookups == one.skew == 0 for one in found.tables)
+    drift = drifted(TASK.tables)
+    assert drift.now_ms == drift.before_ms == pytest.approx(PLAN.cost.step_ms)
+    assert not drift.is_worth_it
+    assert all(table.lookups == table.skew == 0 for table in drift.tables)
 
 
 @pytest.mark.slow
 def test_hotter_tables_make_a_new_plan_worth_it():
     hot = PLAN.by_device[0][0].table
-    now = [replace(one, pooling=one.pooling * (40 if one.name == hot else 1)) for one in TASK.tables]
-    found = drifted(now)
-    assert found.tables[0].before.name == hot
-    assert found.tables[0].lookups == pytest.approx(39)
-    assert found.before_ms < found.now_ms
-    assert found.better_ms < found.now_ms
-    assert found.gain == pytest.approx(1 - found.better_ms / found.now_ms)
-    assert found.is_worth_it == (found.gain > 0.05)
-    assert moves(found).moved_bytes > 0
+    now = [replace(table, pooling=table.pooling * (40 if table.name == hot else 1)) for table in TASK.tables]
+    drift = drifted(now)
+    assert drift.tables[0].before.name == hot
+    assert drift.tables[0].lookups == pytest.approx(39)
+    assert drift.before_ms < drift.now_ms
+    assert drift.better_ms < drift.now_ms
+    assert drift.gain == pytest.approx(1 - drift.better_ms / drift.now_ms)
+    assert drift.is_worth_it == (drift.gain > 0.05)
+    assert moves(drift).moved_bytes > 0
     assert not drifted(now, worth_it=0.999).is_worth_it
 
 
@@ -54,23 +54,23 @@ def test_rows_and_dims_stay_those_of_the_model():
 
 
 def test_tables_of_one_side_alone_are_reported():
-    found = drifted([TASK.tables[0], sw.Table("stranger", 5, 8)])
-    assert found.unknown == ("stranger",)
-    assert found.absent == tuple(table.name for table in TASK.tables[1:])
+    drift = drifted([TASK.tables[0], sw.Table("stranger", 5, 8)])
+    assert drift.unknown == ("stranger",)
+    assert drift.absent == tuple(table.name for table in TASK.tables[1:])
 
 
 def test_a_plan_that_keeps_memory_no_more_has_to_go():
     table = sw.Table("t", 1000, 64, 1.0)
     task = sw.Task([table, sw.Table("u", 1000, 64, 1.0)], sw.Topology(1, 2, "cpu", "8 MB"), 4096)
     older = sw.plan(task, cost_model=MODEL, strategy="table_wise")
-    found = sw.drift(older, [replace(table, pooling=260.0)], cost_model=MODEL)
-    assert found.plan is None
-    assert found.now_ms is None
-    assert found.is_worth_it
-    found.better.check()
+    drift = sw.drift(older, [replace(table, pooling=260.0)], cost_model=MODEL)
+    assert drift.plan is None
+    assert drift.now_ms is None
+    assert drift.is_worth_it
+    drift.better.check()
     with pytest.raises(InvalidPlan, match=r"does not fit any more \(rank .*; compare by older"):
-        moves(found)
-    assert older.diff(found.better).moved_bytes >= 0
+        moves(drift)
+    assert older.diff(drift.better).moved_bytes >= 0
 
 
 def test_logs_of_another_model_are_refused():
@@ -83,5 +83,5 @@ def test_the_skew_is_the_share_of_lookups_that_changed_rows():
     rows = np.array([0.0, flat.rows / 2, flat.rows])
     even, uneven = (AccessProfile(rows, np.array([0.0, share, 1.0])) for share in (0.5, 0.9))
     older = replace(TASK, tables=[replace(flat, access=even), *TASK.tables[1:]])
-    found = sw.drift(replace(PLAN, task=older), [replace(hot, access=uneven)], cost_model=MODEL)
-    assert found.tables[0].skew == pytest.approx(0.4)
+    drift = sw.drift(replace(PLAN, task=older), [replace(hot, access=uneven)], cost_model=MODEL)
+    assert drift.tables[0].skew == pytest.approx(0.4)

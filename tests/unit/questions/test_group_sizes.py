@@ -31,17 +31,17 @@ def cluster(memory="100 MB", **fields):
 @pytest.mark.parametrize(("interval", "inter"), [(1, False), (100, True), (10_000, False)])
 def test_the_best_of_all_sizes_is_taken(interval, inter):
     task = cluster()
-    found = plan_groups(task, sync_interval=interval, inter_host_allreduce=inter, **QUICK)
-    assert [one.groups.size for one in found] == [1, 2, 4, 8]
+    sizes = plan_groups(task, sync_interval=interval, inter_host_allreduce=inter, **QUICK)
+    assert [result.groups.size for result in sizes] == [1, 2, 4, 8]
     steps = {}
     for size in (1, 2, 4, 8):
         own = group_task(task, ShardingGroups(size, 2, 4, sync_interval=interval, inter_host_allreduce=inter))
         alone = plan(own, runs_on="torchrec", **QUICK)
         steps[size] = score(own, alone.shards, MODEL).step_ms
-    assert {one.groups.size: one.step_ms for one in found} == pytest.approx(steps)
-    assert found.best.groups.size == min(steps, key=steps.get)
-    assert all(one.plan.bound_ms <= one.step_ms for one in found)
-    assert found[-1].plan.task == task
+    assert {result.groups.size: result.step_ms for result in sizes} == pytest.approx(steps)
+    assert sizes.best.groups.size == min(steps, key=steps.get)
+    assert all(result.plan.bound_ms <= result.step_ms for result in sizes)
+    assert sizes[-1].plan.task == task
 
 
 def test_rare_synchronisation_makes_small_groups_pay_and_frequent_one_does_not():
@@ -53,25 +53,25 @@ def test_rare_synchronisation_makes_small_groups_pay_and_frequent_one_does_not()
 def test_a_size_without_a_plan_gives_the_reason_and_a_size_with_a_plan_is_taken():
     total = sum(table.weight_bytes for table in TABLES)
     task = cluster(total // 3, constraints=Constraints(tables={"t0": TableConstraint(devices=(3,))}))
-    found = plan_groups(task, sync_interval=10_000, **QUICK)
-    by_size = {one.groups.size: one for one in found}
+    sizes = plan_groups(task, sync_interval=10_000, **QUICK)
+    by_size = {result.groups.size: result for result in sizes}
     assert "rank 3" in by_size[1].why_not
     assert "rank 3" in by_size[2].why_not
-    assert found.best.groups.size in (4, 8)
+    assert sizes.best.groups.size in (4, 8)
     document = by_size[1].to_dict()
     assert document["step_ms"] is document["memory_bytes"] is None
     assert "rank 3" in document["why_not"]
 
 
 def test_no_size_has_a_plan():
-    found = plan_groups(cluster(1_000_000), **QUICK)
+    sizes = plan_groups(cluster(1_000_000), **QUICK)
     with pytest.raises(InfeasibleTask, match=r"sharding groups of 1: the tables need .*; sharding groups of 8: "):
-        _ = found.best_plan
+        _ = sizes.best_plan
 
 
 def test_memory_of_the_fullest_device_is_that_of_the_plan():
-    found = plan_groups(cluster(), sharding_group_size=2, fully_sharded=True, **QUICK)
-    (one,) = found
+    sizes = plan_groups(cluster(), sharding_group_size=2, fully_sharded=True, **QUICK)
+    (one,) = sizes
     document = one.to_dict()
     limit = cluster().topology.memory_bytes[0]
     assert document["memory_between_passes_bytes"] < one.plan.memory.total.max() < document["memory_bytes"] <= limit

@@ -20,26 +20,26 @@ def planned(strategy, task=None):
 @pytest.mark.slow
 def test_a_poor_plan_is_improved_and_moves_are_listed():
     poor = planned("random")
-    found = sw.review(poor, cost_model=MODEL)
-    assert found.plan.shards == poor.shards
-    assert found.better_ms < found.step_ms == poor.cost.step_ms
-    assert found.gain == pytest.approx(1 - found.better_ms / found.step_ms)
-    assert found.bound_ms <= found.better_ms
-    assert found.diff.moved_bytes == poor.diff(found.better).moved_bytes > 0
-    assert found.sentence() == (
-        f"your plan takes {found.step_ms:.3f} ms a step; the best one found {found.better_ms:.3f} ms ({found.gain:.1%} less); "
-        f"the proven bound is {found.bound_ms:.3f} ms ({1 - found.bound_ms / found.step_ms:.1%} less)"
+    review = sw.review(poor, cost_model=MODEL)
+    assert review.plan.shards == poor.shards
+    assert review.better_ms < review.step_ms == poor.cost.step_ms
+    assert review.gain == pytest.approx(1 - review.better_ms / review.step_ms)
+    assert review.bound_ms <= review.better_ms
+    assert review.diff.moved_bytes == poor.diff(review.better).moved_bytes > 0
+    assert review.sentence() == (
+        f"your plan takes {review.step_ms:.3f} ms a step; the best one found {review.better_ms:.3f} ms ({review.gain:.1%} less); "
+        f"the proven bound is {review.bound_ms:.3f} ms ({1 - review.bound_ms / review.step_ms:.1%} less)"
     )
 
 
 @pytest.mark.slow
 def test_a_plan_that_cannot_be_improved_is_its_own_best():
     best = sw.review(planned("auto"), cost_model=MODEL).better
-    found = sw.review(best, cost_model=MODEL)
-    assert found.better.shards == best.shards
-    assert found.gain == 0
-    assert found.diff.moved_bytes == 0
-    assert "no better one was found" in found.sentence()
+    review = sw.review(best, cost_model=MODEL)
+    assert review.better.shards == best.shards
+    assert review.gain == 0
+    assert review.diff.moved_bytes == 0
+    assert "no better one was found" in review.sentence()
 
 
 def test_a_price_on_moves_keeps_tables_in_place():
@@ -59,8 +59,8 @@ def test_a_bound_of_other_plans_than_the_one_under_review_is_not_shown():
         for column, columns in enumerate(((0, 32), (32, 64)))
     ]
     assert len(blocks) == 4
-    found = sw.review(sw.Plan(task, grid), cost_model=MODEL)
-    assert found.bound_ms is None or found.bound_ms <= found.step_ms
+    review = sw.review(sw.Plan(task, grid), cost_model=MODEL)
+    assert review.bound_ms is None or review.bound_ms <= review.step_ms
 
 
 def test_the_bound_of_the_plan_under_review_is_kept():
@@ -92,6 +92,6 @@ def test_the_time_limit_is_for_both_searches(monkeypatch):
     assert limits[0] < 100.0
     assert limits[1] <= 100.0
     monkeypatch.setattr("shardwright.questions.review._WORTH", 1.0)  # as if the first search had used up all time
-    found = sw.review(given, cost_model=MODEL, time_limit=100.0)
-    assert not found.looked_elsewhere
-    assert found.elsewhere is None
+    review = sw.review(given, cost_model=MODEL, time_limit=100.0)
+    assert not review.looked_elsewhere
+    assert review.elsewhere is None

@@ -20,16 +20,16 @@ def scaled(*hosts, **options):
 
 @pytest.mark.slow
 def test_each_cluster_gets_its_plan_and_its_bound():
-    found = scaled(1, 2, 4)
-    assert [size.topology.devices for size in found.sizes] == [2, 4, 8]
-    for size in found.sizes:
+    scaling = scaled(1, 2, 4)
+    assert [size.topology.devices for size in scaling.sizes] == [2, 4, 8]
+    for size in scaling.sizes:
         again = sw.plan(replace(task_of(12, 2), topology=size.topology), cost_model=MODEL, time_limit=1.0)
         assert size.batch_size == task_of(12, 2).batch_size
         assert size.step_ms == pytest.approx(again.cost.step_ms, rel=0.05)
         assert size.bound_ms <= size.step_ms
         assert size.throughput == pytest.approx(size.batch_size / size.step_ms * 1e3)
         assert size.throughput <= size.most_throughput
-    assert found.efficiency(found.sizes[0]) == 1
+    assert scaling.efficiency(scaling.sizes[0]) == 1
 
 
 @pytest.mark.slow
@@ -59,19 +59,19 @@ def test_layers_that_hide_traffic_take_time_by_the_samples_of_a_device():
 
 def test_a_cluster_that_cannot_hold_the_tables_gives_the_reason():
     task = replace(task_of(12, 2), topology=sw.Topology(1, 2))
-    found = sw.scale(task, [sw.Topology(1, 2, memory="1 KB"), sw.Topology(1, 2)], cost_model=MODEL)
-    assert found.sizes[0].plan is None
-    assert "all 2 devices together have 2.0 KB" in found.sizes[0].why_not
-    assert (found.sizes[0].throughput, found.sizes[0].most_throughput) == (0, 0)
-    assert found.planned == found.sizes[1:]
+    scaling = sw.scale(task, [sw.Topology(1, 2, memory="1 KB"), sw.Topology(1, 2)], cost_model=MODEL)
+    assert scaling.sizes[0].plan is None
+    assert "all 2 devices together have 2.0 KB" in scaling.sizes[0].why_not
+    assert (scaling.sizes[0].throughput, scaling.sizes[0].most_throughput) == (0, 0)
+    assert scaling.planned == scaling.sizes[1:]
 
 
 def test_constraints_that_a_cluster_cannot_keep_say_why():
     limits = sw.Constraints({"table_0": sw.TableConstraint(devices=(3,))})
     task = replace(task_of(3, 4), constraints=limits)
-    found = sw.scale(task, clusters(1, 2), cost_model=MODEL)
-    assert "rank 3" in found.sizes[0].why_not
-    assert found.sizes[1].plan is not None
+    scaling = sw.scale(task, clusters(1, 2), cost_model=MODEL)
+    assert "rank 3" in scaling.sizes[0].why_not
+    assert scaling.sizes[1].plan is not None
 
 
 def size_of(devices, step_ms, bound_ms, price=None):
@@ -85,20 +85,20 @@ def size_of(devices, step_ms, bound_ms, price=None):
 
 def test_from_which_size_on_no_plan_is_faster_or_cheaper():
     sizes = (size_of(1, 8.0, 8.0, 1.0), size_of(2, 4.0, 4.0, 1.0), size_of(4, 4.0, 4.0, 1.0), size_of(8, 5.0, 5.0, 1.0))
-    found = Scaling(sizes)
-    assert found.fast_enough is sizes[1]
-    assert found.cheap_enough is sizes[0]
-    assert found.sizes[0].cost == pytest.approx(1 / 3600 / (1000 / 8.0 * 1e3) * 1e6)
+    scaling = Scaling(sizes)
+    assert scaling.fast_enough is sizes[1]
+    assert scaling.cheap_enough is sizes[0]
+    assert scaling.sizes[0].cost == pytest.approx(1 / 3600 / (1000 / 8.0 * 1e3) * 1e6)
 
 
 def test_without_a_bound_of_the_larger_cluster_nothing_is_settled():
-    found = Scaling((size_of(1, 2.0, 2.0, 1.0), size_of(2, 4.0, None, 1.0)))
-    assert found.fast_enough is None
-    assert found.cheap_enough is None
+    scaling = Scaling((size_of(1, 2.0, 2.0, 1.0), size_of(2, 4.0, None, 1.0)))
+    assert scaling.fast_enough is None
+    assert scaling.cheap_enough is None
 
 
 def test_a_cluster_alone_settles_nothing_and_unpriced_ones_do_not_count():
     assert Scaling((size_of(1, 2.0, 2.0),)).fast_enough is None
-    found = Scaling((size_of(1, 2.0, 2.0, 1.0), size_of(2, 2.0, 2.0, 1.0), size_of(4, 1.0, 1.0)))
-    assert found.cheap_enough is found.sizes[0]
-    assert found.sizes[2].cost is None
+    scaling = Scaling((size_of(1, 2.0, 2.0, 1.0), size_of(2, 2.0, 2.0, 1.0), size_of(4, 1.0, 1.0)))
+    assert scaling.cheap_enough is scaling.sizes[0]
+    assert scaling.sizes[2].cost is None

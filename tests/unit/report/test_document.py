@@ -29,17 +29,17 @@ def test_a_task_of_two_plans_is_there_once(data):
 
 
 def test_times_and_memory_are_the_plans(data):
-    plan, found = mixed_plan(), data["plans"][1]
-    for phase, column in zip(PHASES, found["phases"], strict=True):
+    plan, shown = mixed_plan(), data["plans"][1]
+    for phase, column in zip(PHASES, shown["phases"], strict=True):
         assert column == pytest.approx([getattr(device, phase) for device in plan.cost.devices], rel=1e-5)
-    assert np.array(found["memory"]).sum(axis=0).tolist() == plan.memory.total.tolist()
-    assert (found["stepMs"], found["boundMs"]) == (plan.cost.step_ms, 0.01)
-    assert found["gap"] == pytest.approx(plan.cost.step_ms / 0.01 - 1)
+    assert np.array(shown["memory"]).sum(axis=0).tolist() == plan.memory.total.tolist()
+    assert (shown["stepMs"], shown["boundMs"]) == (plan.cost.step_ms, 0.01)
+    assert shown["gap"] == pytest.approx(plan.cost.step_ms / 0.01 - 1)
 
 
 def test_blocks_and_cells_describe_the_same_places(data):
-    plan, found = mixed_plan(), data["plans"][1]
-    blocks, cells = found["blocks"], found["cells"]
+    plan, shown = mixed_plan(), data["plans"][1]
+    blocks, cells = shown["blocks"], shown["cells"]
     ranks = [list(range(4)) if devices == "all" else devices for devices in blocks["devices"]]
     holders = [[] for _ in plan.task.tables]
     for table, devices in zip(blocks["table"], ranks, strict=True):
@@ -55,17 +55,17 @@ def test_blocks_and_cells_describe_the_same_places(data):
 
 def test_traffic_by_pass_and_link(data):
     flows = traffic(mixed_plan().task, mixed_plan().shards)
-    found = data["plans"][1]["traffic"]
-    assert [(one["pass"], one["link"]) for one in found] == [
+    rows = data["plans"][1]["traffic"]
+    assert [(row["pass"], row["link"]) for row in rows] == [
         (name, link) for name in ("forward", "backward") for link in ("inside a host", "between hosts")
     ]
-    assert all(sum(one["kinds"].values()) == pytest.approx(one["sent"], rel=1e-4) for one in found)
-    assert found[1]["kinds"].keys() == {"ids", "values", "sums"}
+    assert all(sum(row["kinds"].values()) == pytest.approx(row["sent"], rel=1e-4) for row in rows)
+    assert rows[1]["kinds"].keys() == {"ids", "values", "sums"}
     kinds = traffic_by_kind(mixed_plan().task, mixed_plan().shards)
     backward = sum(flow.sent[1].sum() for (phase, _), flow in kinds.items() if phase == "backward")
-    assert found[3]["sent"] == pytest.approx(backward, rel=1e-5)
-    assert found[0]["busiest"] == pytest.approx(np.maximum(flows.forward.sent[0], flows.forward.received[0]), rel=1e-5)
-    slowest = max(one["ms"] for one in found[:2])
+    assert rows[3]["sent"] == pytest.approx(backward, rel=1e-5)
+    assert rows[0]["busiest"] == pytest.approx(np.maximum(flows.forward.sent[0], flows.forward.received[0]), rel=1e-5)
+    slowest = max(row["ms"] for row in rows[:2])
     assert slowest + flows.waits[0] == pytest.approx(max(data["plans"][1]["phases"][1]), rel=1e-5)
 
 
@@ -90,7 +90,7 @@ def test_the_tiers_of_a_tiered_table():
     plan = mixed_plan()
     assert tiered_tables(plan) == ("history",)
     hot, warm, cold = tiers_of(plan, "history")
-    assert [(one.name, one.rows, one.copies, one.blocks) for one in (hot, warm, cold)] == [
+    assert [(tier.name, tier.rows, tier.copies, tier.blocks) for tier in (hot, warm, cold)] == [
         ("hot", (0, 40), 4, 1),
         ("warm", (40, 400), 2, 2),
         ("cold", (400, 2000), 1, 4),
@@ -105,5 +105,5 @@ def test_neighbouring_blocks_with_as_many_copies_are_one_tier():
     blocks = [((0, 10), (0, 1, 2)), ((10, 20), (0, 1)), ((20, 50), (0,)), ((50, 100), (2,))]
     plan = Plan(task, tuple(Shard("t", rows, (0, 8), devices, "hotness") for rows, devices in blocks))
     plan.check()
-    found = [(one.name, one.rows, one.copies, one.blocks) for one in tiers_of(plan, "t")]
-    assert found == [("hot", (0, 10), 3, 1), ("2 copies", (10, 20), 2, 1), ("cold", (20, 100), 1, 2)]
+    tiers = [(tier.name, tier.rows, tier.copies, tier.blocks) for tier in tiers_of(plan, "t")]
+    assert tiers == [("hot", (0, 10), 3, 1), ("2 copies", (10, 20), 2, 1), ("cold", (20, 100), 1, 2)]

@@ -40,7 +40,7 @@ def test_without_a_model_for_the_device_shares_are_left_out():
     entry = entry_of(other_device(mixed_plan()), "mixed")
     assert entry.marginals is None
     assert "no cost model for device 'abacus'" in entry.notes[0]
-    assert all(one.tables == () for one in bottlenecks(entry))
+    assert all(bottleneck.tables == () for bottleneck in bottlenecks(entry))
     assert '"cells":null' in report_page([entry])
 
 
@@ -62,13 +62,13 @@ def verified(plan):
         "tolerance": None,
         "devices": [
             {
-                "rank": one.rank,
-                "predicted_forward_ms": one.forward_ms,
-                "predicted_backward_ms": one.backward_ms,
-                "measured_forward_ms": 1.1 * one.forward_ms,
-                "measured_backward_ms": 1.1 * one.backward_ms,
+                "rank": device.rank,
+                "predicted_forward_ms": device.forward_ms,
+                "predicted_backward_ms": device.backward_ms,
+                "measured_forward_ms": 1.1 * device.forward_ms,
+                "measured_backward_ms": 1.1 * device.backward_ms,
             }
-            for one in plan.cost.devices
+            for device in plan.cost.devices
         ],
     }
 
@@ -86,7 +86,7 @@ def saved(tmp_path):
 def test_output_of_verify_is_read(saved):
     plan = mixed_plan()
     times = read_measured(saved(verified(plan)), plan)
-    assert times.forward_ms == pytest.approx([1.1 * one.forward_ms for one in plan.cost.devices])
+    assert times.forward_ms == pytest.approx([1.1 * device.forward_ms for device in plan.cost.devices])
     assert times.compute_ms == pytest.approx(1.1 * plan.cost.compute_ms)
 
 
@@ -101,8 +101,8 @@ def test_times_of_two_devices_are_not_compared():
     assert not_comparable("cpu", "h200") == text
     entry = entry_of(mixed_plan(), "plan", measured=MeasuredTimes((1.0,) * 4, (2.0,) * 4, "h200"))
     assert entry.notes == (f"Kernels are {text}.",)
-    (found,) = document([entry])["plans"]
-    assert (found["measured"][0], found["notComparable"]) == ([1] * 4, text)
+    (shown,) = document([entry])["plans"]
+    assert (shown["measured"][0], shown["notComparable"]) == ([1] * 4, text)
 
 
 def test_a_measurement_of_another_plan_is_refused(saved):

@@ -21,7 +21,7 @@ def stacks(figure):
 def test_bars_are_the_plans_times_and_bytes():
     plan = mixed_plan()
     times = stacks(figures.time_bars(plan))
-    assert times == pytest.approx(np.array([[getattr(one, phase) for one in plan.cost.devices] for phase in PHASES]))
+    assert times == pytest.approx(np.array([[getattr(cost, phase) for cost in plan.cost.devices] for phase in PHASES]))
     held = stacks(figures.memory_bars(plan))
     assert held.sum(axis=0) == pytest.approx(plan.memory.total)
 
@@ -37,8 +37,8 @@ def test_the_matrix_shows_bytes_or_times():
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert names == [plan.task.tables[row].name for row in order]
     times = np.ma.filled(figures.matrix(plan, colour="time").axes[0].images[0].get_array(), np.nan)
-    found = marginals(plan, cost_model_for("cpu"))
-    assert np.nansum(times) == pytest.approx(np.maximum(found.cell_ms.sum(axis=1), 0).sum())
+    marginal = marginals(plan, cost_model_for("cpu"))
+    assert np.nansum(times) == pytest.approx(np.maximum(marginal.cell_ms.sum(axis=1), 0).sum())
 
 
 def test_plans_are_compared_with_the_bound():

@@ -21,7 +21,7 @@ def entry(*phases, bound_ms=None, changes=()):
 
 
 @pytest.mark.parametrize(
-    ("found", "waits"),
+    ("report_entry", "waits"),
     [
         (entry(1.0, 1.0, 1.0, 7.0), "80% of a step is kernels, most of it backward and optimizer"),
         (entry(3.0, 1.0, 1.0, 1.0), "67% of a step is kernels, most of it forward lookup"),
@@ -44,8 +44,8 @@ def entry(*phases, bound_ms=None, changes=()):
         ),
     ],
 )
-def test_the_verdict_names_the_phase_that_a_step_waits_for(found, waits):
-    assert verdict(found).startswith(f"{waits}, and the fullest device uses 9% of its memory. ")
+def test_the_verdict_names_the_phase_that_a_step_waits_for(report_entry, waits):
+    assert verdict(report_entry).startswith(f"{waits}, and the fullest device uses 9% of its memory. ")
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,16 @@ def doubles(text):
 
 def test_kinds_hold_what_each_shard_adds():
     plan = mixed_plan()
-    found, model = data_of(plan), cost_model_for("cpu")
-    codes = doubles(found["kinds"]["codes"]).reshape(-1, found["pricing"]["width"])
-    for shard, kind in zip(ordered(plan), found["kindOf"], strict=True):
+    data, model = data_of(plan), cost_model_for("cpu")
+    codes = doubles(data["kinds"]["codes"]).reshape(-1, data["pricing"]["width"])
+    for shard, kind in zip(ordered(plan), data["kindOf"], strict=True):
         assert np.allclose(codes[kind], model.encode([shard_work(plan.task, shard)])[0], rtol=1e-12, atol=1e-14)
-        assert sum(found["kinds"]["memory"][kind]) == shard_bytes(plan.task, shard)
-        assert found["kinds"]["size"][kind][1:] == (shard.row_count, shard.dim)
+        assert sum(data["kinds"]["memory"][kind]) == shard_bytes(plan.task, shard)
+        assert data["kinds"]["size"][kind][1:] == (shard.row_count, shard.dim)
 
 
-def sizes_of(found, table):
-    return {tuple(size[1:]) for size in found["kinds"]["size"] if size[0] == table}
+def sizes_of(data, table):
+    return {tuple(size[1:]) for size in data["kinds"]["size"] if size[0] == table}
 
 
 def test_cuts_are_halves_of_halves_in_whole_units():
@@ -60,10 +60,10 @@ def test_blocks_that_lie_side_by_side_can_be_joined():
 
 def test_tiers_are_not_cut():
     plan = mixed_plan()
-    found = data_of(plan)
-    tiers = [kind for shard, kind in zip(ordered(plan), found["kindOf"], strict=True) if shard.row_order == "hotness"]
+    data = data_of(plan)
+    tiers = [kind for shard, kind in zip(ordered(plan), data["kindOf"], strict=True) if shard.row_order == "hotness"]
     assert tiers
-    assert all(found["kinds"]["halves"][kind] == [] for kind in tiers)
+    assert all(data["kinds"]["halves"][kind] == [] for kind in tiers)
 
 
 def test_room_goes_to_the_costliest_tables_and_is_shared_by_plans(monkeypatch):
@@ -71,8 +71,8 @@ def test_room_goes_to_the_costliest_tables_and_is_shared_by_plans(monkeypatch):
     plan = Plan(Task(tables, Topology(1, 1, "cpu", "1 GB"), 64), [Shard.whole(table, 0) for table in tables])
     model, worth = cost_model_for("cpu"), [float(at == 20) for at in range(30)]
     monkeypatch.setattr(whatif, "ROOM", 1_200)
-    found = what_if(plan, ordered(plan), model, worth, name="plan")
-    counts = np.bincount([size[0] for size in found["kinds"]["size"]])
+    data = what_if(plan, ordered(plan), model, worth, name="plan")
+    counts = np.bincount([size[0] for size in data["kinds"]["size"]])
     assert counts[20] > 1
     assert counts.sum() == counts[20] + 29
     assert len(what_if(plan, ordered(plan), model, worth, name="plan", plans=3)["kinds"]["size"]) < counts.sum()
@@ -93,10 +93,10 @@ def test_unchanged_parts_of_the_plan_file_are_kept_to_the_digit():
 def test_copies_on_all_devices_need_several_devices(devices):
     table = Table("t", 1000, 16)
     plan = Plan(Task((table,), Topology(1, devices, "cpu", "1 GB"), 64), (Shard.whole(table, *range(devices)),))
-    found = data_of(plan)
-    assert len(found["copied"]) == (devices > 1)
-    assert len(doubles(found["reduced"])) == 4 * (devices > 1)
+    data = data_of(plan)
+    assert len(data["copied"]) == (devices > 1)
+    assert len(doubles(data["reduced"])) == 4 * (devices > 1)
     if devices > 1:
         sent = 2 * (devices - 1) / devices * 4 * 1000 * 16
-        assert doubles(found["reduced"]).tolist() == [sent, 0.0, sent, 0.0]
-        assert not doubles(found["fixed"]).any()
+        assert doubles(data["reduced"]).tolist() == [sent, 0.0, sent, 0.0]
+        assert not doubles(data["fixed"]).any()

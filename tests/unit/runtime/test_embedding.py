@@ -23,17 +23,17 @@ def initial(table, ids):
 
 def drawn(plan, seed):
     """Ids, lengths and weights of each feature."""
-    rng, found = np.random.default_rng(seed), {}
+    rng, features = np.random.default_rng(seed), {}
     for table in plan.task.tables:
         for name in FEATURES.get(table.name, [table.name]):
             lengths = rng.integers(0, 4, 3)
             ids = rng.integers(0, table.rows, lengths.sum())
-            found[name] = (
+            features[name] = (
                 torch.from_numpy(ids),
                 torch.from_numpy(lengths),
                 torch.from_numpy(rng.random(ids.size).astype(np.float32)),
             )
-    return found
+    return features
 
 
 @given(cut_plans(), st.data())

@@ -101,8 +101,8 @@ def test_input_that_is_no_feature_raises(wrong):
 def test_unreadable_tensors_are_reported():
     ids, lengths = pair([1], [1])
     other = pair([2], [1])
-    found = read({"a": (ids.to("meta"), lengths), "b": other})
-    assert found.error == "feature 'a': ids are on meta, must be on cpu; move them there"
+    batch = read({"a": (ids.to("meta"), lengths), "b": other})
+    assert batch.error == "feature 'a': ids are on meta, must be on cpu; move them there"
     assert "on meta" in read({"a": (ids, lengths), "b": (other[0], lengths.to("meta"))}).error
     assert "torch.sparse_coo" in read({"a": (ids.to_sparse(), lengths), "b": other}).error
 
@@ -114,9 +114,9 @@ def test_whatever_breaks_is_kept_for_all_ranks_to_hear():
 
         lengths_or_none = None
 
-    found = read(Broken())
-    assert found.error.startswith("features cannot be read (OSError: the disk is gone); give")
-    assert found.counts == [0, 0]
+    batch = read(Broken())
+    assert batch.error.startswith("features cannot be read (OSError: the disk is gone); give")
+    assert batch.counts == [0, 0]
 
 
 def one_process_plan(pooled=False):

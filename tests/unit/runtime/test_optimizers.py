@@ -59,8 +59,8 @@ def test_updates_are_those_of_fbgemm(optimizer):
         theirs(ids, torch.arange(ids.numel() + 1)).backward(gradients)
     torch.testing.assert_close(weights, theirs.split_embedding_weights()[0], rtol=1e-6, atol=1e-6)
     if states:
-        found = theirs.split_optimizer_states()[0][0].view(ROWS, -1)
-        torch.testing.assert_close(states[0], found, rtol=1e-6, atol=1e-6)
+        their_state = theirs.split_optimizer_states()[0][0].view(ROWS, -1)
+        torch.testing.assert_close(states[0], their_state, rtol=1e-6, atol=1e-6)
 
 
 def test_adam_is_that_of_the_paper_on_looked_up_rows():

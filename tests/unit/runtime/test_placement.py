@@ -29,14 +29,14 @@ def codes_of_ranges(placement, holders):
 def stored(placement, rank):
     """By group, the key in each slot of a rank."""
     rows = placement.rows_on(rank)
-    found = [np.full(count, -1) for count in rows]
+    keys = [np.full(count, -1) for count in rows]
     held = placement.held_by(rank)
     for number, slot in zip(held.tolist(), placement.slots(held, rank).tolist(), strict=True):
         count = int(placement.ranges[1, number])
-        part = found[int(placement.group_of_range[number])][slot : slot + count]
+        part = keys[int(placement.group_of_range[number])][slot : slot + count]
         assert (part == -1).all()  # no slot is given twice
         part[:] = placement.keys(number, 0, count)
-    return found
+    return keys
 
 
 @given(runnable_plans())

@@ -83,8 +83,8 @@ def test_another_strategys_plan_is_taken_if_certified_has_none(monkeypatch):
 
     monkeypatch.setattr(Certified, "_search", refuse)
     task = task_of(12, 4)
-    found = sw.plan(task, cost_model=MODEL)
-    assert found.cost.step_ms <= sw.plan(task, strategy="greedy", cost_model=MODEL).cost.step_ms
+    plan = sw.plan(task, cost_model=MODEL)
+    assert plan.cost.step_ms <= sw.plan(task, strategy="greedy", cost_model=MODEL).cost.step_ms
 
 
 def test_the_error_gives_the_reason_if_no_strategy_has_a_plan():
@@ -137,11 +137,11 @@ def test_ctrl_c_while_a_compiled_function_returns_is_ctrl_c(monkeypatch):
 def test_a_search_in_another_thread_leaves_signals_alone():
     from threading import Thread
 
-    found = []
-    thread = Thread(target=lambda: found.append(sw.plan(task_of(8, 2), cost_model=MODEL)))
+    plans = []
+    thread = Thread(target=lambda: plans.append(sw.plan(task_of(8, 2), cost_model=MODEL)))
     thread.start()
     thread.join()
-    found[0].check()
+    plans[0].check()
 
 
 @pytest.mark.parametrize("group", ["colocate", "apart"])
@@ -154,9 +154,9 @@ def test_a_tied_sequence_table_with_an_exchange_of_its_own_is_planned(group):
     for strategy in ("certified", "flexshard"):
         with pytest.raises(InfeasibleTask, match="use (strategy|flexshard or) auto"):
             sw.plan(task, strategy=strategy, cost_model=SimpleCostModel())
-    found = sw.plan(task, cost_model=SimpleCostModel())
-    assert found.bound_ms is None
-    assert found.runs_on == ("shardwright",)
+    plan = sw.plan(task, cost_model=SimpleCostModel())
+    assert plan.bound_ms is None
+    assert plan.runs_on == ("shardwright",)
 
 
 def test_a_task_that_only_flexshard_counts_cannot_start_from_a_plan():

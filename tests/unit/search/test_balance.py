@@ -20,23 +20,23 @@ def lopsided(devices=2):
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.05])
 def test_the_fullest_device_is_less_full_at_nearly_the_best_step(tolerance):
-    found = plan_balanced(lopsided(), tolerance, cost_model=MODEL)
-    found.plan.check()
-    assert found.plan.task == lopsided()
-    assert found.plan.cost.step_ms <= found.best.cost.step_ms * (1 + tolerance)
-    assert found.least_bytes <= found.fullest_bytes <= fullest(found.best)
-    assert found.plan.bound_ms == found.best.bound_ms
+    balanced = plan_balanced(lopsided(), tolerance, cost_model=MODEL)
+    balanced.plan.check()
+    assert balanced.plan.task == lopsided()
+    assert balanced.plan.cost.step_ms <= balanced.best.cost.step_ms * (1 + tolerance)
+    assert balanced.least_bytes <= balanced.fullest_bytes <= fullest(balanced.best)
+    assert balanced.plan.bound_ms == balanced.best.bound_ms
 
 
 def test_large_tables_are_shared_out():
     task = lopsided()
-    found = plan_balanced(task, 0.05, cost_model=MODEL)
-    large = [shard.devices[0] for shard in found.plan.shards if shard.rows[1] > 1_000]
+    balanced = plan_balanced(task, 0.05, cost_model=MODEL)
+    large = [shard.devices[0] for shard in balanced.plan.shards if shard.rows[1] > 1_000]
     assert sorted(large) == [0, 0, 1, 1]
-    even = memory_account(task, found.plan.shards).total
+    even = memory_account(task, balanced.plan.shards).total
     assert even.max() - even.min() < 0.02 * even.max()
     assert (
-        found.least_bytes > 0.9 * found.fullest_bytes
+        balanced.least_bytes > 0.9 * balanced.fullest_bytes
     )  # three large tables in two halves: proven by the bytes of their rows
 
 
@@ -49,8 +49,8 @@ def test_more_tolerance_is_never_fuller():
 
 def test_plan_takes_the_tolerance_and_any_strategy():
     task = lopsided()
-    found = sw.plan(task, strategy="greedy", cost_model=MODEL, balance_memory=0.1)
-    assert found.cost.step_ms <= 1.1 * sw.plan(task, strategy="greedy", cost_model=MODEL).cost.step_ms
+    plan = sw.plan(task, strategy="greedy", cost_model=MODEL, balance_memory=0.1)
+    assert plan.cost.step_ms <= 1.1 * sw.plan(task, strategy="greedy", cost_model=MODEL).cost.step_ms
     assert sw.plan(task, cost_model=MODEL, balance_memory=0.1, time_limit=0).task == task
     with pytest.raises(InvalidInput, match="balance_memory is"):
         sw.plan(task, cost_model=MODEL, balance_memory=-0.1)
@@ -68,9 +68,9 @@ def test_a_larger_tolerance_of_the_step_moves_less():
     best = sw.plan(task, start=start, cost_model=MODEL)
     moved = [start.diff(best).moved_bytes]
     for tolerance in (0.02, 0.3):
-        found = sw.plan(task, start=start, least_moves=tolerance, cost_model=MODEL)
-        assert found.cost.step_ms <= best.cost.step_ms * (1 + tolerance) * (1 + 1e-9)
-        moved.append(start.diff(found).moved_bytes)
+        plan = sw.plan(task, start=start, least_moves=tolerance, cost_model=MODEL)
+        assert plan.cost.step_ms <= best.cost.step_ms * (1 + tolerance) * (1 + 1e-9)
+        moved.append(start.diff(plan).moved_bytes)
     assert moved == sorted(moved, reverse=True)
     assert moved[-1] < moved[0]
 
@@ -88,9 +88,9 @@ def test_the_best_step_within_the_bytes_that_may_move():
     most = start.diff(best).moved_bytes
     steps = []
     for share in (0.0, 0.3, 1.0):
-        found = sw.plan(task, start=start, most_moved=int(share * most), cost_model=MODEL)
-        assert start.diff(found).moved_bytes <= share * most
-        steps.append(found.cost.step_ms)
+        plan = sw.plan(task, start=start, most_moved=int(share * most), cost_model=MODEL)
+        assert start.diff(plan).moved_bytes <= share * most
+        steps.append(plan.cost.step_ms)
     assert steps == sorted(steps, reverse=True)
     assert steps[-1] < steps[1] < steps[0]
     with pytest.raises(InvalidInput, match="most_moved needs a plan to start from"):

@@ -259,8 +259,8 @@ def test_cuts_that_gain_almost_nothing_are_undone(monkeypatch):
     simple = [search(task) for task in tasks]
     monkeypatch.setattr(SearchSession, "simplify", lambda *_: None)
     plain = [search(task) for task in tasks]
-    for one, other in zip(simple, plain, strict=True):
-        assert one.cost.step_ms <= other.cost.step_ms * 1.001 * (1 + 1e-9)
+    for simplified, other in zip(simple, plain, strict=True):
+        assert simplified.cost.step_ms <= other.cost.step_ms * 1.001 * (1 + 1e-9)
     assert sum(len(plan.shards) for plan in simple) < sum(len(other.shards) for other in plain)
     assert sum(len(shard.devices) for plan in simple for shard in plan.shards) < sum(
         len(shard.devices) for other in plain for shard in other.shards

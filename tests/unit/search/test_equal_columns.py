@@ -45,7 +45,7 @@ def test_every_strategy_keeps_one_width(strategy, dim):
     task = equal(tables, 4, limits=replace(EQUAL, sharding_types=None), memory="14 MB" if dim == 36 else "24 MB")
     plan = sw.plan(task, strategy=strategy, cost_model=MODEL, time_limit=10)
     plan.check()
-    assert all(len(found) == 1 for found in widths(plan).values())
+    assert all(len(dims) == 1 for dims in widths(plan).values())
 
 
 def test_a_device_holds_several_blocks_if_that_pays():
@@ -92,7 +92,7 @@ def test_colocated_tables_are_cut_alike_into_blocks_of_their_own_width():
     limits = replace(EQUAL, sharding_types=("column_wise",))
     plan = sw.plan(equal(tables, limits=limits, colocate=(("a", "b"),)), strategy="certified", cost_model=MODEL)
     plan.check()
-    assert all(len(found) == 1 for found in widths(plan).values())
+    assert all(len(dims) == 1 for dims in widths(plan).values())
 
 
 def test_a_plan_with_other_columns_is_named():
@@ -110,7 +110,7 @@ def test_a_search_goes_on_from_a_plan_with_several_blocks_a_device():
     grown = replace(task, topology=sw.Topology(devices_per_host=3))
     plan = sw.plan(grown, strategy="certified", cost_model=MODEL, start=before, move_cost=0.0)
     plan.check()
-    assert all(len(found) == 1 for found in widths(plan).values())
+    assert all(len(dims) == 1 for dims in widths(plan).values())
 
 
 def test_task_files_keep_the_demand():

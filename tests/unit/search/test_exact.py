@@ -84,7 +84,7 @@ def test_the_best_placement_is_found_if_a_wide_table_makes_others_dearer(dims):
     plan = exact(task, model)
     placements = product(range(2), repeat=len(tables))
     every = [
-        score(task, [Shard.whole(*one) for one in zip(tables, ranks, strict=True)], model).step_ms
+        score(task, [Shard.whole(*placed) for placed in zip(tables, ranks, strict=True)], model).step_ms
         for ranks in placements
     ]
     assert plan.cost.step_ms == pytest.approx(min(every), rel=2e-6)

@@ -39,9 +39,9 @@ def test_parts_of_a_plan_print_as_one_line_too():
     tables = tuple(Table(f"t{index}", 1000, 8) for index in range(500))
     task = Task(tables, Topology(64, 8, "cpu", "64 MB"), 64)
     plan = Plan(task, tuple(Shard.whole(table, index % 512) for index, table in enumerate(tables)))
-    for one in (plan, task, task.topology, tables[0], mixed_plan().cost, RankMap(10**6, list(range(10**5)))):
-        assert len(repr(one)) < 200
-        assert "\n" not in repr(one)
+    for part in (plan, task, task.topology, tables[0], mixed_plan().cost, RankMap(10**6, list(range(10**5)))):
+        assert len(repr(part)) < 200
+        assert "\n" not in repr(part)
 
 
 class Cells(HTMLParser):
@@ -77,9 +77,9 @@ def test_a_notebook_shows_a_small_table():
 
 
 def test_names_in_a_notebook_are_text():
-    found = Cells(hostile_plan()._repr_html_())
-    assert set(found.elements) == {"p", "table", "tr", "th", "td"}
-    assert set(HOSTILE) <= set(found.cells)
+    page = Cells(hostile_plan()._repr_html_())
+    assert set(page.elements) == {"p", "table", "tr", "th", "td"}
+    assert set(HOSTILE) <= set(page.cells)
 
 
 def test_of_many_tables_a_notebook_shows_the_largest():

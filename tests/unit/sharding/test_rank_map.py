@@ -96,9 +96,9 @@ def test_a_trimmed_map_keeps_the_first_ranks(ranks):
 
 def test_a_plan_keeps_maps_of_tables_by_hotness_and_only_the_ranks_it_distinguishes(plan, ranks):
     item = RankMap(50, np.arange(50))
-    found = plan.with_rank_maps({"history": ranks, "item": item, "stranger": item})
-    assert list(found.rank_maps) == ["history"]
-    kept = found.rank_maps["history"].hottest
+    mapped = plan.with_rank_maps({"history": ranks, "item": item, "stranger": item})
+    assert list(mapped.rank_maps) == ["history"]
+    kept = mapped.rank_maps["history"].hottest
     assert WARM <= kept.size < ROWS
     assert np.array_equal(kept, ranks.hottest[: kept.size])
     assert not plan.rank_maps

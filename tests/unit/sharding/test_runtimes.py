@@ -161,11 +161,11 @@ def test_a_plan_for_the_other_runtime_is_not_started_from_for_torchrec():
 
 
 def test_the_plan_for_the_other_runtime_lies_beside():
-    found = sw.plan(TASK, cost_model=MODEL)
-    elsewhere = plan_elsewhere(found, cost_model=MODEL)
+    plan = sw.plan(TASK, cost_model=MODEL)
+    elsewhere = plan_elsewhere(plan, cost_model=MODEL)
     assert elsewhere is not None
     assert "shardwright" in elsewhere.runs_on
-    assert elsewhere_line(found, elsewhere).startswith(
+    assert elsewhere_line(plan, elsewhere).startswith(
         f"the best plan found with --runs-on shardwright takes {elsewhere.cost.step_ms:.3f} ms"
     )
     only = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("tiered",))})

@@ -72,14 +72,14 @@ def only(text):
 
 
 def test_the_table_is_read():
-    found = only(log(table()))
-    user, item, seq = found.tables
-    assert (found.ranks, found.batch_size, found.line) == (4, 512, 5)
+    stats = only(log(table()))
+    user, item, seq = stats.tables
+    assert (stats.ranks, stats.batch_size, stats.line) == (4, 512, 5)
     assert (user.name, user.kind, user.ranks, user.rows, user.dim) == ("bags.user", "TW", (1,), 4000, 64)
     assert (user.lookups, user.weighted, user.pooled, user.storage) == ((3.0, 3.0), True, True, 2**29)
     assert (item.block_dim, item.ranks, item.lookups) == (16, (0, 1, 1, 3), (0.0,))
     assert (seq.ranks, seq.pooled, seq.lookups) == ((0, 1, 2, 3), False, (9.5,))
-    assert (found.memory, found.card, found.others) == (70 * 2**30, 80 * 2**30, 5 * 2**30)
+    assert (stats.memory, stats.card, stats.others) == (70 * 2**30, 80 * 2**30, 5 * 2**30)
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_whatever_a_log_does_to_lines(change):
 
 
 def test_columns_of_older_releases():
-    found = only(log(table(OLD, [old_row(row) for row in ROWS], tail=())))
-    assert [(row.lookups, row.dim, row.block_dim, row.storage) for row in found.tables] == [
+    stats = only(log(table(OLD, [old_row(row) for row in ROWS], tail=())))
+    assert [(row.lookups, row.dim, row.block_dim, row.storage) for row in stats.tables] == [
         ((3.0, 3.0), 64, None, None),
         ((0.0,), 64, None, None),
         ((9.5,), 32, None, None),
     ]
-    assert found.memory is None
-    assert found.others == 0
+    assert stats.memory is None
+    assert stats.others == 0
 
 
 def test_a_feature_has_as_many_bags_as_poolings():
@@ -131,7 +131,7 @@ def test_batches_of_features_count_in_samples_of_the_step():
 
 def test_several_plans_come_in_their_order():
     text = log(table()) + "\n" + log(table(rows=ROWS[:2]))
-    assert [len(one.tables) for one in read_stats(text, "x.log")] == [3, 2]
+    assert [len(stats.tables) for stats in read_stats(text, "x.log")] == [3, 2]
 
 
 def test_two_tables_of_one_name_and_other_shapes_are_two():

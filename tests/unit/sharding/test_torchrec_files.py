@@ -27,7 +27,7 @@ def document():
 def test_blocks_are_read_as_shards():
     plan = plan_from_sharding_plan(document(), TASK, "x.json")
     plan.check()
-    assert [(one.columns, one.devices) for one in plan.by_table["a"]] == [((0, 16), (0,)), ((16, 32), (3,))]
+    assert [(block.columns, block.devices) for block in plan.by_table["a"]] == [((0, 16), (0,)), ((16, 32), (3,))]
     assert plan.by_table["b"][0].devices == (0, 1, 2, 3)
     assert plan.by_table["c"][0].devices == (2,)
 
@@ -50,18 +50,18 @@ def test_another_plan_changes_blocks_alone():
 
 
 def test_tables_of_one_name_in_two_modules_go_by_their_path():
-    found = document()
-    found["sharding_plan"]["over"] = {"c": found["sharding_plan"]["sparse.bags"]["c"]}
+    edited_document = document()
+    edited_document["sharding_plan"]["over"] = {"c": edited_document["sharding_plan"]["sparse.bags"]["c"]}
     tables = [*TASK.tables[:2], Table("sparse.bags.c", 64, 8), Table("over.c", 64, 8)]
-    plan_from_sharding_plan(found, Task(tables, TASK.topology, 1024), "x.json").check()
+    plan_from_sharding_plan(edited_document, Task(tables, TASK.topology, 1024), "x.json").check()
 
 
 def test_rows_outside_of_the_device_are_not_planned():
     plan = plan_from_sharding_plan(document(), TASK, "x.json")
-    found = document()
-    found["sharding_plan"]["sparse.bags"]["a"]["compute_kernel"] = "fused_uvm_caching"
+    edited_document = document()
+    edited_document["sharding_plan"]["sparse.bags"]["a"]["compute_kernel"] = "fused_uvm_caching"
     with pytest.raises(InvalidPlan, match="ShardwrightPlanner"):
-        sharding_plan_from_plan(plan, found, "x.json")
+        sharding_plan_from_plan(plan, edited_document, "x.json")
 
 
 def test_only_documents_with_a_sharding_plan_are_one():

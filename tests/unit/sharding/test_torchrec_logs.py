@@ -19,12 +19,12 @@ def stats(*rows, ranks=8, memory=None, card=None, others=0.0):
     return StatsTable(1, rows, ranks, 512, memory, card, others)
 
 
-def blocks(found, name):
-    return [(one.rows, one.columns, one.devices) for one in found.plan.by_table[name]]
+def blocks(logged, name):
+    return [(shard.rows, shard.columns, shard.devices) for shard in logged.plan.by_table[name]]
 
 
 def test_blocks_are_those_that_torchrec_cuts():
-    found = plan_of_stats(
+    logged = plan_of_stats(
         stats(
             row("m.tw", ranks=(5,)),
             row("m.cw", "CW", (1, 1, 3), dim=80, block_dim=32),
@@ -35,24 +35,24 @@ def test_blocks_are_those_that_torchrec_cuts():
         ),
         "x.log",
     )
-    found.plan.check()
-    assert found.plan.task.topology.devices_per_host == 4
-    assert blocks(found, "tw") == [((0, 1000), (0, 64), (5,))]
-    assert [(columns, devices) for _, columns, devices in blocks(found, "cw")] == [
+    logged.plan.check()
+    assert logged.plan.task.topology.devices_per_host == 4
+    assert blocks(logged, "tw") == [((0, 1000), (0, 64), (5,))]
+    assert [(columns, devices) for _, columns, devices in blocks(logged, "cw")] == [
         ((0, 32), (1,)), ((32, 64), (1,)), ((64, 80), (3,)),
     ]  # fmt: skip
-    assert [rows for rows, _, _ in blocks(found, "rw")] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
-    assert [(rows, devices) for rows, _, devices in blocks(found, "twrw")] == [
+    assert [rows for rows, _, _ in blocks(logged, "rw")] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
+    assert [(rows, devices) for rows, _, devices in blocks(logged, "twrw")] == [
         ((0, 3), (4,)), ((3, 6), (5,)), ((6, 9), (6,)),
     ]  # fmt: skip
-    assert {devices for _, _, devices in blocks(found, "gs")} == {(0,), (1,), (2,)}
-    assert blocks(found, "dp") == [((0, 1000), (0, 64), tuple(range(8)))]
+    assert {devices for _, _, devices in blocks(logged, "gs")} == {(0,), (1,), (2,)}
+    assert blocks(logged, "dp") == [((0, 1000), (0, 64), tuple(range(8)))]
 
 
 def test_the_plan_is_written_as_torchrec_saves_it():
-    found = plan_of_stats(stats(row("m.x", ranks=(5,)), row("n.x", "RW", tuple(range(8)))), "x.log")
-    assert "torchrec" in found.plan.runs_on
-    assert sharding_plan_from_plan(found.plan, found.document, "x.log") == found.document
+    logged = plan_of_stats(stats(row("m.x", ranks=(5,)), row("n.x", "RW", tuple(range(8)))), "x.log")
+    assert "torchrec" in logged.plan.runs_on
+    assert sharding_plan_from_plan(logged.plan, logged.document, "x.log") == logged.document
 
 
 def test_the_task_is_that_of_the_log():
@@ -63,7 +63,7 @@ def test_the_task_is_that_of_the_log():
     task, table = logged.plan.task, logged.plan.task.tables[0]
     assert (table.rows, table.dim, table.dtype, table.pooled, table.weighted) == (50_000_000, 64, "fp16", False, True)
     assert table.poolings == (0.001, 3.0)
-    assert [one.name for one in task.tables] == ["big", "n.x", "o.x"]  # two modules have a table x
+    assert [t.name for t in task.tables] == ["big", "n.x", "o.x"]  # two modules have a table x
     assert task.batch_size == 512 * 16
     assert (task.topology.hosts, task.topology.devices_per_host, task.topology.device) == (2, 8, "h200")
     assert task.topology.memory_bytes[0] == 50_000_000_000
@@ -80,9 +80,9 @@ def test_assumptions_can_be_set():
 
 
 def test_a_plan_gets_the_memory_it_needs_beyond_that_of_the_log():
-    found = plan_of_stats(stats(row(rows=100_000_000), memory=1e9), "x.log")
-    found.plan.check()
-    assert any("memory on each device" in text for text in found.assumed)
+    logged = plan_of_stats(stats(row(rows=100_000_000), memory=1e9), "x.log")
+    logged.plan.check()
+    assert any("memory on each device" in text for text in logged.assumed)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_a_plan_gets_the_memory_it_needs_beyond_that_of_the_log():
     ],
 )  # fmt: skip
 def test_bad_rows_are_one_line(rows, task, error, says):
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as raised:
         plan_of_stats(stats(*rows), "x.log", task=task)
-    assert says in str(found.value)
-    assert "\n" not in str(found.value)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_the_log_of_the_installed_torchrec_is_its_plan():
     logged = plan_of_stats(table, "x.log")
     logged.plan.check()
     assert logged.plan.task.batch_size == 4 * 64
-    assert [one.poolings for one in sorted(logged.plan.task.tables, key=lambda one: one.name)] == [
+    assert [t.poolings for t in sorted(logged.plan.task.tables, key=lambda t: t.name)] == [
         (3.0,) * (1 + list(kinds).index(name) % 2) for name in sorted(kinds)
     ]
     for name in kinds:
@@ -162,8 +162,8 @@ def test_the_log_of_the_installed_torchrec_is_its_plan():
         if spec is not None:
             theirs = [(*shard.shard_offsets, *shard.shard_sizes) for shard in spec.shards]
             ours = [
-                (one.rows[0], one.columns[0], one.rows[1] - one.rows[0], one.columns[1] - one.columns[0])
-                for one in logged.plan.by_table[name]
+                (shard.rows[0], shard.columns[0], shard.rows[1] - shard.rows[0], shard.columns[1] - shard.columns[0])
+                for shard in logged.plan.by_table[name]
             ]
             assert sorted(ours) == sorted(theirs)
-            assert sorted(one.devices[0] for one in logged.plan.by_table[name]) == sorted(planned[name].ranks)
+            assert sorted(shard.devices[0] for shard in logged.plan.by_table[name]) == sorted(planned[name].ranks)

@@ -173,9 +173,9 @@ EDGES = REUSE_EDGES[:-1].astype(np.int64)
 
 
 def test_probabilities_at_the_edges_of_the_reuse_bins() -> None:
-    found = poisson_at_most(EDGES, MEANS)
-    assert found.shape == (MEANS.size, EDGES.size)
-    np.testing.assert_allclose(found, poisson.cdf(EDGES[None, :], MEANS[:, None]), rtol=0, atol=1e-9)
+    probabilities = poisson_at_most(EDGES, MEANS)
+    assert probabilities.shape == (MEANS.size, EDGES.size)
+    np.testing.assert_allclose(probabilities, poisson.cdf(EDGES[None, :], MEANS[:, None]), rtol=0, atol=1e-9)
 
 
 @given(st.integers(0, 40_000), st.floats(1e-6, 1e6))

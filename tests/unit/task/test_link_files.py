@@ -65,12 +65,12 @@ def test_impossible_speeds_of_one_sender_are_refused(collective: str, alone: obj
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "found"),
+    ("old", "new", "shape"),
     [("hosts: 2", "hosts: 4", "4 × 8 h100"), ("h100-8", "h200-8", "2 × 8 h200"), ("h100-8,", "h100-8, devices_per_host: 4,", "2 × 4 h100")],
 )  # fmt: skip
-def test_links_of_another_cluster_are_refused(file: Path, old: str, new: str, found: str) -> None:
+def test_links_of_another_cluster_are_refused(file: Path, old: str, new: str, shape: str) -> None:
     (file.parent / "task.yaml").write_text(TASK.replace(old, new))
-    says = f"task.yaml: .*links.json: links of 2 × 8 h100, but the topology is {found}; measure this cluster: shardwright calibrate --links"
+    says = f"task.yaml: .*links.json: links of 2 × 8 h100, but the topology is {shape}; measure this cluster: shardwright calibrate --links"
     with pytest.raises(InvalidInput, match=says):
         Task.load(file.parent / "task.yaml")
 

@@ -81,9 +81,9 @@ def test_distinct_rows_and_reuse_are_as_the_profile_expects(exponent: float, row
     assert abs(times.size - expected) < 5 * math.sqrt(expected)
     bin_of = np.minimum(np.ceil(np.log2(times)).astype(int), 16)
     found_rows, found_lookups = (np.bincount(bin_of, weights=w, minlength=17) for w in (np.ones_like(times), times))
-    for found, wanted in zip((found_rows, found_lookups), access.reuse(lookups), strict=True):
+    for drawn, wanted in zip((found_rows, found_lookups), access.reuse(lookups), strict=True):
         # The profile has one density per segment of ranks, so a hot row may lie in the bin beside.
-        assert np.abs(np.cumsum(found) - np.cumsum(wanted)).max() < 0.02 * wanted.sum() + 5 * math.sqrt(wanted.sum())
+        assert np.abs(np.cumsum(drawn) - np.cumsum(wanted)).max() < 0.02 * wanted.sum() + 5 * math.sqrt(wanted.sum())
 
 
 def test_the_hottest_rank_is_drawn_as_often_as_its_share_says() -> None:

@@ -73,8 +73,8 @@ def test_digests_of_different_sets_differ_and_the_description_sums_up(tmp_path):
     other = load(tmp_path, f"groups: [{{{GROUP}, seed: 1}}]")
     assert first.digest == again.digest != other.digest
     assert len({first.digest, training_tasks(first.tasks[:2]).digest, training_tasks(first.tasks[::-1]).digest}) == 3
-    found = training_tasks([task_of(4, 2), task_of(7, 2)])
-    assert found.description == f"2 tasks of 4-7 tables on 2 devices, sha256 {found.digest}"
+    training_set = training_tasks([task_of(4, 2), task_of(7, 2)])
+    assert training_set.description == f"2 tasks of 4-7 tables on 2 devices, sha256 {training_set.digest}"
 
 
 @pytest.mark.slow

@@ -199,14 +199,14 @@ def model_file(model, tmp_path):
 
 
 def test_the_three_networks_survive_a_file(model, model_file):
-    found = resolve_cost_model(model_file, task_of(2, 1))
-    assert isinstance(found, NeuroShardModel)
-    assert found.name == "cpu/neuroshard"
-    assert found.metadata == model.metadata
-    assert (found.communication.devices, found.communication.batch_size) == ((2, 4), 512)
+    loaded = resolve_cost_model(model_file, task_of(2, 1))
+    assert isinstance(loaded, NeuroShardModel)
+    assert loaded.name == "cpu/neuroshard"
+    assert loaded.metadata == model.metadata
+    assert (loaded.communication.devices, loaded.communication.batch_size) == ((2, 4), 512)
     for name, array in (model.weights | model.communication.weights).items():
-        np.testing.assert_array_equal((found.weights | found.communication.weights)[name], array)
+        np.testing.assert_array_equal((loaded.weights | loaded.communication.weights)[name], array)
     dims, delays = np.array([8, 16, 64, 4]), np.array([0.0, 1.0, 3.0, 0.1])
     np.testing.assert_array_equal(
-        found.communication.forward_ms(dims, delays), model.communication.forward_ms(dims, delays)
+        loaded.communication.forward_ms(dims, delays), model.communication.forward_ms(dims, delays)
     )

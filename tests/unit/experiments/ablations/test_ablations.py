@@ -16,8 +16,8 @@ NOTHING = dict.fromkeys(EXPERIMENT.run.__globals__["_COLUMNS"])
 
 def row(variant, step, *, system=NEUROSHARD, task=0, devices=4, seconds=1.0, shards="a", **others):
     key = {"part": SEARCH, "extent": "full", "devices": devices, "max_dim": 32, "task": task, "system": system}
-    found = {"step_ms": step, "embedding_cost_ms": step, "search_s": seconds, "shards": shards}
-    return {**key, "variant": variant, **NOTHING, **found, **others}
+    figures = {"step_ms": step, "embedding_cost_ms": step, "search_s": seconds, "shards": shards}
+    return {**key, "variant": variant, **NOTHING, **figures, **others}
 
 
 def line_of(page, caption, name):
@@ -51,13 +51,13 @@ def test_variants_are_compared_with_the_full_system():
         for task, step in enumerate(each)
     ]
     page = EXPERIMENT.page(rows, False)
-    found = line_of(page, "`neuroshard` without one part", "no grid")
-    assert found["tasks"] == 3
-    assert found["step, geometric mean"].startswith("0.9967")  # (1.1 · 1 · 0.9) ** (1 / 3)
-    assert (found["longer"], found["equal"], found["shorter"], found["worst"]) == ("33%", "33%", "33%", "1.100")
-    assert found["search time"] == "2.00×"
-    assert found["not placed, without and with"] == "0, 1"
-    assert found["same plans"] == "1 of 3"
+    line = line_of(page, "`neuroshard` without one part", "no grid")
+    assert line["tasks"] == 3
+    assert line["step, geometric mean"].startswith("0.9967")  # (1.1 · 1 · 0.9) ** (1 / 3)
+    assert (line["longer"], line["equal"], line["shorter"], line["worst"]) == ("33%", "33%", "33%", "1.100")
+    assert line["search time"] == "2.00×"
+    assert line["not placed, without and with"] == "0, 1"
+    assert line["same plans"] == "1 of 3"
     assert line_of(page, "`neuroshard` without one part", "no beam")["not placed, without and with"] == "3, 1"
     said = " ".join(page.text)
     assert "longer: no beam (+100.00%, 2 more not placed)" in said

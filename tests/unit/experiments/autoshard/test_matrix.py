@@ -32,35 +32,35 @@ ROWS = [
 
 
 def test_losses_are_of_the_tasks_that_both_placed():
-    found = loss({(0, 0): 2.0, (0, 1): 3.0, (0, 2): 9.0}, {(0, 0): 2.0, (0, 1): 2.0})
-    assert (found.share, found.tasks) == (pytest.approx(0.25), 2)
-    assert found.low == pytest.approx(0.0)
-    assert found.high == pytest.approx(0.5)
+    excess = loss({(0, 0): 2.0, (0, 1): 3.0, (0, 2): 9.0}, {(0, 0): 2.0, (0, 1): 2.0})
+    assert (excess.share, excess.tasks) == (pytest.approx(0.25), 2)
+    assert excess.low == pytest.approx(0.0)
+    assert excess.high == pytest.approx(0.5)
     nothing = loss({(0, 0): 1.0}, {(0, 1): 1.0})
     assert np.isnan(nothing.share)
     assert nothing.tasks == 0
 
 
 def test_a_matrix():
-    found = matrix(Costs(ROWS, "dreamshard"), TABLES)
-    assert found.shares[0, 1] == pytest.approx(21 / 18 - 1)
-    assert found.shares[1, 1] == 0.0
-    assert np.isnan(found.shares[:, 0]).all(), "nothing was tested on five tables"
-    assert found.target[1] == 9.0
-    assert np.isnan(found.target[0])
-    assert found.heuristic[1].share == pytest.approx(19.8 / 18 - 1), "lookup is best on average, size on one task"
-    assert found.bundled[1].share == pytest.approx(0.0)
-    assert (found.random[1].share, found.random[1].tasks) == (pytest.approx(36 / 10 - 1), 1)
-    assert found.certified[1].share == pytest.approx(16.2 / 18 - 1)
-    assert found.above_bound[1].share == pytest.approx(18 / 12 - 1)
-    ((label, column, off, heuristic),) = found.off_target
+    losses = matrix(Costs(ROWS, "dreamshard"), TABLES)
+    assert losses.shares[0, 1] == pytest.approx(21 / 18 - 1)
+    assert losses.shares[1, 1] == 0.0
+    assert np.isnan(losses.shares[:, 0]).all(), "nothing was tested on five tables"
+    assert losses.target[1] == 9.0
+    assert np.isnan(losses.target[0])
+    assert losses.heuristic[1].share == pytest.approx(19.8 / 18 - 1), "lookup is best on average, size on one task"
+    assert losses.bundled[1].share == pytest.approx(0.0)
+    assert (losses.random[1].share, losses.random[1].tasks) == (pytest.approx(36 / 10 - 1), 1)
+    assert losses.certified[1].share == pytest.approx(16.2 / 18 - 1)
+    assert losses.above_bound[1].share == pytest.approx(18 / 12 - 1)
+    ((label, column, off, heuristic),) = losses.off_target
     assert (label, column) == ("5 tables", "7 tables")
     assert off.share > heuristic.share > 0
 
 
 def test_autoshards_cost_is_that_of_kernels():
     rows = [row | {"strategy": "autoshard"} if row["strategy"] == "dreamshard" else row for row in ROWS]
-    found = matrix(Costs(rows, "autoshard"), TABLES)
-    assert found.target[1] == 4.5
-    assert found.above_bound[1].share == pytest.approx(0.5)
+    losses = matrix(Costs(rows, "autoshard"), TABLES)
+    assert losses.target[1] == 4.5
+    assert losses.above_bound[1].share == pytest.approx(0.5)
     assert np.isnan(matrix(Costs(rows, "dreamshard"), TABLES).target[1])

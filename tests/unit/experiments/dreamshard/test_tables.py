@@ -26,8 +26,8 @@ def results(settings=(20, 40), halves=("unseen", "seen"), tasks=2):
     ]  # fmt: skip
 
 
-def table(found, beginning):
-    chosen = next(one for one in found.tables if one.caption.startswith(beginning))
+def table(result_page, beginning):
+    chosen = next(candidate for candidate in result_page.tables if candidate.caption.startswith(beginning))
     return [dict(zip(chosen.heads, map(str, row), strict=True)) for row in chosen.rows]
 
 
@@ -43,7 +43,9 @@ def test_any_beginning_of_the_pieces_is_fair():
 @pytest.mark.parametrize("half", ["unseen", "seen"])
 def test_pieces_run(half):
     pieces = [
-        one for one in TINY.pieces(quick=True) if (one.key["half"], one.key["task"], one.key["tables"]) == (half, 1, 6)
+        piece
+        for piece in TINY.pieces(quick=True)
+        if (piece.key["half"], piece.key["task"], piece.key["tables"]) == (half, 1, 6)
     ]
     rows = {piece.key["strategy"]: {**piece.key, **row} for piece in pieces for row in TINY.run(piece)}
     assert set(rows) == set(NAMES) - {"rnn"}
@@ -58,14 +60,14 @@ def test_pieces_run(half):
 @pytest.mark.parametrize(("half", "unseen"), [("unseen", 1.0), ("seen", 0.0)])
 def test_tables_are_of_the_half_that_the_piece_names(half, unseen):
     wanted = {"tables": 8, "devices": 4, "half": half, "task": 1, "strategy": "lookup"}
-    (piece,) = (one for one in TINY.pieces(quick=True) if one.key == wanted)
+    (piece,) = (piece for piece in TINY.pieces(quick=True) if piece.key == wanted)
     (row,) = TINY.run(piece)
     assert row["step_ms"] == sw.plan(draw_task(Setting(8, 4), 1, unseen=unseen), strategy="lookup").cost.step_ms
 
 
 def test_rnn_trains_and_places():
     pytest.importorskip("torch", reason="rnn trains with torch")
-    piece = next(one for one in TINY.pieces(quick=True) if one.key["strategy"] == "rnn")
+    piece = next(piece for piece in TINY.pieces(quick=True) if piece.key["strategy"] == "rnn")
     (row,) = TINY.run(piece)
     assert row["step_ms"] > 0
     assert piece.version.startswith("2 updates")
@@ -73,9 +75,9 @@ def test_rnn_trains_and_places():
 
 def test_the_page_has_the_right_numbers():
     pytest.importorskip("matplotlib", reason="pages have pictures")
-    found = page(results(), 2)
+    result_page = page(results(), 2)
     dreamshard = next(
-        row for row in table(found, "All settings") if (row["strategy"], row["tables"]) == ("dreamshard", "seen")
+        row for row in table(result_page, "All settings") if (row["strategy"], row["tables"]) == ("dreamshard", "seen")
     )
     assert dreamshard["tasks"] == "4"
     assert dreamshard["placed"] == "100%"
@@ -84,18 +86,18 @@ def test_the_page_has_the_right_numbers():
     assert dreamshard["closed, step"] == "50.0%"  # (12 − 10) / (12 − 8)
     assert dreamshard["closed, kernels"] == "50.0%"
     assert dreamshard["above the bound, median"] == "25.00%"  # 10 / 8
-    size = next(row for row in table(found, "All settings") if row["strategy"] == "size")
+    size = next(row for row in table(result_page, "All settings") if row["strategy"] == "size")
     assert (size["tasks with a shorter step"], size["closed, step"]) == ("0%", "–")
-    (first, *_) = table(found, "Closed, step")
+    (first, *_) = table(result_page, "Closed, step")
     assert (first["best heuristic"], first["autoshard"], first["certified"]) == ("lookup", "25.0%", "75.0%")
-    (paper, *_) = table(found, "As the paper's tables")
+    (paper, *_) = table(result_page, "As the paper's tables")
     assert paper["dreamshard"] == "5.00 ± 0.00, +140.0%"  # random takes 12 where dreamshard takes 5
-    (mean, *_) = table(found, "Mean step")
+    (mean, *_) = table(result_page, "Mean step")
     assert (mean["dreamshard"], mean["bound"], mean["of them in the means"]) == ("10.000", "8.000", "2")
     assert "`dreamshard` closes 50% to 50% of the distance, over 2 settings (step, unseen tables)" in " ".join(
-        found.text
+        result_page.text
     )
-    assert set(found.figures) == {"", "compute", "halves"}
+    assert set(result_page.figures) == {"", "compute", "halves"}
 
 
 @pytest.mark.parametrize("strategies", [("random",), ("dreamshard", "certified"), ("size", "dreamshard"), ("rnn",)])
@@ -104,7 +106,7 @@ def test_a_page_of_some_rows(strategies):
     rows = [row for row in results(settings=(20,), tasks=1) if row["strategy"] in strategies]
     if "rnn" in strategies:
         rows = [row | {"strategy": "rnn"} for row in results(settings=(20,), tasks=1) if row["strategy"] == "random"]
-    found = DreamShardTables().page(rows, quick=False)
-    cells = [str(cell) for table in found.tables for row in table.rows for cell in row]
+    result_page = DreamShardTables().page(rows, quick=False)
+    cells = [str(cell) for table in result_page.tables for row in table.rows for cell in row]
     assert not any("nan" in cell for cell in cells)
-    assert all(len(table.heads) == len(row) for table in found.tables for row in table.rows)
+    assert all(len(table.heads) == len(row) for table in result_page.tables for row in table.rows)

@@ -37,11 +37,11 @@ def test_memory_is_that_of_a_row_wise_plan_and_parts_of_its_rows():
 def test_every_lookup_of_a_row_wise_plan_travels():
     """3 of 4 lookups leave their device, 2 of 4 their host: values and gradients of 64 × 4 bytes, and an id of 8 bytes."""
     (task,) = with_memory(small_task(), 1.0)
-    found = sent(task, "row_wise")
+    traffic = sent(task, "row_wise")
     lookups = 64 * 4 * 50
-    assert found.bytes_between == pytest.approx(lookups / 2 * (2 * 64 * 4 + 8), rel=0.01)
-    assert (found.hot_rows, found.warm_rows, found.bound_ms) == (0, 0, None)
-    assert found.communication_ms > 0
+    assert traffic.bytes_between == pytest.approx(lookups / 2 * (2 * 64 * 4 + 8), rel=0.01)
+    assert (traffic.hot_rows, traffic.warm_rows, traffic.bound_ms) == (0, 0, None)
+    assert traffic.communication_ms > 0
 
 
 def test_tiers_hold_replicas_and_say_how_far_they_are_from_the_bounds():

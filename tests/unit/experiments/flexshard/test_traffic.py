@@ -51,6 +51,6 @@ def test_the_table_of_the_estimate_by_hand():
     rows = []
     for memory, strategy in ((1.0, "row_wise"), (1.25, "flexshard")):
         piece = Piece({**wanted, "exchange": EVERY, "memory": memory, "strategy": strategy})
-        rows += [{**piece.key, **found} for found in EXPERIMENT.run(piece)]
+        rows += [{**piece.key, **row} for row in EXPERIMENT.run(piece)]
     (line,) = table_with(EXPERIMENT.page(rows, False), "200 lookups a sample").rows
     assert line[:3] == ["1.1", "-86% · 6.7×", "-85.7% · 6.99×"]

@@ -31,8 +31,8 @@ def cells(table):
 
 
 def test_only_cases_that_all_placed_are_compared(rows):
-    found = compared(rows, "embedding_cost_ms", NAMES)
-    assert found == {
+    costs = compared(rows, "embedding_cost_ms", NAMES)
+    assert costs == {
         "random": {"4/0": 8.0, "8/0": 10.0},
         "size": {"4/0": 4.0, "8/0": 5.0},
         "certified": {"4/0": 2.0, "8/0": 1.0},
@@ -49,9 +49,9 @@ def test_gaps_are_to_the_largest_bound(rows):
         outcome(name, 2.5, bound=bound) | {CASE: "4/0"} for name, bound in (("dreamshard+", 2.1), ("dreamshard", 1.9))
     ]
     assert bounds_of(rows) == {"4/0": 2.1, "4/1": 3.0}
-    found = gaps(rows, NAMES)
-    assert found["certified"] == pytest.approx([2.2 / 2.1 - 1])
-    assert found["random"] == pytest.approx([8.8 / 2.1 - 1])
+    strategy_gaps = gaps(rows, NAMES)
+    assert strategy_gaps["certified"] == pytest.approx([2.2 / 2.1 - 1])
+    assert strategy_gaps["random"] == pytest.approx([8.8 / 2.1 - 1])
 
 
 def test_one_row_a_strategy(rows):

@@ -63,9 +63,9 @@ def test_load_factors_take_the_least_time():
     budget = fill * sum(task.topology.memory_bytes) - buffers - noted
 
     def milliseconds(table, share):
-        found = FOUND_MS if share < 1 else 0.0
+        finding_ms = FOUND_MS if share < 1 else 0.0
         missed = expected_miss_rate(table, share) * table.weight_bytes / table.rows / per_ms
-        return (missed + found) * table.pooling * task.batch_size
+        return (missed + finding_ms) * table.pooling * task.batch_size
 
     saved, size, low, at_least = [], [], 0.0, 0.0
     for table in task.tables:
@@ -94,15 +94,15 @@ def test_load_factors_take_the_least_time():
 
 
 def test_tables_larger_than_all_devices_find_a_place():
-    found = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES)
-    plan = found.plan(bags(SHAPES), SHARDERS)
+    our_planner = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES)
+    plan = our_planner.plan(bags(SHAPES), SHARDERS)
     cached = {name: t for (_, name), t in tables_of(plan).items() if t.compute_kernel == "fused_uvm_caching"}
     assert cached
     assert "t3" not in cached  # small and hot
     assert all(0 < table.cache_params.load_factor < 1 for table in cached.values())
     assert all(table.sharding_type != "data_parallel" for table in cached.values())
-    task, hbm, ddr = found.last_problem.task, np.zeros(4), np.zeros(4)
-    for shard in plan_of(plan, found.last_problem).shards:
+    task, hbm, ddr = our_planner.last_problem.task, np.zeros(4), np.zeros(4)
+    for shard in plan_of(plan, our_planner.last_problem).shards:
         work = shard_work(task, shard)
         share = cached[shard.table].cache_params.load_factor if shard.table in cached else 1.0
         hbm[list(shard.devices)] += share * work.weight_bytes
@@ -112,19 +112,19 @@ def test_tables_larger_than_all_devices_find_a_place():
 
 
 def test_host_memory_has_limits_too():
-    found = planner(topology(4, hbm=GB // 2, ddr_cap=GB // 2), profiles=PROFILES)
+    our_planner = planner(topology(4, hbm=GB // 2, ddr_cap=GB // 2), profiles=PROFILES)
     with pytest.raises(PlannerError) as caught:
-        found.plan(bags(SHAPES), SHARDERS)
+        our_planner.plan(bags(SHAPES), SHARDERS)
     assert caught.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
 
 
 def test_the_error_names_host_memory_if_it_falls_short():
     given = {f"t{i}": ParameterConstraints(compute_kernels=["fused_uvm"]) for i in range(4)}
-    found = planner(topology(4, hbm=80 * GB, ddr_cap=GB // 8), constraints=given)
+    our_planner = planner(topology(4, hbm=80 * GB, ddr_cap=GB // 8), constraints=given)
     with pytest.raises(
         PlannerError, match=r"only use host memory need .* all ranks together have .* larger ddr_cap"
     ) as caught:
-        found.plan(bags(SHAPES), SHARDERS)
+        our_planner.plan(bags(SHAPES), SHARDERS)
     assert caught.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
 
 
@@ -135,14 +135,14 @@ def test_no_host_holds_more_than_it_has_however_much_the_devices_have(kernel):
         f"t{i}": ParameterConstraints(["table_wise"], [kernel], pooling_factors=[1.0 + 100 * (i == 0)])
         for i in range(4)
     }
-    found = planner(topology(4, hbm=80 * GB, ddr_cap=rows * 64 * 4 * 3 // 2), constraints=given)
-    tables = tables_of(found.plan(bags([(rows, 64)] * 4), SHARDERS))
+    our_planner = planner(topology(4, hbm=80 * GB, ddr_cap=rows * 64 * 4 * 3 // 2), constraints=given)
+    tables = tables_of(our_planner.plan(bags([(rows, 64)] * 4), SHARDERS))
     assert sorted(rank for table in tables.values() for rank in table.ranks) == [0, 1, 2, 3]
 
 
 def test_tables_that_fit_are_not_cached():
-    found = planner(topology(4, hbm=4 * GB), profiles=PROFILES)
-    assert {t.compute_kernel for t in tables_of(found.plan(bags(SHAPES), SHARDERS)).values()} <= {"fused", "dense"}
+    roomy = planner(topology(4, hbm=4 * GB), profiles=PROFILES)
+    assert {t.compute_kernel for t in tables_of(roomy.plan(bags(SHAPES), SHARDERS)).values()} <= {"fused", "dense"}
 
 
 def test_demanded_kernels_and_load_factors_are_kept():
@@ -163,16 +163,16 @@ def test_demanded_kernels_and_load_factors_are_kept():
 
 def test_a_table_for_one_device_is_cached_though_all_devices_together_have_room():
     whole = {"t0": ParameterConstraints(sharding_types=["table_wise"])}
-    found = planner(topology(8, hbm=GB), constraints=whole, profiles=PROFILES)
-    table = tables_of(found.plan(bags(SHAPES), SHARDERS))["", "t0"]
+    our_planner = planner(topology(8, hbm=GB), constraints=whole, profiles=PROFILES)
+    table = tables_of(our_planner.plan(bags(SHAPES), SHARDERS))["", "t0"]
     assert (table.sharding_type, table.compute_kernel) == ("table_wise", "fused_uvm_caching")
 
 
 def test_a_chosen_load_factor_joins_the_users_cache_parameters_and_overrides_the_sharders():
     """TorchRec's runtime prefers parameters of the plan to those of the sharder, and keeps the sharder's others."""
     given = {"t0": ParameterConstraints(cache_params=CacheParams(algorithm=CacheAlgorithm.LFU, reserved_memory=1.5))}
-    found = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES, constraints=given)
-    table = tables_of(found.plan(bags(SHAPES), SHARDERS))["", "t0"]
+    our_planner = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES, constraints=given)
+    table = tables_of(our_planner.plan(bags(SHAPES), SHARDERS))["", "t0"]
     assert (table.cache_params.algorithm, table.cache_params.reserved_memory) == (CacheAlgorithm.LFU, 1.5)
     assert given["t0"].cache_params.load_factor is None
     fused = {
@@ -204,7 +204,7 @@ def test_caches_with_statistics_are_scaled_up_to_miss_less_than_torchrecs():
     fields = {"constraints": given, "storage_reservation": FixedPercentageStorageReservation(0.0), "batch_size": 64}
     sharders = [EmbeddingBagCollectionSharder({"learning_rate": 0.1})]
     theirs = EmbeddingShardingPlanner(where, proposer=EmbeddingOffloadScaleupProposer(), stats=[], **fields)
-    found = planner(where, **fields)
+    our_planner = planner(where, **fields)
 
     def shares_of(plan):
         return {
@@ -223,37 +223,37 @@ def test_caches_with_statistics_are_scaled_up_to_miss_less_than_torchrecs():
     def held(shares):
         return sum(shares[f"t{i}"] * rows * dim * 4 for i, (rows, dim) in enumerate(SHAPES))
 
-    ours, scaled = shares_of(found.plan(bags(SHAPES), sharders)), shares_of(theirs.plan(bags(SHAPES), sharders))
+    ours, scaled = shares_of(our_planner.plan(bags(SHAPES), sharders)), shares_of(theirs.plan(bags(SHAPES), sharders))
     assert all(share >= 0.1 for share in ours.values())
     assert held(ours) > 0.8 * GB  # of 1 GB on all devices
     assert missed(ours) < missed(scaled)
     assert missed(ours) < missed(dict.fromkeys(ours, 0.1))
-    assert found.last_moved.host_bytes == sum(rows * dim * 4 for rows, dim in SHAPES)
-    assert found.last_moved.fetched_bytes == pytest.approx(4 * missed(ours))
+    assert our_planner.last_moved.host_bytes == sum(rows * dim * 4 for rows, dim in SHAPES)
+    assert our_planner.last_moved.fetched_bytes == pytest.approx(4 * missed(ours))
 
 
 def test_a_named_load_factor_without_statistics_is_no_floor_but_final():
     given = {"t0": known(1.2, SHAPES[0][0], 20_000)}
     given["t0"].cache_params.stats = None
-    found = planner(topology(4, hbm=4 * GB), constraints=given)
-    table = tables_of(found.plan(bags(SHAPES), SHARDERS))["", "t0"]
+    our_planner = planner(topology(4, hbm=4 * GB), constraints=given)
+    table = tables_of(our_planner.plan(bags(SHAPES), SHARDERS))["", "t0"]
     assert table.cache_params.load_factor == 0.1
 
 
 @pytest.mark.parametrize("factor", [0.05, 0.3])
 def test_a_named_load_factor_is_kept_if_nothing_demands_a_cache(factor):
     given = {f"t{i}": ParameterConstraints(cache_params=CacheParams(load_factor=factor)) for i in range(len(SHAPES))}
-    found = planner(topology(4, hbm=GB // 2, ddr_cap=40 * GB), constraints=given)
-    tables = tables_of(found.plan(bags(SHAPES), SHARDERS)).values()
+    our_planner = planner(topology(4, hbm=GB // 2, ddr_cap=40 * GB), constraints=given)
+    tables = tables_of(our_planner.plan(bags(SHAPES), SHARDERS)).values()
     factors = {table.cache_params.load_factor for table in tables if table.compute_kernel == "fused_uvm_caching"}
     assert factors == {factor}
 
 
 def test_tables_moved_to_the_host_are_logged(caplog):
-    found = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES)
+    our_planner = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES)
     with caplog.at_level("INFO", logger="shardwright.integrations.torchrec.planner"):
-        plan = found.plan(bags(SHAPES), SHARDERS)
-    moved, cached = found.last_moved, {}
+        plan = our_planner.plan(bags(SHAPES), SHARDERS)
+    moved, cached = our_planner.last_moved, {}
     for (_, name), table in tables_of(plan).items():
         if table.compute_kernel == "fused_uvm_caching":
             cached[name] = table.cache_params.load_factor
@@ -262,9 +262,9 @@ def test_tables_moved_to_the_host_are_logged(caplog):
     assert moved.host_bytes == sum(sizes[name] for name in cached)
     rows = {f"t{i}": count for i, (count, _) in enumerate(SHAPES)}
     caches = [share * (sizes[name] + 16 * rows[name]) + 4 * rows[name] for name, share in cached.items()]
-    shards = [shard.table for shard in plan_of(plan, found.last_problem).shards]
+    shards = [shard.table for shard in plan_of(plan, our_planner.last_problem).shards]
     assert all(
-        shards.count(name) == len({s.rows for s in found.last_plan.by_table[name]}) for name in cached
+        shards.count(name) == len({s.rows for s in our_planner.last_plan.by_table[name]}) for name in cached
     )  # no columns
     assert moved.cache_bytes == pytest.approx(sum(caches), abs=8)
     assert moved.ssd_bytes == 0

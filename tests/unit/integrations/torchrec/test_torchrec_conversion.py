@@ -30,9 +30,9 @@ def problem(types=TYPES, rows=ROWS, dim=DIM, world=4, local=2, min_partition=Non
     return problem_of(bags([(rows, dim)]), SHARDERS, topology(world, local), 8, {"t0": asked})
 
 
-def converted(shards, found=None):
-    found = found or problem()
-    return tables_of(sharding_plan_of(sw.Plan(found.task, shards), found))["", "t0"]
+def converted(shards, our_problem=None):
+    our_problem = our_problem or problem()
+    return tables_of(sharding_plan_of(sw.Plan(our_problem.task, shards), our_problem))["", "t0"]
 
 
 def blocks(cuts, ranks, columns=(0, DIM)):
@@ -68,13 +68,17 @@ def test_column_blocks_and_whole_tables_keep_their_ranks():
 
 def test_whole_tables_beside_column_blocks_are_one_column_block():
     """Two sharding types of a module would call two sets of collectives."""
-    found = problem_of(bags([(100, 64), (200, 64), (300, 64)]), SHARDERS, topology(2), 8)
+    our_problem = problem_of(bags([(100, 64), (200, 64), (300, 64)]), SHARDERS, topology(2), 8)
     cut = [sw.Shard("t0", (0, 100), (0, 32), (0,)), sw.Shard("t0", (0, 100), (32, 64), (1,))]
-    whole = [sw.Shard.whole(found.task.tables[at], at - 1) for at in (1, 2)]
-    tables = tables_of(sharding_plan_of(sw.Plan(found.task, cut + whole), found))
+    whole = [sw.Shard.whole(our_problem.task.tables[at], at - 1) for at in (1, 2)]
+    tables = tables_of(sharding_plan_of(sw.Plan(our_problem.task, cut + whole), our_problem))
     assert {table.sharding_type for table in tables.values()} == {"column_wise"}
     assert [ranks_of(tables["", name]) for name in ("t1", "t2")] == [[0], [1]]
-    alone = tables_of(sharding_plan_of(sw.Plan(found.task, [sw.Shard.whole(found.task.tables[0], 1), *whole]), found))
+    alone = tables_of(
+        sharding_plan_of(
+            sw.Plan(our_problem.task, [sw.Shard.whole(our_problem.task.tables[0], 1), *whole]), our_problem
+        )
+    )
     assert {table.sharding_type for table in alone.values()} == {"table_wise"}
 
 
@@ -127,35 +131,35 @@ def test_forbidden_sharding_types_are_refused_by_name():
 
 
 def test_missing_tables_are_named_both_ways():
-    found = problem()
+    our_problem = problem()
     with pytest.raises(InvalidPlan, match="tables t0 are missing"):
-        sharding_plan_of(sw.Plan(found.task, ()), found)
-    made = sharding_plan_of(sw.Plan(found.task, [sw.Shard("t0", (0, ROWS), (0, DIM), (2,))]), found)
+        sharding_plan_of(sw.Plan(our_problem.task, ()), our_problem)
+    made = sharding_plan_of(sw.Plan(our_problem.task, [sw.Shard("t0", (0, ROWS), (0, DIM), (2,))]), our_problem)
     del made.plan[""]["t0"]
     with pytest.raises(InvalidPlan, match=r"tables '\.t0' are missing"):
-        plan_of(made, found)
+        plan_of(made, our_problem)
     made.plan[""]["ghost"] = made.plan[""].get("t0")
     made.plan[""]["t0"] = None
     with pytest.raises(InvalidPlan, match=r"'\.ghost' of the sharding plan are not in the model"):
-        plan_of(made, found)
+        plan_of(made, our_problem)
 
 
 def test_sequences_of_a_module_are_cut_in_one_width():
-    found = problem_of(sequences([500, 600], 48), SHARDERS, topology(4), 8)
+    our_problem = problem_of(sequences([500, 600], 48), SHARDERS, topology(4), 8)
     cuts = {"s0": (0, 24, 48), "s1": (0, 12, 24, 36, 48)}
     shards = [
         sw.Shard(name, (0, rows), columns, (rank,))
         for (name, ends), rows in zip(cuts.items(), (500, 600), strict=True)
         for rank, columns in enumerate(itertools.pairwise(ends))
     ]
-    plan = sw.Plan(found.task, shards)
-    tables = tables_of(sharding_plan_of(plan, found))
+    plan = sw.Plan(our_problem.task, shards)
+    tables = tables_of(sharding_plan_of(plan, our_problem))
     assert {shard.shard_sizes[1] for table in tables.values() for shard in table.sharding_spec.shards} == {12}
     assert ranks_of(tables["", "s0"]) == [0, 0, 1, 1]
-    back = runnable(plan, found)
+    back = runnable(plan, our_problem)
     back.check()
     assert back.memory.weights.tolist() == plan.memory.weights.tolist()
-    assert runnable(back, found) == back
+    assert runnable(back, our_problem) == back
 
 
 def test_torchrecs_planner_made_plans_convert_too():
@@ -163,7 +167,7 @@ def test_torchrecs_planner_made_plans_convert_too():
 
     model, where = bags([(2000, 64), (300, 128), (9, 16)]), topology(4, 2)
     theirs = EmbeddingShardingPlanner(where, 64, stats=[]).plan(model, SHARDERS)
-    found = problem_of(model, SHARDERS, where, 64)
-    plan = plan_of(theirs, found)
+    our_problem = problem_of(model, SHARDERS, where, 64)
+    plan = plan_of(theirs, our_problem)
     replace(plan, task=replace(plan.task, constraints=sw.Constraints())).check()
-    assert tables_of(sharding_plan_of(plan, found)).keys() == tables_of(theirs).keys()
+    assert tables_of(sharding_plan_of(plan, our_problem)).keys() == tables_of(theirs).keys()

@@ -64,9 +64,9 @@ def test_rows_in_host_memory_are_synchronised_too():
     assert table.compute_kernel == "fused_uvm_caching"
     held = 100_000 * (64 * 4 + 4) * (1 - table.cache_params.load_factor)
     bus = held / 1e6  # 2 (n - 1) / n of it among two replicas
-    found = often.last_plan.cost.step_ms - seldom.last_plan.cost.step_ms
-    assert found > 0.999 * bus
-    assert found == pytest.approx(bus * 0.999, rel=0.05)  # and the cached rows over the link
+    sync_ms = often.last_plan.cost.step_ms - seldom.last_plan.cost.step_ms
+    assert sync_ms > 0.999 * bus
+    assert sync_ms == pytest.approx(bus * 0.999, rel=0.05)  # and the cached rows over the link
     assert often.last_plan.bound_ms <= often.last_plan.cost.step_ms
 
 
@@ -87,10 +87,10 @@ def test_the_topology_of_a_group_has_the_least_storage_of_its_replicas():
     whole = topology(4, 2, intra_host_bw=5.0, inter_host_bw=3.0, hbm_mem_bw=7.0)
     for rank, device in enumerate(whole.devices):
         device.storage.hbm = 100 + rank
-    found = group_topology(whole, ShardingGroups(2, 2, 2))
-    assert [device.storage.hbm for device in found.devices] == [100, 102]
-    assert (found.world_size, found.local_world_size, found.compute_device) == (2, 1, "cuda")
-    assert (found.intra_host_bw, found.inter_host_bw, found.hbm_mem_bw) == (5.0, 3.0, 7.0)
+    of_group = group_topology(whole, ShardingGroups(2, 2, 2))
+    assert [device.storage.hbm for device in of_group.devices] == [100, 102]
+    assert (of_group.world_size, of_group.local_world_size, of_group.compute_device) == (2, 1, "cuda")
+    assert (of_group.intra_host_bw, of_group.inter_host_bw, of_group.hbm_mem_bw) == (5.0, 3.0, 7.0)
 
 
 def test_fully_sharded_groups_leave_room_for_the_exchange():

@@ -70,9 +70,9 @@ def test_fields_that_a_plan_can_override_are_known():
 def test_fused_parameters_reach_the_kernel_as_the_sharder_has_them(constraints):
     where = topology(2, hbm=GB if constraints else GB // 20)
     plan = planner(where, constraints=constraints).plan(bags(SHAPES), [EmbeddingBagCollectionSharder(dict(FUSED))])
-    found = tables_of(plan).values()
-    assert any(table.compute_kernel == "fused_uvm_caching" for table in found)
-    assert all(add_params_from_parameter_sharding(dict(FUSED), table) == FUSED for table in found)
+    tables = tables_of(plan).values()
+    assert any(table.compute_kernel == "fused_uvm_caching" for table in tables)
+    assert all(add_params_from_parameter_sharding(dict(FUSED), table) == FUSED for table in tables)
 
 
 def test_types_on_the_wire_are_those_of_fused_parameters_too():

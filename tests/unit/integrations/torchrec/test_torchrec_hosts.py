@@ -35,10 +35,10 @@ class Towers(nn.Module):
 
 
 def hosts_by_tower(plan, per_host):
-    found = {}
+    hosts = {}
     for (_, name), part in tables_of(plan).items():
-        found.setdefault(name[0], set()).update(rank // per_host for rank in part.ranks)
-    return found
+        hosts.setdefault(name[0], set()).update(rank // per_host for rank in part.ranks)
+    return hosts
 
 
 @pytest.mark.parametrize("kinds", [None, ["table_row_wise"], ["table_column_wise"]])
@@ -48,24 +48,26 @@ def test_every_tower_lies_on_one_host_and_collections_keep_their_order(kinds, wo
         f"{tower}{i}": ParameterConstraints(sharding_types=kinds) for tower in "abcd" for i in range(5) if kinds
     }
     ours = planner(topology(world, local), constraints=constraints)
-    found = hosts_by_tower(ours.plan(Towers(), SHARDERS), local)
-    assert all(len(hosts) == 1 for hosts in found.values())
-    (b,), (c,), (d,) = (found[tower] for tower in "bcd")
+    tower_hosts = hosts_by_tower(ours.plan(Towers(), SHARDERS), local)
+    assert all(len(hosts) == 1 for hosts in tower_hosts.values())
+    (b,), (c,), (d,) = (tower_hosts[tower] for tower in "bcd")
     assert b <= c <= d
 
 
 def test_towers_spread_over_hosts_as_torchrec_spreads_them():
     model = nn.Sequential(EmbeddingTowerCollection([tower(prefix, [100_000] * 3) for prefix in "abcd"]))
     for make in (planner, lambda where: EmbeddingShardingPlanner(where, 64, stats=[])):
-        found = hosts_by_tower(make(topology(8, 2)).plan(model, SHARDERS), 2)
-        assert sorted(next(iter(hosts)) for hosts in found.values()) == [0, 1, 2, 3]
+        tower_hosts = hosts_by_tower(make(topology(8, 2)).plan(model, SHARDERS), 2)
+        assert sorted(next(iter(hosts)) for hosts in tower_hosts.values()) == [0, 1, 2, 3]
 
 
 def test_options_name_towers_as_torchrecs_enumerator_does():
     ours, model = planner(topology(8, 4)), Towers()
     ours.plan(model, SHARDERS)
-    listed = {(one.fqn, one.dependency) for one in EmbeddingEnumerator(topology(8, 4), 64).enumerate(model, SHARDERS)}
-    assert {(one.fqn, one.dependency) for one in ours._best_plan} == listed
+    listed = {
+        (option.fqn, option.dependency) for option in EmbeddingEnumerator(topology(8, 4), 64).enumerate(model, SHARDERS)
+    }
+    assert {(option.fqn, option.dependency) for option in ours._best_plan} == listed
 
 
 def test_features_and_weights_of_towers_are_read():
@@ -106,19 +108,19 @@ def test_hosts_of_a_collection_have_the_least_sum_of_squared_loads(seed):
     random = np.random.default_rng(seed)
     tables = [sw.Table(f"t{i}", int(random.integers(10, 2000)), 16, float(random.integers(1, 9))) for i in range(6)]
     cluster = sw.Topology(3, 1, memory=[int(size) for size in random.integers(60_000, 300_000, 3)])
-    found = chosen_hosts(tables, {table.name: ("module", table.name) for table in tables}, cluster)
+    host_by_table = chosen_hosts(tables, {table.name: ("module", table.name) for table in tables}, cluster)
 
     def squares(hosts):
         total = 0.0
         for host, room in enumerate(cluster.memory_bytes):
-            own = [table for table, one in zip(tables, hosts, strict=True) if one == host]
+            own = [table for table, its_host in zip(tables, hosts, strict=True) if its_host == host]
             full = sum(table.weight_bytes for table in own) / room
             values = sum(table.pooling for table in own) / sum(table.pooling for table in tables) * 3
             total += ((full + values) * (100 if full > 1 else 1)) ** 2
         return total
 
     best = min(squares(hosts) for hosts in itertools.combinations_with_replacement(range(3), 6))
-    assert squares([found[table.name] for table in tables]) == pytest.approx(best)
+    assert squares([host_by_table[table.name] for table in tables]) == pytest.approx(best)
 
 
 def test_a_tower_goes_to_a_host_with_room():

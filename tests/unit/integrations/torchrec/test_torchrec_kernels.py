@@ -31,10 +31,10 @@ def widths(plan):
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("module", [bags([(5000, 4096), (700, 2052)]), sequences((500, 900), 10_240)])
 def test_no_block_is_wider_than_the_kernels_take(world, module):
-    found = planner(topology(world))
-    plan = found.plan(nn.Sequential(module), SHARDERS)
+    our_planner = planner(topology(world))
+    plan = our_planner.plan(nn.Sequential(module), SHARDERS)
     assert max(widths(plan)) <= 2048
-    assert "torchrec" in found.last_plan.runs_on
+    assert "torchrec" in our_planner.last_plan.runs_on
     if world == 1:
         assert {table.sharding_type for table in tables_of(plan).values()} == {"column_wise"}
 
@@ -98,9 +98,9 @@ def quantised(split):
 
 def load(sharded, whole):
     """Copy weights, and scales with biases, into the shards: rows of them, or columns side by side."""
-    for key, found in sharded.items():
+    for key, entry in sharded.items():
         start = 0
-        for block in found if isinstance(found, list) else [found]:
+        for block in entry if isinstance(entry, list) else [entry]:
             if hasattr(block, "local_shards"):
                 for shard in block.local_shards():
                     (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
@@ -127,8 +127,8 @@ def test_quantised_modules_give_the_same_outputs_sharded(on_cpu, split, kinds, e
     model = quantised(split)
     given = {f"t{index}": ParameterConstraints(sharding_types=kinds) for index in range(3)} if kinds else None
     sharders = [QuantEmbeddingBagCollectionSharder()]
-    found = planner(topology(2, device="cpu"), constraints=given)
-    plan = found.plan(model, sharders)
+    our_planner = planner(topology(2, device="cpu"), constraints=given)
+    plan = our_planner.plan(model, sharders)
     assert expected is None or {table.sharding_type for table in tables_of(plan).values()} == expected
     sharded = sharders[0].shard(model.bags, plan.plan["bags"], ShardingEnv.from_local(2, 0), torch.device("cpu"))
     load(sharded.state_dict(), model.bags.state_dict())
@@ -150,8 +150,12 @@ def test_quantised_rows_that_hold_their_scales_may_not_be_cut():
 @pytest.mark.skipif(not hasattr(EmbeddingComputeKernel, "FUSED_TRITON"), reason="this TorchRec has no such kernel")
 def test_the_triton_kernel_is_planned_if_offered_by_a_sharder_and_named_by_constraints():
     offering = [
-        type(f"Triton{type(one).__name__}", (type(one),), {"compute_kernels": lambda *_: ["fused", "fused_triton"]})()
-        for one in SHARDERS
+        type(
+            f"Triton{type(sharder).__name__}",
+            (type(sharder),),
+            {"compute_kernels": lambda *_: ["fused", "fused_triton"]},
+        )()
+        for sharder in SHARDERS
     ]
     model = nn.ModuleDict({"pooled": bags([(5000, 64)]), "sequence": sequences((500,), 32)})
     assert {table.compute_kernel for table in tables_of(planner().plan(model, offering)).values()} == {"fused"}

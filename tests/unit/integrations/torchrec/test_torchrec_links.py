@@ -42,13 +42,13 @@ def converted(world=16, local=8, bandwidths=None, known=None):
 
 
 def test_bandwidths_by_collective_are_kept_if_they_differ():
-    found = converted()
-    assert found.link_bandwidth == (300e9, 48e9)
-    assert found.bandwidth_of("all_to_all") == (300e9, 40e9)
-    assert found.bandwidth_of("reduce_scatter") == (300e9, 350e9 / 8)
-    assert found.bandwidth_of("all_gather") == found.bandwidth_of("all_reduce") == (300e9, 48e9)
-    assert found.links.all_gather == found.links.all_reduce == (None, None)
-    assert found.latency_of("all_to_all") == found.link_latency_ms
+    our_topology = converted()
+    assert our_topology.link_bandwidth == (300e9, 48e9)
+    assert our_topology.bandwidth_of("all_to_all") == (300e9, 40e9)
+    assert our_topology.bandwidth_of("reduce_scatter") == (300e9, 350e9 / 8)
+    assert our_topology.bandwidth_of("all_gather") == our_topology.bandwidth_of("all_reduce") == (300e9, 48e9)
+    assert our_topology.links.all_gather == our_topology.links.all_reduce == (None, None)
+    assert our_topology.latency_of("all_to_all") == our_topology.link_latency_ms
 
 
 def test_one_host_has_no_links_between_hosts_to_ask_for():
@@ -61,11 +61,11 @@ def test_basic_bandwidths_say_no_more_than_the_topology():
 
 
 def test_a_user_adds_links_and_latencies():
-    found = converted(known=KnownLinks(MEASURED, (0.1, 0.2)))
-    assert found.bandwidth_of("all_to_all") == (300e9, 44e9)
-    assert found.latency_of("all_to_all") == (0.1, 0.04)
-    assert found.latency_of("all_reduce") == (0.1, 0.2)
-    assert found.bandwidth_of("reduce_scatter") == (300e9, 350e9 / 8)
+    our_topology = converted(known=KnownLinks(MEASURED, (0.1, 0.2)))
+    assert our_topology.bandwidth_of("all_to_all") == (300e9, 44e9)
+    assert our_topology.latency_of("all_to_all") == (0.1, 0.04)
+    assert our_topology.latency_of("all_reduce") == (0.1, 0.2)
+    assert our_topology.bandwidth_of("reduce_scatter") == (300e9, 350e9 / 8)
 
 
 def test_a_planner_takes_a_file_of_its_cluster(tmp_path):

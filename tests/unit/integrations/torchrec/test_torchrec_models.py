@@ -45,9 +45,9 @@ def test_the_module_holds_every_table_and_looks_it_up():
     assert {name.split(".")[-2]: shape for name, shape in shapes.items()} == {t.name: (t.rows, t.dim) for t in TABLES}
     batch = Batches(task()).draw(0, 0)
     lengths = batch.length_per_key()
-    found = {name: tuple(rows.shape) for name, rows in model(batch).by_feature().items()}
+    output_shapes = {name: tuple(rows.shape) for name, rows in model(batch).by_feature().items()}
     samples = local_batch_size(task())
-    assert found == {
+    assert output_shapes == {
         "a": (samples, 16),
         "b": (samples, 8),
         "s": (lengths[2], 8),
@@ -71,17 +71,17 @@ def test_the_way_there_and_back_gives_the_same_tables():
     """The modules, sharders, topology and constraints of a task are read back as the same task."""
     given = task("adagrad")
     module, sharders = modules_for(given), sharders_for(given)
-    found = problem_of(
+    read_back = problem_of(
         module, sharders, torchrec_topology(given.topology), local_batch_size(given), constraints_for(given)
     ).task
     for table in given.tables:
-        other = found.table_by_name[table.name]
+        other = read_back.table_by_name[table.name]
         for field in ("rows", "dim", "poolings", "pooled", "dtype"):
             assert getattr(other, field) == getattr(table, field)
-    assert found.optimizer == "adagrad"
-    assert found.topology.memory_bytes == given.topology.memory_bytes
-    assert found.topology.link_bandwidth == pytest.approx(given.topology.link_bandwidth)
-    assert (found.topology.hosts, found.topology.devices_per_host) == (2, 2)
+    assert read_back.optimizer == "adagrad"
+    assert read_back.topology.memory_bytes == given.topology.memory_bytes
+    assert read_back.topology.link_bandwidth == pytest.approx(given.topology.link_bandwidth)
+    assert (read_back.topology.hosts, read_back.topology.devices_per_host) == (2, 2)
 
 
 def test_devices_of_unequal_memory():
@@ -101,8 +101,10 @@ def test_every_optimizer_is_fused(optimizer):
 
 def test_statistics_are_pooling_factors_and_nothing_else():
     told, untold = constraints_for(task()), constraints_for(task(), statistics=False)
-    assert {name: one.pooling_factors for name, one in told.items()} == {t.name: list(t.poolings) for t in TABLES}
-    assert all(one.pooling_factors == [1.0] for one in untold.values())
+    assert {name: constraint.pooling_factors for name, constraint in told.items()} == {
+        t.name: list(t.poolings) for t in TABLES
+    }
+    assert all(constraint.pooling_factors == [1.0] for constraint in untold.values())
     limits = Constraints({"a": TableConstraint(("column_wise", "grid"), max_shards=3)})
     limited = constraints_for(task(constraints=limits))["a"]
     assert limited.sharding_types == ["column_wise", "grid_shard"]

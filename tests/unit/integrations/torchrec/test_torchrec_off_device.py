@@ -59,10 +59,10 @@ def torchrecs_options(model, where, constraints):
     return EmbeddingEnumerator(where, 64, constraints).enumerate(model, SHARDERS)
 
 
-def storage_by_rank(found, plan, where, constraints):
+def storage_by_rank(our_planner, plan, where, constraints):
     """Storage of each rank under a plan, by TorchRec's estimator."""
-    options = sharding_options(plan, found.last_problem, found._cost_model)
-    data = build_sharder_data_map({sharder_name(one.module_type): one for one in SHARDERS})
+    options = sharding_options(plan, our_planner.last_problem, our_planner._cost_model)
+    data = build_sharder_data_map({sharder_name(sharder.module_type): sharder for sharder in SHARDERS})
     EmbeddingStorageEstimator(where, constraints).estimate(options, data)
     total = np.zeros((where.world_size, 3))
     for option in options:
@@ -75,27 +75,29 @@ def storage_by_rank(found, plan, where, constraints):
 @pytest.mark.parametrize("megabytes", [None, 64])
 def test_a_table_in_a_store_is_planned_as_torchrecs_enumerator_offers_it(kernel, megabytes):
     where, given = topology(4, hbm=GB), stored(kernel, megabytes)
-    found = planner(where, constraints=given)
-    plan = found.plan(bags(SHAPES), SHARDERS)
+    our_planner = planner(where, constraints=given)
+    plan = our_planner.plan(bags(SHAPES), SHARDERS)
     tables = tables_of(plan)
     assert tables["", "t1"].compute_kernel == kernel
     assert {tables["", name].compute_kernel for name in ("t0", "t2")} <= {"fused", "dense"}
     offered = [
-        one for one in torchrecs_options(bags(SHAPES), where, given) if (one.name, one.compute_kernel) == ("t1", kernel)
+        option
+        for option in torchrecs_options(bags(SHAPES), where, given)
+        if (option.name, option.compute_kernel) == ("t1", kernel)
     ]
-    assert tables["", "t1"].sharding_type in {one.sharding_type for one in offered}
-    limits = [(one.storage.hbm, one.storage.ddr, one.storage.ssd) for one in where.devices]
-    assert (storage_by_rank(found, plan, where, given) <= np.array(limits)).all()
+    assert tables["", "t1"].sharding_type in {option.sharding_type for option in offered}
+    limits = [(device.storage.hbm, device.storage.ddr, device.storage.ssd) for device in where.devices]
+    assert (storage_by_rank(our_planner, plan, where, given) <= np.array(limits)).all()
 
 
 def test_caches_in_full_devices_fit_by_torchrecs_estimate_too():
     """FBGEMM's notes, 4 bytes a row and 16 a slot, are included."""
     where = topology(4, hbm=256 * MEGABYTE, ddr_cap=4 * GB)
-    found = planner(where)
-    plan = found.plan(bags(SHAPES), SHARDERS)
-    assert found.last_moved.kernels == {"t1": "fused_uvm_caching"}
-    limits = [(one.storage.hbm, one.storage.ddr, one.storage.ssd) for one in where.devices]
-    held = storage_by_rank(found, plan, where, {})
+    our_planner = planner(where)
+    plan = our_planner.plan(bags(SHAPES), SHARDERS)
+    assert our_planner.last_moved.kernels == {"t1": "fused_uvm_caching"}
+    limits = [(device.storage.hbm, device.storage.ddr, device.storage.ssd) for device in where.devices]
+    held = storage_by_rank(our_planner, plan, where, {})
     assert (held <= np.array(limits)).all()
     assert held[:, 0].sum() > 0.7 * 4 * 256 * MEGABYTE
 
@@ -103,9 +105,9 @@ def test_caches_in_full_devices_fit_by_torchrecs_estimate_too():
 def test_our_storage_of_a_store_is_torchrecs():
     """Caches and SSD agree, except that TorchRec counts the state of the cache, 4 bytes a row and 16 a slot, as SSD."""
     where, given = topology(4, hbm=GB), stored("key_value", 64)
-    found = planner(where, constraints=given)
-    plan = found.plan(bags(SHAPES), SHARDERS)
-    moved, theirs = found.last_moved, storage_by_rank(found, plan, where, given)
+    our_planner = planner(where, constraints=given)
+    plan = our_planner.plan(bags(SHAPES), SHARDERS)
+    moved, theirs = our_planner.last_moved, storage_by_rank(our_planner, plan, where, given)
     rows, dim = SHAPES[1]
     assert moved.kernels == {"t1": "key_value"}
     assert moved.ssd_bytes == rows * dim * 4
@@ -119,19 +121,21 @@ def test_our_storage_of_a_store_is_torchrecs():
 
 
 def test_statistics_get_the_time_that_a_step_waits_for_the_ssd():
-    found = planner(topology(4), constraints=stored("key_value"))
-    plan = found.plan(bags(SHAPES), SHARDERS)
-    options = {one.name: one for one in sharding_options(plan, found.last_problem, found._cost_model)}
+    our_planner = planner(topology(4), constraints=stored("key_value"))
+    plan = our_planner.plan(bags(SHAPES), SHARDERS)
+    options = {
+        option.name: option for option in sharding_options(plan, our_planner.last_problem, our_planner._cost_model)
+    }
     waits = [shard.perf.fwd_compute for shard in options["t1"].shards]
     assert sum(waits) >= 64 * 4 * 64 * 4 / topology(4).ssd_mem_bw
-    assert sum(shard.storage.ssd for shard in options["t1"].shards) == found.last_moved.ssd_bytes
+    assert sum(shard.storage.ssd for shard in options["t1"].shards) == our_planner.last_moved.ssd_bytes
 
 
 @pytest.mark.parametrize("kernel", ["key_value", "dram_virtual_table"])
 def test_sequences_may_lie_in_a_store_too(kernel):
     given = {"s0": ParameterConstraints(compute_kernels=[kernel])}
-    found = planner(topology(4), constraints=given)
-    table = tables_of(found.plan(sequences((8_000_000, 1000), 32), SHARDERS))["", "s0"]
+    our_planner = planner(topology(4), constraints=given)
+    table = tables_of(our_planner.plan(sequences((8_000_000, 1000), 32), SHARDERS))["", "s0"]
     assert table.compute_kernel == kernel
 
 
@@ -146,10 +150,10 @@ def test_virtual_tables_are_row_wise():
 def test_row_blocks_are_whole_buckets_if_torchrec_cuts_by_bucket(rows, buckets, ranks):
     rows -= rows % buckets
     given = {"t1": ParameterConstraints(compute_kernels=["dram_virtual_table"])}
-    found = planner(topology(ranks), constraints=given)
-    table = tables_of(found.plan(virtual(rows, buckets), SHARDERS))["", "t1"]
+    our_planner = planner(topology(ranks), constraints=given)
+    table = tables_of(our_planner.plan(virtual(rows, buckets), SHARDERS))["", "t1"]
     options = torchrecs_options(virtual(rows, buckets), topology(ranks), given)
-    theirs = next(one for one in options if one.sharding_type == "row_wise")
+    theirs = next(option for option in options if option.sharding_type == "row_wise")
     shards = table.sharding_spec.shards
     assert [shard.shard_sizes for shard in shards] == [shard.size for shard in theirs.shards]
     assert [shard.shard_offsets for shard in shards] == [shard.offset for shard in theirs.shards]
@@ -162,20 +166,23 @@ def test_a_virtual_table_of_2_to_the_50_rows_is_planned_by_buckets(buckets):
     rows = 2**50 // buckets * buckets
     given = stored("ssd_virtual_table", 64)
     model = nn.ModuleDict({"virtual": virtual(rows, buckets, dim=64), "real": bags(SHAPES[:1])})
-    found = planner(topology(4, hbm=GB), constraints=given)
-    tables = tables_of(found.plan(model, SHARDERS))
+    our_planner = planner(topology(4, hbm=GB), constraints=given)
+    tables = tables_of(our_planner.plan(model, SHARDERS))
     theirs = next(
-        one
-        for one in torchrecs_options(model, topology(4), given)
-        if (one.name, one.sharding_type) == ("t1", "row_wise")
+        option
+        for option in torchrecs_options(model, topology(4), given)
+        if (option.name, option.sharding_type) == ("t1", "row_wise")
     )
     shards = tables["virtual", "t1"].sharding_spec.shards
     assert [shard.shard_sizes for shard in shards] == [shard.size for shard in theirs.shards]
     assert [shard.shard_offsets for shard in shards] == [shard.offset for shard in theirs.shards]
     assert tables["real", "t0"].compute_kernel in ("fused", "dense")
-    assert found.last_moved.cache_bytes == 4 * 64 * MEGABYTE
-    assert found.last_moved.fetched_bytes == pytest.approx(64 * 4 * 64 * 4)
-    options = {one.name: one for one in sharding_options(found.plan(model, SHARDERS), found.last_problem, MODEL)}
+    assert our_planner.last_moved.cache_bytes == 4 * 64 * MEGABYTE
+    assert our_planner.last_moved.fetched_bytes == pytest.approx(64 * 4 * 64 * 4)
+    options = {
+        option.name: option
+        for option in sharding_options(our_planner.plan(model, SHARDERS), our_planner.last_problem, MODEL)
+    }
     assert min(shard.storage.hbm for shard in options["t1"].shards) >= 64 * MEGABYTE
     small = planner(topology(4, hbm=60 * MEGABYTE), constraints=given)
     with pytest.raises(PlannerError) as caught:  # each device has a cache of 64 MB
@@ -242,7 +249,9 @@ def test_key_value_needs_an_ssd():
 def test_a_table_goes_to_the_store_if_devices_lack_room():
     either = {"t1": ParameterConstraints(compute_kernels=["fused", "key_value"])}
     roomy, tight = (planner(topology(4, hbm=size, ddr_cap=GB), constraints=either) for size in (4 * GB, 256 * MEGABYTE))
-    kernels = [tables_of(found.plan(bags(SHAPES), SHARDERS))["", "t1"].compute_kernel for found in (roomy, tight)]
+    kernels = [
+        tables_of(our_planner.plan(bags(SHAPES), SHARDERS))["", "t1"].compute_kernel for our_planner in (roomy, tight)
+    ]
     assert kernels == ["fused", "key_value"]
     assert not roomy.last_moved.kernels
     assert tight.last_moved.ssd_bytes == SHAPES[1][0] * 64 * 4
@@ -252,12 +261,12 @@ def test_tables_in_stores_stay_whole_if_devices_lack_room_for_the_caches_of_all_
     """Each of 4 tables takes 64 MB of cache for each of its shards, and a device has 100 MB."""
     given = {f"t{i}": stored("key_value", 64)["t1"] for i in range(4)}
     where = topology(4, hbm=100 * MEGABYTE)
-    found = planner(where, constraints=given)
-    plan = found.plan(bags([(8_000_000, 64)] * 4), SHARDERS)
+    our_planner = planner(where, constraints=given)
+    plan = our_planner.plan(bags([(8_000_000, 64)] * 4), SHARDERS)
     assert {table.sharding_type for table in tables_of(plan).values()} == {"table_wise"}
     assert sorted(table.ranks for table in tables_of(plan).values()) == [[0], [1], [2], [3]]
-    limits = [(one.storage.hbm, one.storage.ddr, one.storage.ssd) for one in where.devices]
-    assert (storage_by_rank(found, plan, where, given) <= np.array(limits)).all()
+    limits = [(device.storage.hbm, device.storage.ddr, device.storage.ssd) for device in where.devices]
+    assert (storage_by_rank(our_planner, plan, where, given) <= np.array(limits)).all()
 
 
 def test_ssds_have_limits_too():
@@ -266,8 +275,8 @@ def test_ssds_have_limits_too():
     with pytest.raises(PlannerError, match="SSD"):
         planner(topology(4, ssd_cap=GB), constraints=whole).plan(bags(SHAPES), SHARDERS)
     any_way = stored("key_value", sharding_types=["table_wise", "row_wise"])
-    found = planner(topology(4, ssd_cap=GB), constraints=any_way)
-    table = tables_of(found.plan(bags(SHAPES), SHARDERS))["", "t1"]
+    our_planner = planner(topology(4, ssd_cap=GB), constraints=any_way)
+    table = tables_of(our_planner.plan(bags(SHAPES), SHARDERS))["", "t1"]
     assert table.sharding_type == "row_wise"
 
 

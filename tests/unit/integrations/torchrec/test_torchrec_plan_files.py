@@ -62,8 +62,8 @@ GIVEN = {
 
 @pytest.fixture
 def made():
-    found = planner(topology(4, 2), constraints=GIVEN)
-    return found, found.plan(Model(), SHARDERS)
+    our_planner = planner(topology(4, 2), constraints=GIVEN)
+    return our_planner, our_planner.plan(Model(), SHARDERS)
 
 
 def test_a_plan_comes_back_as_it_was(made, tmp_path):
@@ -118,9 +118,9 @@ def test_plans_that_a_file_cannot_hold_are_refused(made, tmp_path):
 
 
 def saved(made, tmp_path, **hashes):
-    found, plan = made
+    our_planner, plan = made
     file = tmp_path / "plan.json"
-    save_sharding_plan(plan, file, **hashes or {"context_hash": found.hash_planner_context_inputs_str()})
+    save_sharding_plan(plan, file, **hashes or {"context_hash": our_planner.hash_planner_context_inputs_str()})
     return SavedPlanLoader(file)
 
 
@@ -157,9 +157,9 @@ def test_an_empty_plan_counts_as_none(tmp_path):
     save_sharding_plan(ShardingPlan({}), tmp_path / "empty.json")
     loader = SavedPlanLoader(tmp_path / "empty.json")
     assert loader.load() is None
-    found = planner(plan_loader=loader)
-    assert len(tables_of(found.plan(Model(), SHARDERS))) == 5
-    assert found.last_plan is not None
+    our_planner = planner(plan_loader=loader)
+    assert len(tables_of(our_planner.plan(Model(), SHARDERS))) == 5
+    assert our_planner.last_plan is not None
 
 
 def their_planner(where, **fields):
@@ -177,8 +177,8 @@ EXCHANGED = {
 def test_plans_are_exchanged_with_torchrecs_planner_in_both_directions(tmp_path):
     where, model, file = topology(4, 2), Model(sequence=()), tmp_path / "plan.json"
     planners = (planner(where, constraints=EXCHANGED), their_planner(where, constraints=EXCHANGED))
-    plans = [found.plan(model, SHARDERS) for found in planners]
-    ours, theirs = (found.hash_planner_context_inputs_str() for found in planners)
+    plans = [either_planner.plan(model, SHARDERS) for either_planner in planners]
+    ours, theirs = (either_planner.hash_planner_context_inputs_str() for either_planner in planners)
     assert ours == theirs
     for plan, make in zip(plans, (their_planner, planner), strict=True):
         save_sharding_plan(plan, file, context_hash=ours)
@@ -236,23 +236,23 @@ def test_the_search_space_is_listed_only_when_it_is_read(made, monkeypatch):
 
     monkeypatch.setattr(EmbeddingEnumerator, "enumerate", enumerate_and_note)
     where, model = topology(4, 2), Model()
-    found = planner(where, enumerator=EmbeddingEnumerator(where, 64))
-    found.plan(model, SHARDERS)
+    ours = planner(where, enumerator=EmbeddingEnumerator(where, 64))
+    ours.plan(model, SHARDERS)
     assert listed == []
-    assert {option.name for option in found._enumerator.last_stored_search_space} == {"t0", "t1", "t2", "s0", "s1"}
-    found.hash_planner_context_inputs()
+    assert {option.name for option in ours._enumerator.last_stored_search_space} == {"t0", "t1", "t2", "s0", "s1"}
+    ours.hash_planner_context_inputs()
     assert listed == [model]
 
 
 @pytest.mark.slow
 def test_hashes_are_equal_for_equal_inputs_and_only_for_those():
     def hash_of(model=None, where=None, **fields):
-        found = planner(where or topology(4, 2), **fields)
+        our_planner = planner(where or topology(4, 2), **fields)
         with pytest.raises(AssertionError, match="without an enumerator"):  # TorchRec's own
-            found.hash_planner_context_inputs()
-        found.plan(model or Model(), SHARDERS)
-        assert isinstance(found.hash_planner_context_inputs(), int)
-        return found.hash_planner_context_inputs_str()
+            our_planner.hash_planner_context_inputs()
+        our_planner.plan(model or Model(), SHARDERS)
+        assert isinstance(our_planner.hash_planner_context_inputs(), int)
+        return our_planner.hash_planner_context_inputs_str()
 
     plain = hash_of()
     assert plain == hash_of() == hash_of(seed=5) == hash_of(strategy="greedy")

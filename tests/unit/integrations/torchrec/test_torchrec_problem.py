@@ -120,11 +120,11 @@ def test_quantised_inference_modules_are_planned_with_their_kernel():
     )
     model = nn.Module()
     model.quantised = QuantEmbeddingBagCollection.from_float(real)
-    found = planner()
-    tables = tables_of(found.plan(model, get_default_sharders()))
+    our_planner = planner()
+    tables = tables_of(our_planner.plan(model, get_default_sharders()))
     assert {name for _, name in tables} == {"t0", "t1"}
     assert {table.compute_kernel for table in tables.values()} == {"quant"}
-    assert {table.dtype for table in found.last_problem.task.tables} == {"int8"}
+    assert {table.dtype for table in our_planner.last_problem.task.tables} == {"int8"}
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_profiles_come_by_feature_name_and_constraints_go_before_them(tmp_path):
     assert tables[0].access == zipf
     file = tmp_path / "tables.yaml"
     file.write_text("tables: [{name: f_t0, rows: 1000, dim: 4, pooling: 12, access: {zipf: 1.1}}]\n")
-    found = problem_of(bags([(1000, 8)]), SHARDERS, topology(), 8, profiles=file).task.tables
-    assert (found[0].pooling, found[0].access) == (12.0, zipf)
+    profiled_tables = problem_of(bags([(1000, 8)]), SHARDERS, topology(), 8, profiles=file).task.tables
+    assert (profiled_tables[0].pooling, profiled_tables[0].access) == (12.0, zipf)
     passed_on = with_profiles(bags([(1000, 8), (500, 8), (70, 8)]), known, given)
-    assert {name: one.pooling_factors for name, one in passed_on.items()} == {"t0": [12.0], "t1": [9.0]}
+    assert {name: constraint.pooling_factors for name, constraint in passed_on.items()} == {"t0": [12.0], "t1": [9.0]}
     assert given == {"t1": ParameterConstraints(pooling_factors=[9.0])}
 
 
@@ -279,8 +279,8 @@ def test_devices_are_priced_by_the_topologys_memory_bandwidth():
 def allowed(rows, device="cpu", pooled=True, dim=48, types=("table_wise", "row_wise", "column_wise")):
     model = bags([(rows, dim)]) if pooled else sequences([rows], dim)
     asked = {"t0" if pooled else "s0": ParameterConstraints(sharding_types=list(types))}
-    found = problem_of(model, SHARDERS, topology(4, device=device, ddr_cap=GB), 8, asked)
-    (limits,) = found.task.constraints.tables.values()
+    problem = problem_of(model, SHARDERS, topology(4, device=device, ddr_cap=GB), 8, asked)
+    (limits,) = problem.task.constraints.tables.values()
     return limits
 
 
@@ -336,9 +336,9 @@ def test_rows_of_ids_in_order_of_popularity_are_not_dealt():
         profiles = [sw.Table(f"f_t{i}", 2_000_000, 4, 20.0, id_shares=shares) for i in range(4)]
         for kinds in (["row_wise"], ["row_wise", "table_wise"]):
             given = {f"t{i}": ParameterConstraints(sharding_types=kinds) for i in range(4)}
-            found = planner(profiles=profiles, constraints=given, batch_size=16_384)
-            types = {table.sharding_type for table in tables_of(found.plan(model, SHARDERS)).values()}
-            steps[len(shares), len(kinds)] = found.last_plan.cost.step_ms
+            our_planner = planner(profiles=profiles, constraints=given, batch_size=16_384)
+            types = {table.sharding_type for table in tables_of(our_planner.plan(model, SHARDERS)).values()}
+            steps[len(shares), len(kinds)] = our_planner.last_plan.cost.step_ms
     assert types == {"table_wise"}
     assert steps[16, 2] == pytest.approx(steps[0, 2], rel=0.01)
     assert steps[16, 1] > 1.5 * steps[0, 1]

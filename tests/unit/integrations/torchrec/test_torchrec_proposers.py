@@ -18,9 +18,9 @@ def options(rng, count):
 def test_no_choice_that_fits_is_cheaper(seed):
     rng = np.random.default_rng(seed)
     tables = [options(rng, count) for count in (3, 4, 2, 5)]
-    found = cheapest_by_memory(tables, MEMORY, BINS)
-    costs = [sum(ms[index] for (_, ms), index in zip(tables, each, strict=True)) for each in found]
-    memory = [sum(size[index] for (size, _), index in zip(tables, each, strict=True)) for each in found]
+    choices = cheapest_by_memory(tables, MEMORY, BINS)
+    costs = [sum(ms[index] for (_, ms), index in zip(tables, each, strict=True)) for each in choices]
+    memory = [sum(size[index] for (size, _), index in zip(tables, each, strict=True)) for each in choices]
     assert memory == sorted(memory, reverse=True)
     assert max(memory) < MEMORY
     every = [

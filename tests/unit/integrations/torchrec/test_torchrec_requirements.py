@@ -9,12 +9,12 @@ from shardwright.errors import MissingDependency
 from shardwright.integrations.torchrec import requirements
 
 
-def releases(**found):
-    return lambda name: found.get(name.replace("-", "_"))
+def releases(**versions):
+    return lambda name: versions.get(name.replace("-", "_"))
 
 
 @pytest.mark.parametrize(
-    "found",
+    "versions",
     [
         {"torch": "2.13", "fbgemm_gpu": "1.8", "torchrec": "1.8"},
         {"torch": "2.13", "fbgemm_gpu_cpu": "1.8", "torchrec": "1.8"},
@@ -23,22 +23,22 @@ def releases(**found):
         {"torch": "2.13"},  # built from source, without a version
     ],
 )
-def test_matching_sets_pass(found):
-    requirements.check_versions(releases(**found))
+def test_matching_sets_pass(versions):
+    requirements.check_versions(releases(**versions))
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("versions", "said"),
     [
         ({"torch": "2.13", "fbgemm_gpu": "1.6", "torchrec": "1.6"}, "torch 2.13 does not go with FBGEMM 1.6"),
         ({"torch": "2.11", "fbgemm_gpu": "1.8", "torchrec": "1.8"}, "torch 2.11 goes with FBGEMM 1.6"),
         ({"torch": "2.13", "fbgemm_gpu_cpu": "1.8", "torchrec": "1.6"}, "TorchRec 1.6 does not go with FBGEMM 1.8"),
     ],
 )
-def test_other_sets_are_named_with_the_remedy(found, said):
+def test_other_sets_are_named_with_the_remedy(versions, said):
     with pytest.raises(MissingDependency, match=said) as caught:
-        requirements.check_versions(releases(**found))
-    assert "pip install torch==" + found["torch"] in str(caught.value)
+        requirements.check_versions(releases(**versions))
+    assert "pip install torch==" + versions["torch"] in str(caught.value)
 
 
 def test_a_missing_package_is_named_with_the_install_command(monkeypatch):

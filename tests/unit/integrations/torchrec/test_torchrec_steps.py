@@ -153,7 +153,7 @@ def test_phases_add_up_over_modules_and_the_exchange_is_taken_out_of_backward():
             name=name, cpu_time_total=1e3 * ms, time_range=SimpleNamespace(start=start, end=start + 1e3 * ms)
         )
 
-    found = _times(
+    phase_ms = _times(
         [
             event("shardwright input_dist_ms", 1.0), event("shardwright lookup_ms", 2.0), event("shardwright output_dist_ms", 0.5),
             event("shardwright input_dist_ms", 0.25), event("shardwright backward_ms", 10.0, start=5e3),
@@ -163,7 +163,7 @@ def test_phases_add_up_over_modules_and_the_exchange_is_taken_out_of_backward():
             event("All2All_Pooled_Wait", 7.0), event("aten::mm", 9.0),
         ]
     )  # fmt: skip
-    assert found == {
+    assert phase_ms == {
         "input_dist_ms": 1.25, "lookup_ms": 2.0, "output_dist_ms": 0.5, "backward_ms": 4.75, "gradient_dist_ms": 5.25,
     }  # fmt: skip
 
@@ -177,7 +177,7 @@ def test_a_module_takes_the_cpu_time_without_its_kernels_or_at_most_the_rest_of_
     monkeypatch.setattr(modules, "_kernels_ms", lambda plans: [3.0] * len(plans))
     fast = (LinkSpeed(0.001, 1e12), LinkSpeed(0.001, 1e12))
     measured = MeasuredLinks(Cluster(device, 1, 2, "gloo", "2.13"), Links(all_to_all=fast), {}, "2026-11-29")
-    found = ModuleProbe().with_modules(lambda request, doing: {"step_ms": 20.0, "cpu_ms": cpu_ms}, measured)
-    assert found.links.modules.shared_ms == most
+    probed_links = ModuleProbe().with_modules(lambda request, doing: {"step_ms": 20.0, "cpu_ms": cpu_ms}, measured)
+    assert probed_links.links.modules.shared_ms == most
     torchrec = max(cpu_ms - 3.0, 0.0) if device == "cpu" else most
-    assert (found.links.modules.pooled_ms, found.links.modules.sequence_ms) == (torchrec, torchrec)
+    assert (probed_links.links.modules.pooled_ms, probed_links.links.modules.sequence_ms) == (torchrec, torchrec)

@@ -40,24 +40,24 @@ def offering(*kinds):
 
 
 def test_the_best_plan_is_kept_as_options_in_the_order_of_the_tables():
-    found = planner()
-    assert (found._best_plan, found._num_proposals, found._num_plans) == (None, 0, 0)
-    assert (found.get_selected_options(), found.get_search_space()) == ([], None)
-    plan = found.plan(Model(), SHARDERS)
-    assert (found._num_proposals, found._num_plans) == (1, 1)
-    assert [(option.path, option.name) for option in found._best_plan] == list(tables_of(plan))
-    assert found.get_selected_options() == found._best_plan
-    assert {option.name for option in found.get_search_space()} == {option.name for option in found._best_plan}
-    for option in found._best_plan:
+    ours = planner()
+    assert (ours._best_plan, ours._num_proposals, ours._num_plans) == (None, 0, 0)
+    assert (ours.get_selected_options(), ours.get_search_space()) == ([], None)
+    plan = ours.plan(Model(), SHARDERS)
+    assert (ours._num_proposals, ours._num_plans) == (1, 1)
+    assert [(option.path, option.name) for option in ours._best_plan] == list(tables_of(plan))
+    assert ours.get_selected_options() == ours._best_plan
+    assert {option.name for option in ours.get_search_space()} == {option.name for option in ours._best_plan}
+    for option in ours._best_plan:
         assert [shard.rank for shard in option.shards] == ranks_of(tables_of(plan)[option.path, option.name])
 
 
 def test_a_failure_leaves_no_plan_and_a_loaded_plan_no_proposals(tmp_path):
-    found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE)
-    plan = found.plan(bags([(1000, 128)]), SHARDERS)
+    our_planner = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE)
+    plan = our_planner.plan(bags([(1000, 128)]), SHARDERS)
     with pytest.raises(PlannerError):
-        found.plan(bags([(3_000_000, 128)]), SHARDERS)
-    assert (found._best_plan, found._num_proposals, found._num_plans) == (None, 1, 0)
+        our_planner.plan(bags([(3_000_000, 128)]), SHARDERS)
+    assert (our_planner._best_plan, our_planner._num_proposals, our_planner._num_plans) == (None, 1, 0)
     save_sharding_plan(plan, tmp_path / "plan.json")
     loads = planner(topology(2, hbm=GB), plan_loader=SavedPlanLoader(tmp_path / "plan.json"))
     loads.plan(bags([(1000, 128)]), SHARDERS)
@@ -67,29 +67,29 @@ def test_a_failure_leaves_no_plan_and_a_loaded_plan_no_proposals(tmp_path):
 
 def test_statistics_get_bound_and_gap():
     kept = Kept()
-    found = planner(stats=kept)
-    found.plan(Model(), SHARDERS)
-    ours, told = found.last_plan, kept.told[0]["debug_stats"]
+    our_planner = planner(stats=kept)
+    our_planner.plan(Model(), SHARDERS)
+    ours, told = our_planner.last_plan, kept.told[0]["debug_stats"]
     assert isinstance(told, SearchStats)
     assert (told.step_ms, told.bound_ms, told.gap) == (ours.cost.step_ms, ours.bound_ms, ours.gap)
-    assert kept.told[0]["best_plan"] == found._best_plan
+    assert kept.told[0]["best_plan"] == our_planner._best_plan
 
 
 def test_torchrecs_page_shows_bound_and_gap_below_the_proposals():
-    found = planner(stats=None)
-    page = found._stats[0]
+    our_planner = planner(stats=None)
+    page = our_planner._stats[0]
     assert isinstance(page, EmbeddingStats)
-    found.plan(Model(), SHARDERS)
+    our_planner.plan(Model(), SHARDERS)
     assert "Evaluated 1 proposal(s), found 1 possible plan(s)" in page._stats_table[2]
-    assert f"bound {found.last_plan.bound_ms:.3f} ms, gap {found.last_plan.gap:.1%}" in page._stats_table[3]
+    assert f"bound {our_planner.last_plan.bound_ms:.3f} ms, gap {our_planner.last_plan.gap:.1%}" in page._stats_table[3]
     assert len(page._stats_table[3]) == len(page._stats_table[2])
 
 
 def test_statistics_are_logged_without_a_plan():
     kept, page = Kept(), SearchPage()
-    found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE, stats=[kept, page])
+    our_planner = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE, stats=[kept, page])
     with pytest.raises(PlannerError):
-        found.plan(bags([(3_000_000, 128), (10, 8)]), SHARDERS)
+        our_planner.plan(bags([(3_000_000, 128), (10, 8)]), SHARDERS)
     (told,) = kept.told
     assert (told["num_plans"], told["sharding_plan"].plan) == (0, {})
     assert {(o.name, o.sharding_type, tuple(s.rank for s in o.shards)) for o in told["best_plan"]} == {
@@ -104,9 +104,9 @@ def test_statistics_are_logged_without_a_plan():
 
 def test_an_error_for_want_of_storage_states_the_reserved_share():
     reservation = FixedAbsoluteStorageReservation.from_gb(0.5)
-    found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE, storage_reservation=reservation)
+    our_planner = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE, storage_reservation=reservation)
     with pytest.raises(PlannerError, match=r"FixedAbsoluteStorageReservation: 0\.5 GB per device") as caught:
-        found.plan(bags([(10_000_000, 128)]), SHARDERS)
+        our_planner.plan(bags([(10_000_000, 128)]), SHARDERS)
     assert caught.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
 
 
@@ -114,16 +114,16 @@ def test_torchrecs_event_handlers_hear_of_plans_and_failures(monkeypatch):
     heard = []
     for name in ("log_planner_config", "log_planning_result", "log_table_assignment", "log_storage_reservation"):
         monkeypatch.setattr(planners, name, lambda *values, _name=name, **fields: heard.append((_name, values, fields)))
-    found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE)
-    found.plan(bags([(1000, 128)]), SHARDERS)
+    our_planner = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE)
+    our_planner.plan(bags([(1000, 128)]), SHARDERS)
     told = {name: (values, fields) for name, values, fields in heard}
     assert told["log_planning_result"][1]["success"] == "True"
     assert told["log_planning_result"][1]["planner_type"] == "ShardwrightPlanner"
-    assert told["log_table_assignment"][0][0] == found._best_plan
+    assert told["log_table_assignment"][0][0] == our_planner._best_plan
     assert told["log_storage_reservation"][1]["available_hbm_per_rank"] == GB
     heard.clear()
     with pytest.raises(PlannerError):
-        found.plan(bags([(3_000_000, 128)]), SHARDERS)
+        our_planner.plan(bags([(3_000_000, 128)]), SHARDERS)
     assert heard[-1][0] == "log_planning_result"
     assert heard[-1][2]["success"] == "False"
     assert heard[-1][2]["error_type"] == "STRICT_CONSTRAINTS"
@@ -144,7 +144,7 @@ def test_torchrecs_event_log_wraps_planning(monkeypatch):
 
 @pytest.mark.parametrize("method", ["__init__", "plan", "collective_plan"])
 def test_annotations_and_defaults_are_torchrecs(method):
-    theirs, ours = (inspect.signature(getattr(one, method)) for one in (EmbeddingShardingPlanner, ShardwrightPlanner))
+    theirs, ours = (inspect.signature(getattr(cls, method)) for cls in (EmbeddingShardingPlanner, ShardwrightPlanner))
     for name, parameter in theirs.parameters.items():
         assert ours.parameters[name].annotation == parameter.annotation, name
         assert ours.parameters[name].default == parameter.default, name
@@ -154,8 +154,8 @@ def test_annotations_and_defaults_are_torchrecs(method):
 
 @pytest.mark.parametrize("world", [(1, 1), (4, 4), (8, 4)])
 def test_sharders_that_offer_columns_on_one_host_alone_need_no_constraint(world):
-    found = planner(topology(*world))
-    tables = tables_of(found.plan(bags([(10_000, 256), (500, 64)]), offering("table_column_wise")))
+    our_planner = planner(topology(*world))
+    tables = tables_of(our_planner.plan(bags([(10_000, 256), (500, 64)]), offering("table_column_wise")))
     assert {table.sharding_type for table in tables.values()} == {"table_column_wise"}
     hosts = {name: {rank // world[1] for rank in ranks_of(table)} for name, table in tables.items()}
     assert all(len(of_table) == 1 for of_table in hosts.values())
@@ -163,8 +163,8 @@ def test_sharders_that_offer_columns_on_one_host_alone_need_no_constraint(world)
 
 def test_grids_are_planned_unasked():
     """TorchRec's planner makes them only if constraints ask for them."""
-    found = planner(topology(8, 4)).plan(bags([(10_000, 256), (500, 64)]), offering("grid_shard"))
-    assert {table.sharding_type for table in tables_of(found).values()} == {"grid_shard"}
+    plan = planner(topology(8, 4)).plan(bags([(10_000, 256), (500, 64)]), offering("grid_shard"))
+    assert {table.sharding_type for table in tables_of(plan).values()} == {"grid_shard"}
 
 
 def test_dense_kernels_run_replicas_only():
@@ -179,8 +179,8 @@ def test_dense_kernels_run_replicas_only():
 
 
 def test_planners_are_copied_and_sent_to_processes():
-    found = planner()
-    plan = found.plan(Model(), SHARDERS)
-    for copied in (copy.deepcopy(found), pickle.loads(pickle.dumps(planner()))):
+    our_planner = planner()
+    plan = our_planner.plan(Model(), SHARDERS)
+    for copied in (copy.deepcopy(our_planner), pickle.loads(pickle.dumps(planner()))):
         assert set(tables_of(copied.plan(Model(), SHARDERS))) == set(tables_of(plan))
-        assert copied.hash_planner_context_inputs() == found.hash_planner_context_inputs()
+        assert copied.hash_planner_context_inputs() == our_planner.hash_planner_context_inputs()

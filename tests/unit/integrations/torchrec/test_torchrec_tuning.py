@@ -116,30 +116,30 @@ def ranks(monkeypatch):
 
 def test_the_plan_of_torchrecs_planner_is_taken_if_faster(ranks):
     ranks(lambda plan: 5.0 if plan.strategy == "size" else 10.0)
-    found = tune_steps(TASK)
-    assert "torchrec" in found.name
-    assert found.plan.strategy == "size"
-    assert found.plan.task is TASK
-    assert found.against_first(found.name).share == pytest.approx(-0.5)
-    assert found.stopped == "settled"
-    assert found.first.plan.strategy != "size"
+    tuned = tune_steps(TASK)
+    assert "torchrec" in tuned.name
+    assert tuned.plan.strategy == "size"
+    assert tuned.plan.task is TASK
+    assert tuned.against_first(tuned.name).share == pytest.approx(-0.5)
+    assert tuned.stopped == "settled"
+    assert tuned.first.plan.strategy != "size"
 
 
 def test_candidates_differ_and_keep_the_tasks_constraints(ranks):
     rounds = ranks(lambda plan: 10.0).rounds
     constraints = Constraints({"large": TableConstraint(("row_wise",)), "clicks": TableConstraint(devices=(1,))})
     task = replace(TASK, constraints=constraints)
-    found = tune_steps(task)
-    plans = [steps.plan for steps in found.candidates.values()]
+    tuned = tune_steps(task)
+    plans = [steps.plan for steps in tuned.candidates.values()]
     assert len({frozenset(plan.shards) for plan in plans}) == len(plans) == rounds.count(0) > 1
     for plan in plans:
         plan.check()
         assert plan.task is task
         assert plan.sharding_type("clicks") != "data_parallel"
-    of_small = found.candidates[next(name for name in found.candidates if "small tables everywhere" in name)].plan
+    of_small = tuned.candidates[next(name for name in tuned.candidates if "small tables everywhere" in name)].plan
     assert of_small.sharding_type("small") == "data_parallel"
-    assert next(iter(found.candidates)).startswith("default")
-    assert found.plan is plans[0]
+    assert next(iter(tuned.candidates)).startswith("default")
+    assert tuned.plan is plans[0]
 
 
 def test_the_default_plan_keeps_its_bound(ranks):
@@ -150,11 +150,11 @@ def test_the_default_plan_keeps_its_bound(ranks):
 @pytest.mark.filterwarnings("ignore:no two plans can be compared")
 def test_without_time_the_default_plan_and_torchrecs_are_measured_once_and_the_default_one_is_taken(ranks):
     rounds = ranks(lambda plan: np.random.default_rng(len(plan.shards)).random()).rounds
-    found = tune_steps(TASK, minutes=1e-9)
-    assert all({"default", "torchrec"} & set(name.split(" = ")) for name in found.candidates)
+    tuned = tune_steps(TASK, minutes=1e-9)
+    assert all({"default", "torchrec"} & set(name.split(" = ")) for name in tuned.candidates)
     assert set(rounds) == {0}
-    assert found.plan is found.first.plan
-    assert sum("to leave time for measuring" in text for text in found.notes) == 4
+    assert tuned.plan is tuned.first.plan
+    assert sum("to leave time for measuring" in text for text in tuned.notes) == 4
 
 
 def test_other_ranks_measure_until_rank_0_has_no_more_plans(ranks, monkeypatch):
@@ -192,10 +192,10 @@ def test_a_candidate_that_ends_its_ranks_is_left_out(ranks, round_):
         return 10.0 + 0.1 * np.random.default_rng(made.rounds[-1] + len(plan.shards)).random()
 
     made = ranks(step_ms)
-    found = tune_steps(TASK)
-    assert all("torchrec" not in name for name in found.candidates)
-    assert any("torchrec" in note and "rank 1 ended" in note for note in found.notes)
-    assert len({len(steps.reports) for steps in found.candidates.values()}) == 1
+    tuned = tune_steps(TASK)
+    assert all("torchrec" not in name for name in tuned.candidates)
+    assert any("torchrec" in note and "rank 1 ended" in note for note in tuned.notes)
+    assert len({len(steps.reports) for steps in tuned.candidates.values()}) == 1
 
 
 def test_the_default_plan_has_to_run(ranks):

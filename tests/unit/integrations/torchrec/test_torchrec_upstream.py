@@ -21,10 +21,10 @@ OF_A_HOST = {
 
 def rows_by_columns(table):
     """Ranks of the row blocks of each column block, in order."""
-    found = {}
+    ranks_by_offset = {}
     for shard, rank in zip(table.sharding_spec.shards, ranks_of(table), strict=True):
-        found.setdefault(shard.shard_offsets[1], []).append(rank)
-    return list(found.values())
+        ranks_by_offset.setdefault(shard.shard_offsets[1], []).append(rank)
+    return list(ranks_by_offset.values())
 
 
 def of_a_group(where, size, **fields):
@@ -66,5 +66,5 @@ def test_3652_every_table_is_in_the_plan_or_there_is_none():
     names |= {(f"{path}sequence", f"s{i}") for path in ("a.", "b.0.") for i in range(2)}
     assert set(tables) == names | {("b.1", "u0"), ("b.1", "u1")}
     with pytest.raises(PlannerError, match=r"tables 'b\.1\.u1' are missing") as error:
-        planner(callbacks=[lambda options: [one for one in options if one.name != "u1"]]).plan(model, SHARDERS)
+        planner(callbacks=[lambda options: [option for option in options if option.name != "u1"]]).plan(model, SHARDERS)
     assert error.value.error_type is PlannerErrorType.MISSING_MODULE_IN_PLAN

@@ -44,8 +44,8 @@ def simulated() -> SimulatedWorld:
     return SimulatedWorld(SimpleCostModel())
 
 
-def random_policy(seed: int, **statistics: object) -> SavedPolicy:
-    """Random weights; the statistics are about those of `varied_task`."""
+def random_policy(seed: int) -> SavedPolicy:
+    """Random weights, and features scaled as those of a `varied_task`."""
     return saved_policy(random_network(seed))
 
 
@@ -95,19 +95,19 @@ class FailsAt:
 
     def costs(self, placed: Sequence[object]):
         self.calls += 1
-        found = self.world.costs(placed)
+        costs = self.world.costs(placed)
         if self.calls != self.call:
-            return found
+            return costs
         if not self.nan:
             raise MeasurementFailed("the machine is gone; start it again")
-        return [np.full_like(phases, np.nan) for phases in found]
+        return [np.full_like(phases, np.nan) for phases in costs]
 
 
 def cost_errors(policy: SavedPolicy, tasks: Sequence[Task], world: World, seed: int) -> dict[str, float]:
     """Relative errors of the predicted forward + backward time of devices under random placements: mean, median, 95th percentile."""
     weights = AutoShardWeights(policy)
     rng = np.random.default_rng(seed)
-    arrays = [found for found in map(PlacementArrays.of, tasks) if len(found)]
+    arrays = [task_arrays for task_arrays in map(PlacementArrays.of, tasks) if len(task_arrays)]
     errors = [np.zeros(0)]
     for task in arrays:
         played = scattered(PlacementBatch.of([task] * 4), rng)
@@ -118,9 +118,9 @@ def cost_errors(policy: SavedPolicy, tasks: Sequence[Task], world: World, seed: 
             true, held = compute_ms(phases), on.any(axis=0)
             predicted = weights.cost_ms(on.T.astype(np.float64) @ np.concatenate([blocks, fixed]))
             errors.append(np.abs(predicted - true)[held] / true[held])
-    found = np.concatenate(errors)
+    relative_errors = np.concatenate(errors)
     return {
-        "compute": float(found.mean()),
-        "compute_median": float(np.median(found)),
-        "compute_p95": float(np.quantile(found, 0.95)),
+        "compute": float(relative_errors.mean()),
+        "compute_median": float(np.median(relative_errors)),
+        "compute_p95": float(np.quantile(relative_errors, 0.95)),
     }

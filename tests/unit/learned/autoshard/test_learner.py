@@ -65,7 +65,7 @@ def test_learning_makes_the_cost_model_right(trained):
     errors = cost_errors(trained, unseen, simulated(), 0)
     assert set(errors) == {"compute", "compute_median", "compute_p95"}
     assert errors["compute_median"] < 0.2
-    assert errors["compute_median"] <= errors["compute"] <= errors["compute_p95"] + errors["compute"]
+    assert errors["compute_median"] <= errors["compute_p95"]
     assert errors["compute_median"] < 0.3 * cost_errors(random_policy(0), unseen, simulated(), 0)["compute_median"]
 
 
@@ -81,13 +81,13 @@ def test_cost_errors_compare_with_the_world(trained):
 
         def costs(self, placements):
             weights = AutoShardWeights(trained)
-            found = []
+            costs = []
             for task, assignment in placements:
                 blocks = weights.encode(task.features)
                 sums = np.stack([blocks[assignment[task.unit_of] == rank].sum(axis=0) for rank in range(task.devices)])
                 half = weights.cost_ms(sums) * self.factor / 2
-                found.append(np.stack([half, 0 * half + 9, 0 * half + 9, half], axis=1))
-            return found
+                costs.append(np.stack([half, 0 * half + 9, 0 * half + 9, half], axis=1))
+            return costs
 
     for factor, expected in ((1.0, 0.0), (2.0, 0.5)):
         errors = cost_errors(trained, tasks(2, seed=50), Predicted(factor), 1)

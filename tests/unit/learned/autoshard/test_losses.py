@@ -52,10 +52,10 @@ def reference(log_ratio_te, reward_te, discount_te, value_te, bootstrap_e, highe
 @pytest.mark.parametrize(("highest_rho", "highest_c"), [(1.0, 1.0), (2.0, 0.7)])
 def test_targets_and_advantages_are_those_of_the_definition(seed, highest_rho, highest_c):
     made = drawn(seed)
-    found = v_trace(**made, highest_rho=highest_rho, highest_c=highest_c)
+    returns = v_trace(**made, highest_rho=highest_rho, highest_c=highest_c)
     targets, advantages = reference(**made, highest_rho=highest_rho, highest_c=highest_c)
-    torch.testing.assert_close(found.targets_te, targets)
-    torch.testing.assert_close(found.advantages_te, advantages)
+    torch.testing.assert_close(returns.targets_te, targets)
+    torch.testing.assert_close(returns.advantages_te, advantages)
 
 
 def test_targets_of_the_own_policy_are_what_came_after():
@@ -89,7 +89,7 @@ def test_agrees_with_torchrl():
         state_value=shaped["value_te"], next_state_value=following, reward=shaped["reward_te"], done=never,
         terminated=never,
     )  # fmt: skip
-    found = v_trace(**made)
+    returns = v_trace(**made)
     single = {"rtol": 1e-5, "atol": 1e-5}  # torchrl's discounts are in single precision
-    torch.testing.assert_close(found.targets_te, targets[..., 0].T, **single)
-    torch.testing.assert_close(found.advantages_te, advantages[..., 0].T, **single)
+    torch.testing.assert_close(returns.targets_te, targets[..., 0].T, **single)
+    torch.testing.assert_close(returns.advantages_te, advantages[..., 0].T, **single)

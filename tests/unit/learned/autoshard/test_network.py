@@ -49,17 +49,17 @@ def test_part_of_a_trajectory_is_processed_like_the_whole():
 
 def test_whole_placements_keep_every_rule():
     batch = mixed_batch()
-    found = set()
+    whole_episodes = set()
     for seed in range(5):
         for played in (
             roll_out(random_network(seed), batch, np.random.default_rng(seed)),
             scattered(batch, np.random.default_rng(seed)),
         ):
             whole, placed = placements(batch, played.assignment_eu, played.excess_e)
-            found |= set(whole)
+            whole_episodes |= set(whole)
             for task, assignment in placed:
                 check_plan(task.task, task.shards(assignment))
-    assert found == {0, 1, 2, 3}
+    assert whole_episodes == {0, 1, 2, 3}
 
 
 def test_an_episode_without_room_fails_and_learns_nothing_from_the_step_without_a_choice():
@@ -69,9 +69,9 @@ def test_an_episode_without_room_fails_and_learns_nothing_from_the_step_without_
     assert played.excess_e[0] > 0
     assert placements(batch, played.assignment_eu, played.excess_e) == ([], [])
     assert played.placed_te[:, 0].tolist() == [True, True, False]
-    found = policy_loss(network, played, -played.excess_e, AutoShardOptions())
-    found.loss.backward()
-    assert torch.isfinite(found.loss)
+    learner_loss = policy_loss(network, played, -played.excess_e, AutoShardOptions())
+    learner_loss.loss.backward()
+    assert torch.isfinite(learner_loss.loss)
     assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
 
 
@@ -95,9 +95,9 @@ def test_scattered_placements_show_sets_of_all_sizes():
 
 @pytest.mark.parametrize(("episodes", "parts"), [(8, 4), (7, 3), (2, 4)])
 def test_in_batches_uses_every_episode_once(episodes, parts):
-    found = in_batches(episodes, parts)
-    assert torch.cat(list(found)).tolist() == list(range(episodes))
-    assert len(found) == min(episodes, parts)
+    batches = in_batches(episodes, parts)
+    assert torch.cat(list(batches)).tolist() == list(range(episodes))
+    assert len(batches) == min(episodes, parts)
 
 
 def test_the_reward_reaches_the_probability_of_what_was_done():

@@ -86,11 +86,11 @@ def test_names_dims_and_constraints_stay():
 
 def test_the_tasks_come_first_then_their_copies():
     tasks = [PlacementArrays.of(varied_task(seed)) for seed in range(3)]
-    found = with_variations(tasks, 2, np.random.default_rng(0))
-    assert found[:3] == tasks
-    assert len(found) == 9
-    assert not np.allclose(found[3].features, tasks[0].features)
-    assert not np.allclose(found[3].features, found[6].features)
+    with_copies = with_variations(tasks, 2, np.random.default_rng(0))
+    assert with_copies[:3] == tasks
+    assert len(with_copies) == 9
+    assert not np.allclose(with_copies[3].features, tasks[0].features)
+    assert not np.allclose(with_copies[3].features, with_copies[6].features)
     assert with_variations(tasks, 0, np.random.default_rng(0)) == tasks
 
 
@@ -99,5 +99,5 @@ def test_copies_that_cannot_be_placed_are_left_out():
     roomy = Task([Table("small", rows=1, dim=16, pooling=100.0)], Topology(), 256)
     needed = int(PlacementArrays.of(roomy).bytes[0])
     task = replace(roomy, topology=Topology(memory=needed))
-    found = with_variations([PlacementArrays.of(task)], 40, np.random.default_rng(0))
-    assert 1 < len(found) < 41
+    with_copies = with_variations([PlacementArrays.of(task)], 40, np.random.default_rng(0))
+    assert 1 < len(with_copies) < 41

@@ -147,9 +147,9 @@ def test_the_objective_changes_what_is_learned():
 
 def test_variants_hold_some_tables_of_their_task_changed_in_rows_pooling_and_access_only():
     tasks = [*training_set(2), constrained_task()]
-    found = variants_of(tasks, 5, 0)
-    assert len(found) == 15
-    for arrays, task in zip(found, [task for task in tasks for _ in range(5)], strict=True):
+    variants = variants_of(tasks, 5, 0)
+    assert len(variants) == 15
+    for arrays, task in zip(variants, [task for task in tasks for _ in range(5)], strict=True):
         originals = {table.name: table for table in task.tables}
         assert min(task.topology.devices, len(task.tables)) <= len(arrays.task.tables) <= len(task.tables)
         for table in arrays.task.tables:
@@ -157,8 +157,8 @@ def test_variants_hold_some_tables_of_their_task_changed_in_rows_pooling_and_acc
             assert replace(table, rows=original.rows, pooling=original.pooling, access=original.access) == original
             assert abs(np.log(table.rows / original.rows)) < 1.01 + 1 / original.rows
             assert task.constraints.of(table.name) == arrays.task.constraints.of(table.name)
-    assert len({len(arrays.task.tables) for arrays in found}) > 3
-    assert [arrays.task for arrays in variants_of(tasks, 5, 0)] == [arrays.task for arrays in found]
+    assert len({len(arrays.task.tables) for arrays in variants}) > 3
+    assert [arrays.task for arrays in variants_of(tasks, 5, 0)] == [arrays.task for arrays in variants]
 
 
 def test_variants_of_which_a_table_fits_no_device_are_left_out():

@@ -53,9 +53,9 @@ def test_the_plan_is_that_of_the_policy_whatever_the_seed_or_the_cost_model(poli
 
 def test_more_devices_than_any_policy_has_seen(policy):
     task = task_of(60, 50)
-    found = plan(task, DreamShard(policy))
-    assert {shard.table for shard in found.shards} == {table.name for table in task.tables}
-    assert found.cost.step_ms > 0
+    policy_plan = plan(task, DreamShard(policy))
+    assert {shard.table for shard in policy_plan.shards} == {table.name for table in task.tables}
+    assert policy_plan.cost.step_ms > 0
 
 
 def test_plus_improves_on_the_policy_and_proves_how_far_it_is_from_the_best(policy):

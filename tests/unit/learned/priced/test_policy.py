@@ -15,20 +15,20 @@ from tests.unit.learned.priced.made import mixed_task, models, policy_of, priced
 @pytest.mark.parametrize("name", ["h200", "cpu", "h100"])
 def test_engine_and_torch_agree(name):
     network, task = random_network(), priced(mixed_task(), models()[name])
-    found = place(PricedPolicy(policy_of(network)), task, np.random.default_rng(0), 3, record=True)
-    assert np.isfinite(found.seen).all()
-    assert np.isfinite(found.facts).all()
+    placed = place(PricedPolicy(policy_of(network)), task, np.random.default_rng(0), 3, record=True)
+    assert np.isfinite(placed.seen).all()
+    assert np.isfinite(placed.facts).all()
     with torch.no_grad():
-        theirs = network.logits(torch.tensor(found.seen), torch.tensor(found.facts)).numpy()
-    ours = found.logits
+        theirs = network.logits(torch.tensor(placed.seen), torch.tensor(placed.facts)).numpy()
+    ours = placed.logits
     np.testing.assert_allclose(ours - ours[..., :1], theirs - theirs[..., :1], rtol=1e-3, atol=1e-3)
 
 
 def test_inputs_are_what_they_are_called():
     """The inputs are computed anew from the placement, at the task's own prices."""
     task = priced(mixed_task(colocate=(("t0", "t1", "t2"),)), models()["h100"])
-    found = place(PricedPolicy(policy_of(random_network())), task, np.random.default_rng(0), 2, record=True)
-    order, devices, over, parts = longest_first(task), task.arrays.devices, 1 / task.references(), found.parts
+    placed = place(PricedPolicy(policy_of(random_network())), task, np.random.default_rng(0), 2, record=True)
+    order, devices, over, parts = longest_first(task), task.arrays.devices, 1 / task.references(), placed.parts
     sums, held = np.zeros((devices, *task.vectors.shape[1:])), np.zeros((devices, task.calls.shape[1]), dtype=bool)
     links, slowest = np.zeros((devices, 3)), np.zeros(4)
     for step, unit in enumerate(order):
@@ -39,7 +39,7 @@ def test_inputs_are_what_they_are_called():
             task.on_links(links + task.links[unit]),
         ]
         after = np.hstack(with_unit) * over
-        seen = dict(zip(FEATURES, found.seen[step, 1].T, strict=True))
+        seen = dict(zip(FEATURES, placed.seen[step, 1].T, strict=True))
         for number, phase in enumerate(PHASES):
             np.testing.assert_allclose(seen[f"{phase} with the unit"], np.minimum(after[:, number], 4), rtol=1e-5)
             np.testing.assert_allclose(seen[f"{phase} before"], np.minimum(before[:, number], 4), rtol=1e-5, atol=1e-9)
@@ -49,11 +49,11 @@ def test_inputs_are_what_they_are_called():
         np.testing.assert_allclose(seen["time over the mean device"], over_mean, rtol=1e-4, atol=1e-5)
         step_after = np.maximum(after, slowest) @ parts
         np.testing.assert_allclose(seen["rise of the step"], step_after - step_after.min(), rtol=1e-4, atol=1e-5)
-        device = found.assignment[1, unit]
+        device = placed.assignment[1, unit]
         sums[device] += task.vectors[unit]
         held[device] |= task.calls[unit]
         links[device] += task.links[unit]
-    np.testing.assert_allclose(found.step[1], found.slowest[-1, 1] @ parts)
+    np.testing.assert_allclose(placed.step[1], placed.slowest[-1, 1] @ parts)
 
 
 def test_features_do_not_depend_on_a_devices_own_scale():
@@ -80,10 +80,10 @@ def test_rules_are_kept():
     task = mixed_task(
         apart=(("t0", "t1", "t2"),), colocate=(("t3", "t6"),), tables={"t4": TableConstraint(devices=(2,))}
     )
-    found = priced(task, models()["h200"])
+    priced_task = priced(task, models()["h200"])
     policy = PricedPolicy(policy_of(random_network()))
-    for assignment in placements(policy, found, 6, 0, None):
-        found.arrays.plan(assignment, "dreamshard", 0).check()
+    for assignment in placements(policy, priced_task, 6, 0, None):
+        priced_task.arrays.plan(assignment, "dreamshard", 0).check()
 
 
 def test_tight_memory_is_met_by_other_orders_or_raises():

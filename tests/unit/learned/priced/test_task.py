@@ -51,17 +51,17 @@ def test_links_take_as_long_as_in_the_score_but_for_latencies(hosts):
 def test_a_task_of_settled_shards_alone_is_planned(strategy):
     task = mixed_task(2, 2)
     copied = {table.name: TableConstraint(sharding_types=("data_parallel",)) for table in task.tables}
-    found = plan(replace(task, constraints=Constraints(copied)), strategy=strategy, runs_on=None)
-    assert [len(shard.devices) for shard in found.shards] == [2, 2]
+    settled_plan = plan(replace(task, constraints=Constraints(copied)), strategy=strategy, runs_on=None)
+    assert [len(shard.devices) for shard in settled_plan.shards] == [2, 2]
 
 
 def test_settled_shards_take_their_time_before_anything_is_placed():
     whole = mixed_task(8)
     task = replace(whole, constraints=Constraints({"t0": TableConstraint(sharding_types=("row_wise",))}))
-    found = priced(task, models()["cpu"])
-    assert found.arrays.fixed_on.any()
-    assert (found.kernels(found.fixed_vectors, found.fixed_calls) > 0).all()
-    assert (place_at_random(found).times[..., :2] > 0).all()
+    priced_task = priced(task, models()["cpu"])
+    assert priced_task.arrays.fixed_on.any()
+    assert (priced_task.kernels(priced_task.fixed_vectors, priced_task.fixed_calls) > 0).all()
+    assert (place_at_random(priced_task).times[..., :2] > 0).all()
 
 
 @pytest.mark.parametrize("name", ["h200", "cpu", "h100"])

@@ -28,31 +28,31 @@ def quick(kind, **changes):
 @pytest.mark.parametrize("name", ["h200", "h100"])
 def test_gains_add_up_to_the_step(name):
     task, network = priced(mixed_task(), models()[name]), random_network()
-    found = play(PricedPolicy(policy_of(network)), task, 4, np.random.default_rng(0))
-    torch.testing.assert_close(found.gain.sum(dim=0), 1 - found.step, rtol=1e-4, atol=1e-5)
-    log, entropy = choices(network, found)
-    torch.testing.assert_close(log, found.log_prob, rtol=1e-3, atol=1e-3)
+    played = play(PricedPolicy(policy_of(network)), task, 4, np.random.default_rng(0))
+    torch.testing.assert_close(played.gain.sum(dim=0), 1 - played.step, rtol=1e-4, atol=1e-5)
+    log, entropy = choices(network, played)
+    torch.testing.assert_close(log, played.log_prob, rtol=1e-3, atol=1e-3)
     assert (entropy >= 0).all()
 
 
 def test_a_unit_without_a_device_costs_more_than_any_placement():
-    found = play(
+    played = play(
         PricedPolicy(policy_of(random_network())),
         priced(impossible_task(), models()["cpu"]),
         3,
         np.random.default_rng(0),
     )
-    assert (found.step >= 1).all()
-    assert (found.log_prob[~found.able.any(dim=2)] == 0).all()
+    assert (played.step >= 1).all()
+    assert (played.log_prob[~played.able.any(dim=2)] == 0).all()
 
 
 def test_copies_are_compared_with_each_other():
-    found = play(
+    played = play(
         PricedPolicy(policy_of(random_network())), priced(mixed_task(), models()["cpu"]), 5, np.random.default_rng(0)
     )
-    advantage, _ = credited(found, 1.0)
+    advantage, _ = credited(played, 1.0)
     torch.testing.assert_close(advantage.sum(dim=1), torch.zeros(len(advantage)), atol=1e-3, rtol=0.0)
-    assert int(advantage[0].argmax()) == int(found.step.argmin())
+    assert int(advantage[0].argmax()) == int(played.step.argmin())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,13 +25,13 @@ class LoadWorld:
     name: str = "load"
 
     def costs(self, placed):
-        found = []
+        costs = []
         for arrays, assignment in placed:
             self.asked.append(tuple(assignment.tolist()))
             phases = np.zeros((arrays.devices, 4))
             np.add.at(phases[:, 0], assignment, pooling_of(arrays))
-            found.append(phases if self.result is None else np.full_like(phases, self.result))
-        return found
+            costs.append(phases if self.result is None else np.full_like(phases, self.result))
+        return costs
 
 
 def pooling_of(arrays: PlacementArrays) -> np.ndarray:

@@ -103,8 +103,8 @@ def row(sample: int, repeat: int = 0, times: dict[str, Any] = TIMES) -> Row:
 
 def fill(folder: Path, *rows: Row, hardware: dict[str, str] = GLOO, collection: str = "c") -> None:
     with SampleStore(folder, hardware, MACHINE) as store:
-        for sample, repeat, one in rows:
-            store.add_collective(collection, sample, repeat, one)
+        for sample, repeat, record in rows:
+            store.add_collective(collection, sample, repeat, record)
 
 
 def test_written_rows_are_read(tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_written_rows_are_read(tmp_path: Path) -> None:
     table = read_collectives(tmp_path)
     assert table.schema.equals(schema())
     assert keys_of(table) == [(2, 0), (2, 1), (4, 0)]
-    found = table.to_pylist()[0]
-    assert found.pop("measured_at").tzinfo is not None
-    assert found == {
+    first_row = table.to_pylist()[0]
+    assert first_row.pop("measured_at").tzinfo is not None
+    assert first_row == {
         "sample": 2,
         "repeat": 0,
         "kind": "all_to_all",

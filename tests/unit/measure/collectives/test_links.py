@@ -24,8 +24,8 @@ MIB = 2**20
     ],
 )  # fmt: skip
 def test_bytes_by_link_class(cluster: Cluster, collective: Any, within: bool, sent: tuple[float, float]) -> None:
-    found = Rung(collective, within, MIB).sent(cluster)
-    assert found == pytest.approx(tuple(MIB * part for part in sent))
+    sent_bytes = Rung(collective, within, MIB).sent(cluster)
+    assert sent_bytes == pytest.approx(tuple(MIB * part for part in sent))
 
 
 def test_a_cluster_is_measured_over_the_links_that_it_has() -> None:
@@ -35,9 +35,9 @@ def test_a_cluster_is_measured_over_the_links_that_it_has() -> None:
         one_sender = [(rung.round, rung.within, rung.collective) for rung in first if rung.alone]
         assert one_sender == [(n, within, name) for n in range(ROUNDS) for within in classes for name in DIRECT]
         alone = [(n, within, name, 1) for n in range(ROUNDS) for within in classes for name in COLLECTIVES]
-        assert [one for one in every if one[3] == 1] == alone
+        assert [row for row in every if row[3] == 1] == alone
         chains = [(n, within, name, CHAIN) for n in range(ROUNDS) for within in classes for name in DIRECT]
-        assert [one for one in every if one[3] > 1] == chains
+        assert [row for row in every if row[3] > 1] == chains
 
 
 def test_one_device_of_each_host_sends_inside_hosts_and_one_host_between_hosts() -> None:

@@ -84,11 +84,11 @@ def test_improving_keeps_the_account(what):
     before = solution.step_ms()
     solution.improve(Stop())
     assert_counted(prepared, solution)
-    found = solution.value()
-    assert found <= before * 1.01
+    value = solution.value()
+    assert value <= before * 1.01
     cost = score(prepared.task, prepared.shards(solution), MODEL)
     assert (solution.used >= [device.memory_bytes for device in cost.devices]).all()
-    assert found == pytest.approx(
+    assert value == pytest.approx(
         cost.step_ms, rel=2e-2
     )  # row blocks may be a row shorter than the search takes them for
 
@@ -143,17 +143,17 @@ def test_the_best_change_is_the_best_of_all():
         prepared, _ = session_of(task_of(tables, 3))
         arrays, solution = prepared.assembly.arrays, placed(prepared)
         solution.set_objective(4)
-        for one, target in ((0, 1), (1, 2), (2, 0)):
+        for source, target in ((0, 1), (1, 2), (2, 0)):
             before = solution.objective.sum()
             best = max(
-                (before - after.objective.sum() for after in all_changes(arrays, solution, one, target)), default=0.0
+                (before - after.objective.sum() for after in all_changes(arrays, solution, source, target)), default=0.0
             )
-            moved = solution.best_transfer(one, target, 1e-9, False)[0]
-            found = solution.best_swap(one, target, moved)[0]
-            apart = solution.times[one].sum() > solution.times[target].sum()
-            assert found <= max(best, 1e-9) * (1 + 1e-6)
+            moved = solution.best_transfer(source, target, 1e-9, False)[0]
+            swapped = solution.best_swap(source, target, moved)[0]
+            apart = solution.times[source].sum() > solution.times[target].sum()
+            assert swapped <= max(best, 1e-9) * (1 + 1e-6)
             if apart and best > 1e-9:  # from the busier device; a trade is tried where the dearer piece leaves it
-                assert moved > 1e-9 or found > 1e-9
+                assert moved > 1e-9 or swapped > 1e-9
                 compared += 1
     assert compared
 

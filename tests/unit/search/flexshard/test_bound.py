@@ -45,11 +45,11 @@ def test_a_tier_costs_what_its_plan_sends(tier, exchange):
     flows, replicas = traffic(task, shards), traffic_by_kind(task, shards)["backward", "replicas"]
     per_byte = 1e3 / np.array(task.topology.link_bandwidth)
     sent = np.concatenate([flow.sent.mean(axis=1) * per_byte for flow in (flows.forward, flows.backward, replicas)])
-    found = rates.ms[way].sum(axis=0)
+    ms = rates.ms[way].sum(axis=0)
     if tier == "host" and exchange.replica_gradients == "touched":
-        assert (found <= sent * (1 + 1e-9)).all()
+        assert (ms <= sent * (1 + 1e-9)).all()
     else:
-        np.testing.assert_allclose(found, sent, rtol=1e-9)
+        np.testing.assert_allclose(ms, sent, rtol=1e-9)
 
 
 @pytest.mark.parametrize("tier", SETS)
@@ -95,12 +95,12 @@ def test_the_mixture_is_the_best_there_is(exchange, factor, each):
     rates = rates_of(task, task.tables, ("cold", "hot", "warm", "host"))
     memory = factor * float(rates.bytes[0].sum())
     limits = Limits(memory, each, np.array([0.01, 0.02, 0.0, 0.3, 0.1, 0.05]))
-    found, best = TierRelaxation(rates).solve(limits), written_out(rates, limits)
-    assert found.bound_ms <= best * (1 + 1e-7)
-    assert found.ms == pytest.approx(best, rel=1e-3)
-    assert found.bound_ms == pytest.approx(best, rel=1e-3)
-    np.testing.assert_allclose(found.rows.sum(axis=0), rates.rows)
-    assert (rates.bytes / rates.rows * found.rows).sum() <= memory * (1 + 1e-6)
+    mixture, best = TierRelaxation(rates).solve(limits), written_out(rates, limits)
+    assert mixture.bound_ms <= best * (1 + 1e-7)
+    assert mixture.ms == pytest.approx(best, rel=1e-3)
+    assert mixture.bound_ms == pytest.approx(best, rel=1e-3)
+    np.testing.assert_allclose(mixture.rows.sum(axis=0), rates.rows)
+    assert (rates.bytes / rates.rows * mixture.rows).sum() <= memory * (1 + 1e-6)
 
 
 def test_too_little_memory_has_no_mixture():

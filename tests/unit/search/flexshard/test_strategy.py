@@ -231,8 +231,8 @@ def test_slow_links_between_hosts_want_more_rows_on_every_host():
 
 
 def test_more_memory_is_never_worse_and_the_bound_follows():
-    found = [tier_plan(with_room(task_of(0.9, 1.2), factor)) for factor in (1.0, 1.1, 1.25, 1.5, 2.0)]
-    for less, more in itertools.pairwise(found):
+    plans = [tier_plan(with_room(task_of(0.9, 1.2), factor)) for factor in (1.0, 1.1, 1.25, 1.5, 2.0)]
+    for less, more in itertools.pairwise(plans):
         assert more.communication_ms <= less.communication_ms * (1 + 1e-3)  # whole rows
         assert more.bound_ms <= less.bound_ms * (1 + 1e-6)
 

@@ -43,15 +43,15 @@ def test_the_grid_passes_over_runs_that_would_repeat_another(seed):
         placed, _, device = _engine.greedy(pieces.native, state, int(limit))
         if placed == state.size and not any((device == d).all() for d in each):
             each.append(device)
-    found = _engine.grid_placements(pieces.native, state, limits)
-    assert len(found) > 1
-    np.testing.assert_array_equal(found, each)
+    placements = _engine.grid_placements(pieces.native, state, limits)
+    assert len(placements) > 1
+    np.testing.assert_array_equal(placements, each)
 
 
 def test_a_bound_on_dims_is_kept():
     pieces, cuts = pieces_of(equal_tables(8, 4, dim=16))
-    *found, device = _engine.greedy(pieces.native, cuts.whole, 32)
-    assert found == [8, 32]
+    *placed_and_dims, device = _engine.greedy(pieces.native, cuts.whole, 32)
+    assert placed_and_dims == [8, 32]
     assert np.bincount(device).tolist() == [2, 2, 2, 2]
     assert _engine.greedy(pieces.native, cuts.whole, 31)[:2] == (4, 16)
 
@@ -113,7 +113,7 @@ def test_by_networks_too_the_lowest_of_equal_bounds_wins():
     free = {"head": head._replace(mix=0 * head.mix), "added": added._replace(vectors=0 * added.vectors)}
     pieces = replace(pieces, **free)  # every occupied device costs the same
     limits = np.array([32, 48, 64])
-    found = _engine.grid_placements(pieces.native, cuts.whole, limits)
-    assert len(found) > 1
+    placements = _engine.grid_placements(pieces.native, cuts.whole, limits)
+    assert len(placements) > 1
     _, device = Score(True, Free(), 10).best_of_grid(pieces, cuts.whole, limits)
-    assert device.tolist() == found[-1].tolist()
+    assert device.tolist() == placements[-1].tolist()

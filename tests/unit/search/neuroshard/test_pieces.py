@@ -34,24 +34,24 @@ def task_of(**limits) -> Task:
 
 def test_pieces_take_the_columns_in_order_of_their_ranks():
     task = task_of()
-    found, shards = half_and_quarters(task, [2, 1, 0])  # the half is the costliest, hence first
-    assert [(s.columns, s.devices) for s in found] == [((0, 8), (0,)), ((8, 16), (1,)), ((16, 32), (2,))]
+    blocks, shards = half_and_quarters(task, [2, 1, 0])  # the half is the costliest, hence first
+    assert [(s.columns, s.devices) for s in blocks] == [((0, 8), (0,)), ((8, 16), (1,)), ((16, 32), (2,))]
     check_plan(task, shards)
 
 
 def test_pieces_on_one_device_are_joined():
-    found, _ = half_and_quarters(task_of(), [2, 1, 2])
-    assert [(s.columns, s.devices) for s in found] == [((0, 8), (1,)), ((8, 32), (2,))]
+    blocks, _ = half_and_quarters(task_of(), [2, 1, 2])
+    assert [(s.columns, s.devices) for s in blocks] == [((0, 8), (1,)), ((8, 32), (2,))]
 
 
 def test_pieces_are_not_joined_if_that_costs_more():
-    found, _ = half_and_quarters(task_of(), [2, 1, 2], score=lambda *placement: STEP(*placement) + 1e9)
-    assert [(s.columns, s.devices) for s in found] == [((0, 8), (1,)), ((8, 24), (2,)), ((24, 32), (2,))]
+    blocks, _ = half_and_quarters(task_of(), [2, 1, 2], score=lambda *placement: STEP(*placement) + 1e9)
+    assert [(s.columns, s.devices) for s in blocks] == [((0, 8), (1,)), ((8, 24), (2,)), ((24, 32), (2,))]
 
 
 def test_pieces_of_a_whole_table_on_one_device_are_the_table_again():
-    found, _ = half_and_quarters(task_of(), [1, 1, 1])
-    assert [(s.columns, s.devices) for s in found] == [((0, 32), (1,))]
+    blocks, _ = half_and_quarters(task_of(), [1, 1, 1])
+    assert [(s.columns, s.devices) for s in blocks] == [((0, 32), (1,))]
 
 
 def test_colocated_tables_keep_their_blocks():

@@ -58,27 +58,27 @@ def logs(tmp_path) -> list[Path]:
     return paths
 
 
-def plain(found: ProfileResult) -> dict[str, object]:
+def plain(result: ProfileResult) -> dict[str, object]:
     """All figures of a profile, as comparable values."""
     columns = {
         name: {
             **{field.name: getattr(column, field.name) for field in fields(column) if field.name != "sketch"},
             "sketch": sketch_plain(column.sketch),
         }
-        for name, column in found.columns.items()
+        for name, column in result.columns.items()
     }
     tables = [
         (table.name, table.rows, table.pooling, table.pooled, table.access.rows.tolist(), table.access.share.tolist())
-        for table in found.tables(rows="numbered")
+        for table in result.tables(rows="numbered")
     ]
-    maps = {name: rank_map_plain(one) for name, one in found.rank_maps().items()}
+    maps = {name: rank_map_plain(ranks) for name, ranks in result.rank_maps().items()}
     return {
         "columns": columns,
         "tables": tables,
         "maps": maps,
-        "samples": found.samples,
-        "notes": found.notes(),
-        "files": found.files,
+        "samples": result.samples,
+        "notes": result.notes(),
+        "files": result.files,
     }
 
 
@@ -110,7 +110,7 @@ def test_merging_out_of_order_differs_if_ids_are_forgotten(logs):
     jobs = jobs_of(logs, limit=64)
     counts = [count_part(job) for job in jobs]
     ordered, turned = (merge_all(jobs[0].columns, parts) for parts in (counts, reversed(counts)))
-    heavy = [sketch_plain(found.columns["user"].sketch)["heavy_counts"] for found in (ordered, turned)]
+    heavy = [sketch_plain(merged.columns["user"].sketch)["heavy_counts"] for merged in (ordered, turned)]
     assert heavy[0] != heavy[1]
 
 
@@ -165,9 +165,9 @@ def test_parts_are_few_and_not_small(files):
 def test_few_sketches_wait_for_a_slow_part(logs):
     class Remembering(UnrulyPool):
         def map(self, method, jobs):
-            found = list(super().map(method, jobs))
-            waiting.append(len(found))
-            return iter(found)
+            results = list(super().map(method, jobs))
+            waiting.append(len(results))
+            return iter(results)
 
     jobs, waiting = jobs_of(logs, 64), []
     assert len(jobs) > 12
@@ -185,10 +185,10 @@ def test_the_first_complaint_in_the_log_is_made_whoever_fails_first(logs, parque
         profile_logs(paths, columns=["user"])
     for seed in range(5):
         pool = UnrulyPool(30, seed)
-        with pytest.raises(InvalidInput) as found:
+        with pytest.raises(InvalidInput) as error:
             profile_logs(paths, columns=["user"], pool=pool)
-        assert str(found.value) == str(alone.value)
-        assert "id -1 is negative" in str(found.value)
+        assert str(error.value) == str(alone.value)
+        assert "id -1 is negative" in str(error.value)
 
 
 def test_messages_name_files_as_the_user_did(logs, tmp_path, monkeypatch):
@@ -208,9 +208,9 @@ def test_messages_name_files_as_the_user_did(logs, tmp_path, monkeypatch):
             finally:
                 os.chdir(tmp_path)
 
-    with pytest.raises(InvalidInput) as found:
+    with pytest.raises(InvalidInput) as error:
         profile_logs("damaged.parquet", pool=ElsewherePool(2))
-    assert str(found.value) == str(alone.value)
+    assert str(error.value) == str(alone.value)
     assert plain(profile_logs("0.parquet", pool=ElsewherePool(2))) == plain(profile_logs("0.parquet"))
 
 

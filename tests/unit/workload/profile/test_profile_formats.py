@@ -24,9 +24,9 @@ def test_columns_of_every_kind_of_id(parquet):
         fixed=[[1, 2], [1, 3], None], large=[[1, 2], [], [1]], **{"a.dotted": [[1], [2], [1, 2]]},
     )  # fmt: skip
     result = profile_logs(path)
-    found = {table.name: (table.rows, round(table.pooling * 3)) for table in result.tables()}
+    rows_and_lookups = {table.name: (table.rows, round(table.pooling * 3)) for table in result.tables()}
     scalars = dict.fromkeys(["small", "huge", "words", "category", "bytes"], (2, 3))
-    assert found == scalars | {
+    assert rows_and_lookups == scalars | {
         "lists": (2, 3),
         "categories": (2, 3),
         "fixed": (3, 4),
@@ -214,8 +214,8 @@ CRITEO = "0\t1\t-1\t\t68fd1e64\t\n1\t\t2\t5\t05db9164\t68fd1e64\n"
 @pytest.mark.parametrize("name", ["train.txt", "day_0", "a.tsv"])
 def test_a_file_without_header(text, name):
     path = text(name, CRITEO)
-    found = profile_logs(path, header=False, names=["label", "I1", "I2", "I3", "C1", "C2"], exclude=["I*"])
-    assert (list(found.columns), found.samples) == (["label", "C1", "C2"], 2)
+    result = profile_logs(path, header=False, names=["label", "I1", "I2", "I3", "C1", "C2"], exclude=["I*"])
+    assert (list(result.columns), result.samples) == (["label", "C1", "C2"], 2)
     numbered = profile_logs(path, header=False)
     assert list(numbered.columns) == [f"column_{number}" for number in (1, 2, 4, 5, 6)]
     assert "id -1 is negative" in numbered.left_out["column_3"]
@@ -240,17 +240,17 @@ LINES = '{"user": 7, "seen": [1, 2], "h": -5, "at": {"x": 1}}\n{"user": 8, "extr
 @pytest.mark.parametrize("name", ["log.jsonl", "log.ndjson.gz", "log"])
 def test_json_lines(text, name):
     path = text(name, gzip.compress(LINES.encode()) if name.endswith("gz") else LINES)
-    found = profile_logs(path, hashed=["h*"])
-    assert (found.samples, list(found.columns)) == (2, ["user", "seen", "h", "extra"])
-    assert named(found)["seen"].pooling == 1.0
-    assert found.columns["h"].max_id is None
-    assert "struct<x: int64>" in found.left_out["at"]
+    result = profile_logs(path, hashed=["h*"])
+    assert (result.samples, list(result.columns)) == (2, ["user", "seen", "h", "extra"])
+    assert named(result)["seen"].pooling == 1.0
+    assert result.columns["h"].max_id is None
+    assert "struct<x: int64>" in result.left_out["at"]
 
 
 def test_samples_and_files_of_json_lines_leave_columns_out(text):
     paths = [text("a.jsonl", '{"user": 7}\n'), text("b.jsonl", '{"item": 8}\n{"user": 9, "item": 1}\n')]
-    found = profile_logs(paths)
-    assert (found.samples, found.columns["user"].sketch.events, found.columns["item"].sketch.events) == (3, 2, 2)
+    result = profile_logs(paths)
+    assert (result.samples, result.columns["user"].sketch.events, result.columns["item"].sketch.events) == (3, 2, 2)
 
 
 def test_files_that_name_their_columns_take_no_other_names(parquet, text):

@@ -95,9 +95,9 @@ def test_nested_lists(parquet):
     with pytest.raises(InvalidInput, match=r"a\.parquet: column 'sessions' has type list<.*list<.*; ids are integers"):
         profile_logs(path, columns=["user", "sessions"])
     assert list(profile_logs(path, exclude=["sessions"]).columns) == ["user"]
-    found = profile_logs(path)
-    assert list(found.columns) == ["user"]
-    assert "list<" in found.left_out["sessions"]
+    result = profile_logs(path)
+    assert list(result.columns) == ["user"]
+    assert "list<" in result.left_out["sessions"]
 
 
 def test_every_column_that_holds_no_ids_is_named_in_one_run(parquet):
@@ -105,13 +105,13 @@ def test_every_column_that_holds_no_ids_is_named_in_one_run(parquet):
     path = parquet(
         "a.parquet", user=[1, 2, 3], hash=hashes, where=[{"x": 1}] * 3, deep=[[[1]]] * 3, pad=[[1, -1], [2], []]
     )
-    found = profile_logs(path)
-    assert list(found.columns) == ["user"]
-    assert found.left_out.keys() == {"hash", "where", "deep", "pad"}
+    result = profile_logs(path)
+    assert list(result.columns) == ["user"]
+    assert result.left_out.keys() == {"hash", "where", "deep", "pad"}
     taken = profile_logs(path, hashed=["hash"], exclude=["[dpw]*"])
     assert list(taken.columns) == ["user", "hash"]
     assert taken.columns["hash"].sketch.distinct == 3
-    assert [one.rows for one in taken.tables(rows="numbered")] == [4, 3]
+    assert [table.rows for table in taken.tables(rows="numbered")] == [4, 3]
     with pytest.raises(InvalidInput, match="hashed: 'nobody' is not a profiled column"):
         profile_logs(path, hashed=["nobody"])
 

@@ -75,9 +75,9 @@ TEXT = [f"u-{number:x}" for number in RNG.integers(0, 2**60, SAMPLES)]
 def doubts_of(parquet, name="x", kind=None, **options):
     """The reason to doubt a column, as text; "" for a column without doubt."""
     result = profile_logs(parquet("log.parquet", {name: kind}, **{name: options.pop("values")}))
-    found = result.doubts(result.tables(**options))
-    assert [one.column for one in found] in ([], [name])
-    return "".join(map(str, found))
+    doubts = result.doubts(result.tables(**options))
+    assert [doubt.column for doubt in doubts] in ([], [name])
+    return "".join(map(str, doubts))
 
 
 def drawn(low, high, size=SAMPLES):
@@ -118,8 +118,8 @@ def test_labels_by_their_names(parquet, name):
 
 def test_integers_beside_categories_by_their_names(parquet):
     path = parquet("a.parquet", I1=[1, 2], I14=[1, 2], C1=["x", "y"])
-    found = profile_logs(path)
-    assert [doubt.column for doubt in found.doubts(found.tables())] == ["I1"]
+    result = profile_logs(path)
+    assert [doubt.column for doubt in result.doubts(result.tables())] == ["I1"]
     several = profile_logs(parquet("c.parquet", I1=[1, 2], I2=[1, 2], I3=[1, 2], C1=["x", "y"]))
     (columns,) = doubts_by_line(several.doubts(several.tables())).values()
     assert columns == ["I1", "I2", "I3"]
@@ -215,7 +215,7 @@ def popular(rng, ids=4000, lookups=200_000):
 
 def test_the_share_of_lookups_of_ranges_of_ids_is_kept(parquet, tmp_path):
     ids = popular(np.random.default_rng(0))
-    result = profile_logs(parquet("a.parquet", item=ids, text=[f"n{one}" for one in ids]))
+    result = profile_logs(parquet("a.parquet", item=ids, text=[f"n{number}" for number in ids]))
     item, text = result.tables(rows="numbered")
     expected = np.bincount(ids * 16 // item.rows, minlength=16) / ids.size
     assert item.id_shares == pytest.approx(expected.tolist(), abs=1e-6)
