@@ -2,8 +2,8 @@
 
     python -m benchmarks.runtime_dlrm --rows runtime_dlrm.jsonl
 
-The DLRM, its batches and the beds are those of `dlrm_throughput.py`, the entries those of `runtime_steps.py`. Entries train in turns, from
-the same weights and on the same batches, so the losses must agree. Hosts need root.
+The DLRM, its batches and the beds are those of `dlrm_throughput.py`, the entries those of `runtime_steps.py`, and one that sends the ids of
+each next batch ahead. Entries train in turns, from the same weights and on the same batches, so the losses must agree. Hosts need root.
 
 Each case appends one row to the file of --rows. A stopped run resumes; --page makes the page from the rows alone. --quick takes some
 minutes.
@@ -21,11 +21,13 @@ from experiments.experiment import ResultTable
 from benchmarks import results_table
 from benchmarks.dlrm_throughput import cases, check_losses, task_on
 from benchmarks.program import MEASURED_ROWS, mean_and_range, options_of, spread
-from benchmarks.runtime_steps import BASE, ENTRIES, trained
+from benchmarks.runtime_steps import BASE, trained
+from benchmarks.runtime_steps import ENTRIES as OF_STEPS
 from benchmarks.steps_measured import Case, Rows, measured_rows
 from shardwright.sharding.files import plan_to_dict
 
 FEW = {"rounds": 3, "batches": 25, "warm_up": 5}
+ENTRIES = (*OF_STEPS, ("our free plan, runtime, ids ahead", "free", "ahead"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -40,7 +42,7 @@ def measure(case: Case, rows: Rows, model: Path | None) -> list[dict[str, Any]]:
     Raises:
         MeasurementFailed: a rank failed, or the losses of two entries differ.
     """
-    plans, reply = trained(case, rows, task_on, model, "runtime_dlrm_rank", FEW)
+    plans, reply = trained(case, rows, task_on, model, "runtime_dlrm_rank", FEW, ENTRIES)
     seconds = {title: taken for (title, *_), taken in zip(ENTRIES, reply["seconds"], strict=True)}
     facts = {"apart": check_losses(reply["losses"]), "batches": FEW["batches"]}
     return [{"document": plan_to_dict(plans["free"]), "seconds": seconds, **facts}]
@@ -60,8 +62,8 @@ def write_page(rows: Sequence[dict[str, Any]], command: str) -> Path:
 _ABOUT = (
     "The DLRM, its batches and the beds are those of `dlrm_throughput.md`; gradients of dense layers are averaged by "
     "DistributedDataParallel with TorchRec, and in one all-reduce with the runtime. Entries take turns, round by round, from the same "
-    "weights and on the same "
-    "batches; their losses differ by at most a share of {apart:.1g}. The machine did other work at the time, so single figures are noisy."
+    "weights and on the same batches; their losses differ by at most a share of {apart:.1g}. *Ids ahead* sends those of the next batch "
+    "before the backward pass (`ShardedEmbeddings.prefetch`); TorchRec trains without a pipeline. Four ranks share two cores."
 )
 
 

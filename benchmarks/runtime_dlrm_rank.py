@@ -8,6 +8,7 @@ Prints {"seconds": […], "losses": […]} by entry and round: seconds of the co
 from __future__ import annotations
 
 import gc
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -50,7 +51,7 @@ def train(member: Member, request: dict[str, Any]) -> dict[str, Any]:
     for round_ in range(request["rounds"]):
         batches = dlrm_rank.drawn(plans[0].task, round_, member.rank, warm_up + request["batches"])
         for number, (entry, plan) in enumerate(zip(entries, plans, strict=True)):
-            program = dlrm_rank.trained if entry["by"] == "torchrec" else trained
+            program = dlrm_rank.trained if entry["by"] == "torchrec" else partial(trained, ahead=entry["by"] == "ahead")
             took, of_batches = program(plan, batches, warm_up, member)
             seconds[number].append(max(of_rank for (of_rank,) in member.gather([took])))
             losses[number].append(torch.tensor(member.gather(of_batches), dtype=torch.float64).mean(dim=0).tolist())
@@ -58,9 +59,11 @@ def train(member: Member, request: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds, "losses": losses}
 
 
-def trained(plan: Plan, batches: list[Batch], warm_up: int, member: Member) -> tuple[float, list[float]]:
+def trained(
+    plan: Plan, batches: list[Batch], warm_up: int, member: Member, *, ahead: bool
+) -> tuple[float, list[float]]:
     """Train on the batches by our runtime; return the seconds of those after the warm-up, and the loss of each batch."""
-    model = sharded(plan, member)
+    model, tables = sharded(plan, member)
     dense_layers = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(dense_layers, lr=DENSE_RATE)
     losses, started = [], 0.0
@@ -70,6 +73,8 @@ def trained(plan: Plan, batches: list[Batch], warm_up: int, member: Member) -> t
             started = perf_counter()
         optimizer.zero_grad()
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(dense, ids).squeeze(-1), labels)
+        if ahead and number + 1 < len(batches):
+            tables.prefetch(batches[number + 1][1])
         loss.backward()
         average([parameter.grad for parameter in dense_layers if parameter.grad is not None], member)
         optimizer.step()
@@ -77,8 +82,8 @@ def trained(plan: Plan, batches: list[Batch], warm_up: int, member: Member) -> t
     return perf_counter() - started, [float(loss) for loss in losses]
 
 
-def sharded(plan: Plan, member: Member) -> DLRM:
-    """The DLRM of `dlrm_rank`, its tables in our runtime. TorchRec averages gradients over ranks, we add them."""
+def sharded(plan: Plan, member: Member) -> tuple[DLRM, ShardedEmbeddings]:
+    """The DLRM of `dlrm_rank`, and its tables in our runtime. TorchRec averages gradients over ranks, we add them."""
     model, weights = first_model(plan.task)
     tables = ShardedEmbeddings(
         plan,
@@ -87,7 +92,7 @@ def sharded(plan: Plan, member: Member) -> DLRM:
         timeout=60.0,
     )
     model.sparse_arch.embedding_bag_collection = KeyedSums(tables)
-    return model
+    return model, tables
 
 
 def average(gradients: list[torch.Tensor], member: Member) -> None:

@@ -107,13 +107,14 @@ def trained(
     model: Path | None,
     program: str,
     request: Mapping[str, Any],
+    entries: Sequence[tuple[str, str, str]] = ENTRIES,
 ) -> tuple[dict[str, Plan], dict[str, Any]]:
     """Time a bed's collectives, plan the task of its topology, and train all entries by a rank program; returns plans and its reply."""
     with HostBed(case.hosts, case.per_host, case.rate) as bed, tempfile.TemporaryDirectory() as folder:
         plans = planned(task(topology_of(case, rows, bed)), model)
         files = dict(zip(plans, saved(list(plans.values()), folder), strict=True))
-        entries = [{"plan": files[name], "by": by} for _, name, by in ENTRIES]
-        return plans, asked(bed, program, {"entries": entries, **request})
+        of_entries = [{"plan": files[name], "by": by} for _, name, by in entries]
+        return plans, asked(bed, program, {"entries": of_entries, **request})
 
 
 def planned(task: Task, model: Path | None) -> dict[str, Plan]:

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from shardwright.integrations.torchrec.steps.rank import RankReport
 from shardwright.integrations.torchrec.steps.run import PHASES, STEP, Steps
 from shardwright.sharding import Plan
 from shardwright.task.links import links_to_dict
+
+_CLEARLY = 0.1  # difference of two steps beyond the usual noise of a bed
 
 
 @dataclass(frozen=True)
@@ -133,10 +136,19 @@ _ABOUT = (
 def _summary(plans: Sequence[Measured]) -> str:
     errors = [plan.error for plan in plans]
     spreads = [plan.steps.spread for plan in plans]
+    ordered = [right for _, case in grouped(plans, lambda plan: plan.case) for right in _in_order(case)]
     return (
         f"**{len(plans)} plans on beds: predicted steps are off by {np.mean(errors):.1%} (mean), {np.median(errors):.1%} (median)**; "
-        f"the rounds of one plan differ by {np.median(spreads):.1%} (median)."
+        f"the rounds of one plan differ by {np.median(spreads):.1%} (median). Of {len(ordered)} pairs of plans of one case whose steps "
+        f"differ by more than {_CLEARLY:.0%}, {np.mean(ordered or [np.nan]):.0%} are predicted in the right order."
     )
+
+
+def _in_order(case: Sequence[Measured]) -> list[bool]:
+    """For each pair of plans whose measured steps differ clearly, whether the predictions have the same order."""
+    pairs = [sorted(pair, key=lambda plan: plan.steps.step_ms) for pair in combinations(case, 2)]
+    clear = [(fast, slow) for fast, slow in pairs if slow.steps.step_ms > (1 + _CLEARLY) * fast.steps.step_ms]
+    return [fast.predicted < slow.predicted for fast, slow in clear]
 
 
 def _beds(plans: Sequence[Measured]) -> ResultTable:
@@ -228,15 +240,16 @@ def _links(plans: Sequence[Measured]) -> ResultTable:
         assert links is not None
         document = links_to_dict(links)
         for kind, ms in document.pop("modules", {}).items():
-            rows.append((bed, rate, "modules", kind.removesuffix("_ms"), f"{ms:.2f}", "–"))
+            rows.append((bed, rate, "modules", kind.removesuffix("_ms"), f"{ms:.2f}", "–", "–"))
         for collective, classes in document.items():
-            for name, speed in classes.items():
-                figures = (f"{speed['latency_ms']:.2f}", f"{speed['bandwidth'] / 1e6:.1f}")
-                rows.append((bed, rate, collective, name, *figures))
+            for link, speed in classes.items():
+                rates = (f"{speed[name] / 1e6:.1f}" if name in speed else "–" for name in ("bandwidth", "alone"))
+                rows.append((bed, rate, collective, link, f"{speed['latency_ms']:.2f}", *rates))
     return ResultTable(
         "Links as measured; modules: ms of a step that TorchRec's modules took beside the predicted collectives. MB/s that a device sends, "
-        "by the bytes that a direct all-to-all or rings would send; each device has one ring that crosses between hosts.",
-        ("bed", "links", "collective", "inside a host or between", "latency ms", "MB/s"),
+        "by the bytes that a direct all-to-all or rings would send; each device has one ring that crosses between hosts. Alone: where one "
+        "device of each host sends, or between hosts the devices of one host, if it is faster by more than the errors.",
+        ("bed", "links", "collective", "inside a host or between", "latency ms", "MB/s", "alone"),
         rows,
     )
 

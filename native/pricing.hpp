@@ -66,13 +66,16 @@ inline Ms link_ms(const LinkFacts& links, Bytes own, Bytes host, Bytes all, Ms a
         values = std::max(values, std::max(out, in) * links.forward[link]);
         ids = std::max(ids, std::max(asked, asks) * links.forward[link]);
         if (links.mean[link] == 0.0) continue;
-        // The mean device of the host sends inside it, and the mean device of all sends between hosts.
-        const double of_mean = share * peers[link] / (link ? links.devices : links.per_host);
-        const double mean_values = (link ? all.far : host.near) * of_mean, mean_ids = (link ? all.ids : host.ids) * of_mean;
-        found.forward = std::max(found.forward, (mean_values + mean_ids) * links.mean[link]);
-        found.backward = std::max(found.backward, mean_values * links.mean[2 + link]);
-        values = std::max(values, mean_values * links.mean[link]);
-        ids = std::max(ids, mean_ids * links.mean[link]);
+        // The mean device of the host, or of all hosts if each has one device. As many bytes come as go, but for a host of several.
+        const bool hosts = links.per_host > 1.0;
+        const Bytes& together = hosts ? host : all;
+        const double of_mean = share * peers[link] / (hosts ? links.per_host : links.devices);
+        const double mean_out = (link ? together.far : together.near) * of_mean, mean_asked = together.ids * of_mean;
+        const double mean_in = link && hosts ? in : mean_out, mean_asks = link && hosts ? asks : mean_asked;
+        found.forward = std::max(found.forward, std::max(mean_out + mean_asks, mean_in + mean_asked) * links.mean[link]);
+        found.backward = std::max(found.backward, std::max(mean_in, mean_out) * links.mean[2 + link]);
+        values = std::max(values, std::max(mean_out, mean_in) * links.mean[link]);
+        ids = std::max(ids, std::max(mean_asked, mean_asks) * links.mean[link]);
     }
     found += apart;
     if (!links.hides()) return found;

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 
-from experiments.learned.policy_training import LearningOptions
 from experiments.learned.tasks import Setting, draw_tasks
-from shardwright.learned.options import AutoShardOptions, DreamShardOptions
+from shardwright.learned.options import PricedAutoShard, PricedDreamShard, PricedOptions
 from shardwright.task.task import Task
 
 
@@ -74,10 +73,10 @@ class Scale:
     base: Setting
     training_tasks: int
     tasks: int
-    dreamshard: DreamShardOptions = field(default_factory=DreamShardOptions)
-    autoshard: AutoShardOptions = field(default_factory=AutoShardOptions)
+    dreamshard: PricedOptions = field(default_factory=PricedDreamShard)
+    autoshard: PricedOptions = field(default_factory=PricedAutoShard)
 
-    def options(self, strategy: str) -> LearningOptions:
+    def options(self, strategy: str) -> PricedOptions:
         """The options of a learning strategy."""
         return self.dreamshard if strategy == "dreamshard" else self.autoshard
 
@@ -129,7 +128,6 @@ FULL = Scale(
     base=Setting(50, 4),
     training_tasks=40,
     tasks=20,
-    autoshard=AutoShardOptions(steps=500_000),
 )
 QUICK = Scale(
     tables=(10, 40),
@@ -138,9 +136,7 @@ QUICK = Scale(
     base=Setting(50, 4),
     training_tasks=10,
     tasks=5,
-    dreamshard=DreamShardOptions(
-        iterations=3, collected=20, explored=60, cost_updates=100, policy_updates=10, variants=1
-    ),
-    autoshard=AutoShardOptions(steps=20_000, variations=1),
+    dreamshard=PricedDreamShard(rounds=20),
+    autoshard=PricedAutoShard(rounds=5),
 )
 """Scale of a quick run. Its policies are hardly trained: it shows that everything runs, and nothing about the strategies."""

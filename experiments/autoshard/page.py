@@ -57,14 +57,14 @@ def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
         f"Each kind of tasks trains a policy, on {scale.training_tasks} tasks of tables from one half of the pool {POOL} (dim {DIM}, "
         f"batch {BATCH:,}, every table whole). Tests without fine-tuning use {scale.tasks} tasks of each kind, of tables from the other "
         "half. A cell is a loss: the mean cost of the row's policy over that of the policy trained on the column's kind, minus 1, over "
-        "the tasks that both placed, with its 95% bootstrap interval over tasks. The cost is the strategy's objective: the step for "
+        "the tasks that both placed, with its 95% bootstrap interval over tasks. The cost is the paper's objective: the step for "
         "DreamShard, the kernels of the slowest device for AutoShard. The lines below a matrix show the bundled policy, the column's best "
         "sorted heuristic, random placement, `certified`, and the gap of the target's policy to the proven bound.",
-        f"**How policies are trained here.** Costs come from the CPU cost model bundled then. AutoShard: {scale.autoshard.steps:,} steps; "
-        f"DreamShard: {scale.dreamshard.iterations} iterations of {scale.dreamshard.cost_updates} cost updates and "
-        f"{scale.dreamshard.policy_updates} policy updates. The bundled policies learned from 130 tasks of mixed sizes, AutoShard's with "
-        f"1,000,000 steps. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over tasks alone. Trainings with other "
-        "seeds differ as well (page learned_published), so a loss of a few percent is not significant.",
+        "**How policies are trained here.** They read prices, as the bundled ones do; all minimise the step. Prices come from the CPU cost "
+        f"model bundled then, and {scale.dreamshard.perturbed:.0%} of the tasks are priced as on a synthetic device. AutoShard learns for "
+        f"{scale.autoshard.rounds:,} rounds, DreamShard for {scale.dreamshard.rounds:,}. The bundled policies learned from 244 tasks of "
+        f"mixed sizes, priced by one processor and six GPUs. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over "
+        "tasks alone, and trainings with other seeds differ as well.",
         "**What differs from the papers.** They measure on GPUs, with other batch sizes and kernels, so their losses and these compare "
         "only qualitatively. DreamShard claims transfer to other numbers of devices, from 2 to 8; 16 are beyond this claim. "
         + REDESIGNS,

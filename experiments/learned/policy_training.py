@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from experiments.entrants import model_version
 from shardwright.cost.choice import cost_model_for
 from shardwright.errors import InvalidInput
-from shardwright.learned.options import AutoShardOptions, DreamShardOptions
+from shardwright.learned.options import AutoShardOptions, DreamShardOptions, PolicyOptions
 from shardwright.learned.policy_files import load_policy, save_policy
 from shardwright.learned.worlds import SimulatedWorld
 from shardwright.sharding.costs import PlanCost
@@ -21,7 +20,6 @@ from shardwright.task.task import Task
 from shardwright.threads import one_thread
 from shardwright.workload.training_tasks import training_tasks
 
-LearningOptions: TypeAlias = DreamShardOptions | AutoShardOptions
 _SECONDS = "training_s"
 """Metadata entry with the seconds of a training; of a training resumed from a checkpoint, only the last part."""
 
@@ -31,13 +29,13 @@ class Learner:
     """A strategy that learns.
 
     Attributes:
-        options: type of its options.
-        cost: the cost that it minimises, from a plan's costs.
+        options: type of its options in the paper's training.
+        cost: the cost that the paper minimises, from a plan's costs.
         cost_name: that cost in words.
         column: column of that cost in rows of results.
     """
 
-    options: type[LearningOptions]
+    options: type[AutoShardOptions] | type[DreamShardOptions]
     cost: Callable[[PlanCost], float]
     cost_name: str
     column: str
@@ -55,12 +53,12 @@ LEARNERS = {
 """Learning strategies by name."""
 
 
-def options_digest(options: LearningOptions) -> str:
+def options_digest(options: PolicyOptions) -> str:
     """Eight hexadecimal digits that change with any option."""
     return hashlib.sha256(json.dumps(options.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
 
-def learned(strategy: str, what: str, tasks: Sequence[Task], options: LearningOptions, folder: Path) -> Path:
+def learned(strategy: str, what: str, tasks: Sequence[Task], options: PolicyOptions, folder: Path) -> Path:
     """Return the file of a policy learned on the bundled CPU model; train it if missing, from a checkpoint if one exists.
 
     Args:

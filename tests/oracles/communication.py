@@ -141,8 +141,10 @@ def all_to_all_ms(topology: Topology, sent: Floats, received: Floats) -> Floats:
     ):
         times.append(np.maximum(sent[link], received[link]) / alone)
         if alone > together:
-            groups = sent[link].reshape(-1, topology.devices_per_host if link == INTRA else topology.devices)
-            times[-1] = np.maximum(times[-1], groups.mean(axis=1).repeat(groups.shape[1]) / together)
+            sharing = topology.devices_per_host if topology.devices_per_host > 1 else topology.devices
+            for way in (sent[link], received[link]):
+                mean = way.reshape(-1, sharing).mean(axis=1).repeat(sharing)
+                times[-1] = np.maximum(times[-1], mean / together)
     return np.array(times).max(axis=0) * 1e3
 
 

@@ -49,18 +49,26 @@ def _links(links, served, device, host, apart) -> np.ndarray:
     theirs = np.array([served[host].sum(axis=0) - served[device], served.sum(axis=0) - served[host].sum(axis=0)])
     out, into = np.outer(peers, served[device]) / devices, theirs / devices
     values_out, values_in = np.diag(out[:, :2]), np.diag(into[:, :2])
-    means = np.array([served[host].mean(axis=0), served.mean(axis=0)])
-    mean, of_mean = means / devices * peers[:, None], links.mean.reshape(2, 2)
+    of_mean = links.mean.reshape(2, 2)
+    if links.per_host > 1:  # of the host's mean device
+        mean_out = np.outer(peers, served[host].mean(axis=0)) / devices
+        mean_in = np.array([mean_out[0], into[1]])
+    else:
+        mean_out = mean_in = np.outer(peers, served.mean(axis=0)) / devices
+    mean_values = np.diag(mean_out[:, :2]), np.diag(mean_in[:, :2])
     both, values, ids = (
-        max((np.maximum(sent, received) * links.forward).max(), (together * of_mean[0]).max())
-        for sent, received, together in (
-            (values_out + into[:, 2], values_in + out[:, 2], np.diag(mean[:, :2]) + mean[:, 2]),
-            (values_out, values_in, np.diag(mean[:, :2])),
-            (into[:, 2], out[:, 2], mean[:, 2]),
+        max((np.maximum(*own) * links.forward).max(), (np.maximum(*mean) * of_mean[0]).max())
+        for own, mean in (
+            (
+                (values_out + into[:, 2], values_in + out[:, 2]),
+                (mean_values[0] + mean_in[:, 2], mean_values[1] + mean_out[:, 2]),
+            ),
+            ((values_out, values_in), mean_values),
+            ((into[:, 2], out[:, 2]), (mean_in[:, 2], mean_out[:, 2])),
         )
     )
     backward = (np.maximum(values_out, values_in) * links.backward).max()
-    backward = max(backward, (np.diag(mean[:, :2]) * of_mean[1]).max()) + apart[1]
+    backward = max(backward, (np.maximum(*mean_values) * of_mean[1]).max()) + apart[1]
     return beside_dense((values + apart[0], ids, both + apart[0], backward), links.hidden)
 
 

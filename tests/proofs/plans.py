@@ -328,9 +328,9 @@ def _links_ms(task: Task, served: np.ndarray, apart: np.ndarray, waits: np.ndarr
     together, alone = np.array(topology.link_bandwidth), np.array(topology.alone_of("all_to_all"))
 
     def ms(sent: np.ndarray, received: np.ndarray) -> np.ndarray:
-        in_host = sent[..., 0].reshape(len(sent), topology.hosts, near).mean(axis=2).repeat(near, axis=1)
-        mean = np.stack([in_host, np.broadcast_to(sent[..., 1].mean(axis=1, keepdims=True), in_host.shape)], axis=-1)
-        of_mean = np.where(alone > together, mean / together, 0.0)
+        sharing = near if near > 1 else devices
+        means = (way.reshape(len(sent), -1, sharing, 2).mean(axis=2) for way in (sent, received))
+        of_mean = np.where(alone > together, np.maximum(*means).repeat(sharing, axis=1) / together, 0.0)
         return (np.maximum(np.maximum(sent, received) / alone, of_mean) * 1e3).max(axis=2)
 
     of_values, of_ids, of_both = ms(values_out, values_in), ms(out[..., 2], into[..., 2]), ms(*both)

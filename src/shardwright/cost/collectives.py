@@ -20,7 +20,8 @@ another. If links carry more for a device that sends alone than for all at once 
 
     max(bytes of the device / bandwidth alone, mean bytes of the devices / bandwidth of all at once)
 
-in an all-to-all, with the mean over the devices of the host for links inside it, and over all devices for links between hosts.
+in an all-to-all, with the mean over the devices of the host, which share its links. If hosts have one device, the mean is over all devices,
+since receivers share links as well.
 Rows count as dealt if each device of the place has a block, and no block is larger than equal ones must be, as in TorchRec. Other row
 blocks of pooled tables send partial sums to every device, as whole tables do.
 

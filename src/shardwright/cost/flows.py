@@ -112,9 +112,11 @@ class LinkTraffic:
         return rest
 
     def mean(self, per_host: int) -> Floats:
-        """`(2, devices)` bytes that the mean device of each device's host sends inside the host, and the mean device between hosts."""
-        inside = self.sent[INTRA].reshape(-1, per_host).mean(axis=1).repeat(per_host)
-        return np.stack([inside, np.full(self.devices, self.sent[INTER].mean())])
+        """`(2, devices)` bytes of the busier direction of the mean device of each device's host; of all hosts, if a host has one device."""
+        together = per_host if per_host > 1 else self.devices
+        means = (way.reshape(2, -1, together).mean(axis=2) for way in (self.sent, self.received))
+        mean: Floats = np.maximum(*means).repeat(together, axis=1)
+        return mean
 
     @property
     def busiest(self) -> Floats:

@@ -163,7 +163,8 @@ def _with_alone(
     if not rungs:
         return speeds
     found = fit_speeds(np.array([rung.sent(cluster) for rung in rungs]), np.array([times[rung] for rung in rungs]))
-    most = cluster.devices_per_host, cluster.hosts  # what one sender could gain if all others shared its link
+    shared = cluster.devices_per_host if cluster.devices_per_host > 1 else cluster.hosts
+    most = cluster.devices_per_host, shared  # what one sender could gain if all others shared its link
     of_classes = list(speeds)
     for place, (speed, alone, name) in enumerate(zip(speeds, found, LINK_CLASSES, strict=True)):
         if speed is not None and alone is not None and name in errors:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +29,17 @@ from shardwright.sharding.rank_map import RankMap
 from shardwright.task.quantities import checked_number
 
 _TIMEOUT = timedelta(minutes=10)
+_sender = ThreadPoolExecutor(1, "shardwright-prefetch")
+_leaving: set[Future[Journey]] = set()
+"""The batch that is leaving ahead, of any module: modules share connections, so each waits for the one before."""
+
+
+class _Sent(NamedTuple):
+    """A batch whose ids travel: the given features, what was read of them, and a function that waits for the way of its lookups."""
+
+    features: Any
+    batch: RankBatch
+    journey: Callable[[], Journey]
 
 
 class ShardedEmbeddings(torch.nn.Module):
@@ -129,6 +142,33 @@ class ShardedEmbeddings(torch.nn.Module):
         self._cuts = torch.from_numpy(ends.T.copy()).to(place)
         self._spare = Buffers(place)
         self._trigger = torch.zeros((), requires_grad=True, device=place)
+        self._ahead: _Sent | None = None
+
+    def prefetch(self, features: Any) -> None:
+        """Send the ids of the next batch ahead, before the backward pass of this one; a collective: all ranks must call it.
+
+        Rows are read when the module is called, so results do not change. On a CPU a thread sends the ids meanwhile; on a GPU they have
+        arrived when this returns. `exchange: {pipeline: sparse_dist}` in the task counts both batches in the memory of a device.
+
+        Args:
+            features: as of `forward`; the next call of the module must be with the same object.
+
+        Raises:
+            InvalidInput: another batch was sent ahead before, and the module was not called with it.
+        """
+        if self._ahead is not None:
+            raise InvalidInput(
+                "prefetch: a batch was sent ahead already; call the module with it before the next prefetch"
+            )
+        sent = self._sent(features)
+        if self.ranks.device.type == "cpu":
+            journey = _sender.submit(sent.journey)
+            _leaving.add(journey)
+            journey.add_done_callback(_leaving.discard)
+            self._ahead = sent._replace(journey=journey.result)
+        else:
+            arrived = sent.journey()
+            self._ahead = sent._replace(journey=lambda: arrived)
 
     def forward(self, features: Any) -> Mapping[str, Any]:
         """Look up the rows of this rank's samples; a collective: all ranks must call it, and either all go backward or none.
@@ -143,13 +183,16 @@ class ShardedEmbeddings(torch.nn.Module):
             TorchRec's JaggedTensor if a KeyedJaggedTensor was given.
 
         Raises:
-            InvalidInput: ids or lengths are wrong on some rank; raised on all ranks.
+            InvalidInput: ids or lengths are wrong on some rank; raised on all ranks. Or another batch was sent ahead.
             ShardwrightError: a rank has ended, or did not arrive within the timeout.
         """
-        self._lookup.expect()
-        batch = RankBatch.of(features, self.features, self.placement, self.ranks.device)
-        rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, batch)  # type: ignore[no-untyped-call]
-        return batch.result(self.features, self.placement, rows, features)
+        if self._ahead is not None and self._ahead.features is not features:
+            raise InvalidInput(
+                "features are not the batch that prefetch sent ahead; call the module with the same object"
+            )
+        sent, self._ahead = self._ahead or self._sent(features), None
+        rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, sent)  # type: ignore[no-untyped-call]
+        return sent.batch.result(self.features, self.placement, rows, features)
 
     def check_replicas(self) -> None:
         """Check that all replicas have the same bits; a collective.
@@ -215,8 +258,15 @@ class ShardedEmbeddings(torch.nn.Module):
                 raise InvalidInput("; ".join(problem for problem in problems if problem is not None))
             self.storage.step.copy_(state.get("step", self.storage.step))
 
-    def _look_up(self, batch: RankBatch) -> tuple[Journey, Rows]:
-        journey = self._lookup.ask(self.ranking, batch)
+    def _sent(self, features: Any) -> _Sent:
+        """Get ready to send the ids of a batch; its function sends them."""
+        wait(_leaving)
+        self._lookup.expect()
+        batch = RankBatch.of(features, self.features, self.placement, self.ranks.device)
+        return _Sent(features, batch, partial(self._lookup.ask, self.ranking, batch))
+
+    def _look_up(self, sent: _Sent) -> tuple[Journey, Rows]:
+        journey, batch = sent.journey(), sent.batch
         if journey.failed:
             self.ranks.agree(batch.error or wrong_ids(batch, self.placement))
         return journey, self._lookup.outputs(journey, batch.outputs[self.placement.row_groups :])
@@ -245,12 +295,10 @@ class _Step(torch.autograd.Function):
     """One step as autograd sees it. Forward looks up all tables; backward sends the gradients of the outputs to the holders."""
 
     @staticmethod
-    def forward(
-        ctx: Any, trigger: torch.Tensor, module: ShardedEmbeddings, batch: RankBatch
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, trigger: torch.Tensor, module: ShardedEmbeddings, sent: _Sent) -> tuple[torch.Tensor, ...]:
         ctx.module = module
-        ctx.journey, rows = module._look_up(batch)
-        ctx.pieces = batch.pieces
+        ctx.journey, rows = module._look_up(sent)
+        ctx.pieces = sent.batch.pieces
         return tuple(part for matrix, own in zip(rows, ctx.pieces, strict=True) for part in matrix.split(own))
 
     @staticmethod

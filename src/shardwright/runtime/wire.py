@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -20,6 +21,7 @@ Rows: TypeAlias = list[torch.Tensor]
 _LINKS = ("self", "intra", "inter")
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _KINDS = ("counts", "ids", "values", "gradients", "replicas")
+_LATE_COUNTS = len(_KINDS)  # tag of the counts in a backward pass, which those of the next batch may meet
 
 
 @dataclass
@@ -148,18 +150,19 @@ class Wire:
             return self._buffers.take(name, int(size))
         return torch.empty(int(size), dtype=kind, device=self._device)
 
-    def expect_sizes(self, groups: int) -> None:
+    def expect_sizes(self, groups: int, phase: str = "forward") -> None:
         """Post the receives of `sizes`, before the rank knows its own; those of a call that was interrupted stay."""
         if self._counts is not None:
             return
         received = torch.empty((self._members.size, groups + 1), dtype=torch.int64, device=self._device)
-        self._counts = received, Arrival(received.view(-1), [groups + 1] * self._members.size, self._members, 0)
+        tag = 0 if phase == "forward" else _LATE_COUNTS
+        self._counts = received, Arrival(received.view(-1), [groups + 1] * self._members.size, self._members, tag)
 
     def sizes(self, counts: torch.Tensor, failed: torch.Tensor | bool, phase: str) -> tuple[Sizes, bool]:
         """Send each member its column of `(groups, members)` numbers of rows; returns the sizes, and whether any member has bad input."""
         groups, members = counts.shape
         if self._counts is None:
-            self.expect_sizes(groups)
+            self.expect_sizes(groups, phase)
         assert self._counts is not None
         (received, arrival), self._counts = self._counts, None
         flag = torch.as_tensor(failed, device=counts.device).to(torch.int64).expand(members, 1)
@@ -180,7 +183,7 @@ class Arrival:
     receive that is posted early then costs no wait, and the thread that receives is not held up by one that sends.
 
     Attributes:
-        tag: number that tells apart exchanges under way at one time; 0 for counts.
+        tag: number that tells apart exchanges under way at one time: the place of its kind, and `_LATE_COUNTS`.
     """
 
     def __init__(self, target: torch.Tensor, sizes: Sequence[int], members: Members, tag: int) -> None:
@@ -188,7 +191,7 @@ class Arrival:
         self._target, self._sizes, self._members, self.tag = target, list(sizes), members, tag
         self._parts, self._waiting = target.split(self._sizes), []
         if members.back is not None:
-            with explained(_KINDS[tag]):
+            with self._explained():
                 for other in members.others(-1):
                     if sizes[other]:
                         way = members.connection(other, members.me)
@@ -197,7 +200,7 @@ class Arrival:
     def send(self, source: torch.Tensor, sizes: Sequence[int]) -> None:
         """Send `(members,)` elements of a contiguous tensor to each member, and wait for all."""
         members, leaving = self._members, source.split(list(sizes))
-        with explained(_KINDS[self.tag]):
+        with self._explained():
             if members.group is not None and members.back is None:
                 dist.all_to_all_single(self._target, source, self._sizes, list(sizes), group=members.group)
                 return
@@ -208,6 +211,9 @@ class Arrival:
             self._parts[members.me].copy_(leaving[members.me])
             for work in self._waiting:
                 work.wait()
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(_KINDS[self.tag % _LATE_COUNTS])
 
 
 def _transposed(parts: Sequence[torch.Tensor], sizes: Ints, out: torch.Tensor) -> torch.Tensor:

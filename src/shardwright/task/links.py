@@ -28,7 +28,7 @@ class LinkSpeed:
         latency_ms: fixed cost of the collective.
         bandwidth: bytes per second that a device sends; see `cost.collectives` for the bytes that count.
         following_ms: fixed cost of a collective that follows another one at once; `latency_ms` if it is unknown.
-        alone: bytes per second that a device sends while other devices, or other hosts, send nothing; `bandwidth` if it is unknown.
+        alone: bytes per second that a device sends while no other does; `bandwidth` if it is unknown.
     """
 
     latency_ms: float

@@ -207,6 +207,26 @@ def test_devices_of_a_host_slow_one_another_down_but_not_those_of_other_hosts(ho
     assert ms(0, 0, 1, 1) == pytest.approx(served / 1e6 * 1e3)
 
 
+@pytest.mark.parametrize("per_host", [1, 2])
+def test_between_hosts_the_devices_of_a_host_share_its_link(per_host):
+    """A host of two devices sends as fast whether one of them serves or both; hosts of one device share the links of receivers."""
+    links = {"all_to_all": {"inter": {"latency_ms": 0.0, "bandwidth": "1 MB/s", "alone": "2 MB/s"}}}
+    topology = Topology(4 // per_host, per_host, "cpu", "1 GB", 1e12, 1e6, 0.0, 0.0, links=links)
+    tables = [replace(POOLED, name=str(number)) for number in range(4)]
+    task = Task(tables, topology, batch_size=32)
+    far = (4 - per_host) / 4 * served_bytes(task, shard_work(task, Shard.whole(tables[0], 0)))[0]
+
+    def ms(*ranks):
+        flow = traffic(task, [Shard.whole(table, rank) for table, rank in zip(tables, ranks, strict=True)]).backward
+        return all_to_all_ms(task, flow).max()
+
+    assert ms(0, 0, 0, 0) == pytest.approx(4 * far / 2e6 * 1e3)
+    assert ms(0, 0, 1, 1) == pytest.approx(2 * far / (2e6 if per_host == 1 else 1e6) * 1e3)
+    assert ms(0, 1, 2, 3) == pytest.approx(far / 1e6 * 1e3)
+    if per_host == 2:
+        assert ms(0, 0, 2, 2) == ms(0, 1, 2, 3)
+
+
 def test_shared_collectives_carry_all_tables_at_once():
     speeds = {
         "all_to_all": {"inter": {"latency_ms": 9.0, "bandwidth": "1 MB/s"}},

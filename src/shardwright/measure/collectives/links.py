@@ -10,7 +10,7 @@ Bytes that a device sends inside its host and to other hosts, of a buffer of V b
 `cost.collectives` prices them by these bytes, for any library: gloo's reduce-scatter is an all-reduce inside, and so looks like slow links.
 
 Links often carry more for a device that sends alone than for all at once: receivers share their links, and two directions of a link may
-wait for each other. So all-to-alls in which one device sends, or one host, are measured as well.
+wait for each other, and the devices of a host may share one link. So all-to-alls in which one device sends are measured as well.
 
 Devices start a collective one after the other, as they do after kernels of different length. This matters for gloo: a device that starts
 late sends its data before it posts its receives, so the two directions of a link follow one another. With equal starts they overlap.
@@ -52,7 +52,7 @@ class Rung:
         size: bytes of the whole buffer on a device, before rounding to a multiple of the devices.
         round: number of the climb, from 0.
         calls: number of calls in a row, without a pause.
-        alone: whether only one device of each host sends, or between hosts only the devices of one host, since these may share a link.
+        alone: whether only the first device of each group sends.
     """
 
     collective: Collective
@@ -62,11 +62,9 @@ class Rung:
     calls: int = 1
     alone: bool = False
 
-    def splits(self, rank: int, devices: int, hosts: int) -> tuple[list[int], list[int]]:
+    def splits(self, rank: int, devices: int) -> tuple[list[int], list[int]]:
         """Values that a device of a group sends to each device, and receives from each, in a collective of direct sends."""
-        each, senders = self.elements(devices) // devices, devices
-        if self.alone:
-            senders = 1 if self.within else devices // hosts
+        each, senders = self.elements(devices) // devices, 1 if self.alone else devices
         return [each * (rank < senders)] * devices, [each] * senders + [0] * (devices - senders)
 
     def elements(self, devices: int) -> int:

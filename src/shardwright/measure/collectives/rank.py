@@ -353,7 +353,7 @@ def _rung_call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
     elements = rung.elements(devices)
     whole, other = (torch.zeros(elements, device=member.device) for _ in range(2))
     part = other[: elements // devices]
-    sent, received = rung.splits(dist.get_rank(group), devices, hosts)
+    sent, received = rung.splits(dist.get_rank(group), devices)
     values, outputs = whole[: sum(sent)], other[: sum(received)]
     calls: dict[Collective, Callable[[], Any]] = {
         "all_to_all": lambda: dist.all_to_all_single(outputs, values, received, sent, group=group),

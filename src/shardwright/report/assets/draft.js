@@ -140,14 +140,15 @@ class Prices {
     const exchanged = range(devices).map((device) => most([0, 1].map((link) => collectives.reduced[link] *
       most([SENT, RECEIVED].map((way) => reduced[2 * way + link] + fixedReduced[(2 * way + link) * devices + device])))));
     const time = (bytes, device) => most([0, 1].map((link) => Math.max(bytes(SENT, link, device), bytes(RECEIVED, link, device)) * collectives.asked[0][link]));
-    const mean = (bytes, link, first, count) => sum(range(count).map((at) => bytes(SENT, link, first + at))) / count * collectives.mean[link];
+    const together = near > 1 ? near : devices; // devices that share links
+    const mean = (bytes, link, first) => most([SENT, RECEIVED].map((way) => sum(range(together).map((at) => bytes(way, link, first + at))))) / together *
+      collectives.mean[link];
     const [ofAll, ofIds, ofValues, ofGradients] = [
       (way, link, device) => forward[way][link][device], (way, link, device) => alone[way][link][device],
       (way, link, device) => forward[way][link][device] - alone[way][link][device], (way, link, device) => backward[way][link][device],
     ].map((bytes) => {
-      const between = mean(bytes, 1, 0, devices);
-      const inside = range(devices / near).map((host) => mean(bytes, 0, host * near, near));
-      return (device) => Math.max(between, inside[Math.floor(device / near)], time(bytes, device));
+      const means = range(devices / together).map((group) => most([0, 1].map((link) => mean(bytes, link, group * together))));
+      return (device) => Math.max(means[Math.floor(device / together)], time(bytes, device));
     });
     const [values, ids, gradients] = collectives.hidden;
     const passes = range(devices).map((device) => {

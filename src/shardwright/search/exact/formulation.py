@@ -25,7 +25,7 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import check_finite
 from shardwright.cost.collectives import prices_of, set_of
-from shardwright.cost.flows import INTER, traffic_by_kind, value_bytes
+from shardwright.cost.flows import traffic_by_kind, value_bytes
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import passes_of, score
 from shardwright.linear_programs import Program
@@ -151,11 +151,11 @@ def add_links(program: Program, task: Task, placement: PlacementVariables, times
 
         peers, devices = _peers(topology), topology.devices
         loads = [(rank, of_kinds[:, way, link, rank]) for link, way, rank in np.ndindex(2, 2, devices) if peers[link]]
-        for link, rank in np.ndindex(2, devices):
+        for way, link, rank in np.ndindex(2, 2, devices):
             if slower[link] > 1.0 and peers[link]:
-                group = devices if link == INTER else topology.devices_per_host
+                group = topology.devices_per_host if topology.devices_per_host > 1 else devices
                 first = rank // group * group
-                mean = of_kinds[:, _SENT, link, first : first + group].mean(axis=1)
+                mean = of_kinds[:, way, link, first : first + group].mean(axis=1)
                 loads.append((rank, mean * slower[link]))
         for rank, load in loads:
             of_pieces = load + of_others[:, rank]

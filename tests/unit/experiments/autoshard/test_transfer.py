@@ -9,12 +9,12 @@ from experiments.autoshard.transfer import Transfer
 from experiments.entrants import Limits
 from experiments.learned.tasks import Setting
 
-from shardwright.learned.options import AutoShardOptions, DreamShardOptions
+from shardwright.learned.options import PricedAutoShard, PricedDreamShard
 
 TINY = replace(
     QUICK, tables=(5, 7), devices=(2, 4), unseen=(0.0, 1.0), base=Setting(5, 4), training_tasks=3, tasks=2,
-    dreamshard=DreamShardOptions(iterations=1, cost_updates=2, policy_updates=1, collected=4, explored=8, variants=0),
-    autoshard=AutoShardOptions(steps=60, unroll=20, batch=1, lag=2, cost_updates=1, scattered=2, variations=0),
+    dreamshard=PricedDreamShard(rounds=2, tasks=1, episodes=2),
+    autoshard=PricedAutoShard(rounds=2, tasks=1, episodes=2),
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def exchange_call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
     members = ranks.host if rung.within else ranks.world
     wire = Wire(members, TrafficMeter(), member.device)
     rank = members.ranks.index(member.rank)
-    sent, received = (np.array([counts]) for counts in rung.splits(rank, members.size, hosts))
+    sent, received = (np.array([counts]) for counts in rung.splits(rank, members.size))
     values, sizes = torch.zeros((int(sent.sum()), 1), device=member.device), Sizes(sent, received)
     return lambda: [wire.exchange(lambda _: values, sizes, [1], Label("forward", "values")) for _ in range(rung.calls)]
 
