@@ -73,7 +73,8 @@ def _ratio(row: dict[str, Any], title: str) -> float:
 
 
 def _summary(rows: Sequence[dict[str, Any]]) -> str:
-    ratios = "; ".join(f"{title}: {mean_and_range([_ratio(row, title) for row in rows])}" for title, *_ in ENTRIES[1:])
+    titles = [title for title, *_ in ENTRIES[1:] if all(title in row["seconds"] for row in rows)]
+    ratios = "; ".join(f"{title}: {mean_and_range([_ratio(row, title) for row in rows])}" for title in titles)
     return (
         f"**Throughput over that of TorchRec's planner in DistributedModelParallel: {ratios}** (geometric means, smallest and "
         f"largest of {len(rows)} cases; above 1 is faster)."
@@ -84,8 +85,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> ResultTable:
     cells = []
     for row in rows:
         samples = row["batches"] * row["document"]["task"]["batch_size"]
-        for title, *_ in ENTRIES:
-            seconds = row["seconds"][title]
+        for title, seconds in row["seconds"].items():
             figures = (f"{samples / median(seconds):,.0f}", f"{spread(seconds):.0%}", f"{_ratio(row, title):.2f}")
             cells.append((row["bed"], row["rate"], title, *figures))
     return ResultTable(

@@ -247,8 +247,8 @@ def _links(plans: Sequence[Measured]) -> ResultTable:
                 rows.append((bed, rate, collective, link, f"{speed['latency_ms']:.2f}", *rates))
     return ResultTable(
         "Links as measured; modules: ms of a step that TorchRec's modules took beside the predicted collectives. MB/s that a device sends, "
-        "by the bytes that a direct all-to-all or rings would send; each device has one ring that crosses between hosts. Alone: where one "
-        "device of each host sends, or between hosts the devices of one host, if it is faster by more than the errors.",
+        "by the bytes that a direct all-to-all or rings would send; each device has one ring that crosses between hosts. Alone: if only "
+        "one device sends, where that is faster by more than the errors.",
         ("bed", "links", "collective", "inside a host or between", "latency ms", "MB/s", "alone"),
         rows,
     )

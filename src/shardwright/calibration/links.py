@@ -33,7 +33,7 @@ from shardwright.task.link_files import Cluster, MeasuredLinks
 from shardwright.task.links import TORCHREC_CALLS, Collective
 
 SECONDS = 180.0
-_NOTES = 2  # format of the notes of an interrupted calibration
+_NOTES = 3  # format of the notes of an interrupted calibration
 TIMEOUT_S = 120.0  # of one rung
 _PROBED = 3  # factor on the time of the probe: with less time, only the links are measured
 

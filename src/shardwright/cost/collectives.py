@@ -20,8 +20,8 @@ another. If links carry more for a device that sends alone than for all at once 
 
     max(bytes of the device / bandwidth alone, mean bytes of the devices / bandwidth of all at once)
 
-in an all-to-all, with the mean over the devices of the host, which share its links. If hosts have one device, the mean is over all devices,
-since receivers share links as well.
+in an all-to-all, each in the busier direction. The mean is over the devices of the host, which share its links. If hosts have one device,
+it is over all devices, since receivers share links as well.
 Rows count as dealt if each device of the place has a block, and no block is larger than equal ones must be, as in TorchRec. Other row
 blocks of pooled tables send partial sums to every device, as whole tables do.
 
@@ -66,7 +66,7 @@ class CollectivePrices:
     Attributes:
         forward: `(2,)` of a byte that a device sends in an all-to-all of the forward pass, inside a host and between hosts.
         backward: `(2,)` of the gradient of a byte of values.
-        mean: `(2, 2)` the same of a byte that the mean device sends, by pass; 0 where links are not faster for a device alone.
+        mean: `(2, 2)` the same of a byte of the mean device, by pass; 0 where links are not faster for a device alone.
         dealt: `(2, 2)` of a byte of V on every device of the place: rows dealt to all devices, then to one host; forward and backward.
         replicas: of a byte of gradient that every device has.
         sets: `(SETS, 2)` latencies of the collectives of each set, forward and backward.
@@ -161,7 +161,7 @@ class LinkFacts(NamedTuple):
         per_host: devices a host.
         forward: `(2,)` ms a byte that a device sends in all-to-alls inside and between hosts in the forward pass.
         backward: `(2,)` the same of the backward pass.
-        mean: `(4,)` ms a byte that the mean device sends, of the forward and then of the backward pass; see `CollectivePrices`.
+        mean: `(4,)` ms a byte of the mean device, of the forward and then of the backward pass; see `CollectivePrices`.
         hidden: `(3,)` ms for which values, ids and gradients travel behind dense layers.
     """
 

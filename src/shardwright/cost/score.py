@@ -88,9 +88,15 @@ class Traffic:
 
 def all_to_all_ms(task: Task, flow: LinkTraffic) -> Floats:
     """`(devices,)` ms of the all-to-alls of a pass, by the prices of the forward pass."""
+    ms: Floats = class_ms(task, flow).max(axis=0)
+    return ms
+
+
+def class_ms(task: Task, flow: LinkTraffic) -> Floats:
+    """`(2, devices)` ms of the all-to-alls of a pass inside hosts and between hosts."""
     prices = prices_of(task)
     own = flow.busiest * prices.forward[:, None]
-    ms: Floats = np.maximum(own, flow.mean(task.topology.devices_per_host) * prices.mean[0, :, None]).max(axis=0)
+    ms: Floats = np.maximum(own, flow.mean(task.topology.devices_per_host) * prices.mean[0, :, None])
     return ms
 
 

@@ -119,8 +119,8 @@ class ShardedEmbeddings(torch.nn.Module):
         self.plan, self._debug = plan, debug
         place = usable_device(device)
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        wait = timedelta(seconds=checked_number(seconds, "timeout"))
-        self.ranks = Ranks.of(plan.task.topology, process_group, place, wait)
+        longest = timedelta(seconds=checked_number(seconds, "timeout"))
+        self.ranks = Ranks.of(plan.task.topology, process_group, place, longest)
         optimizer = self.ranks.together(lambda: Optimizer(plan.task.optimizer, learning_rate, eps, betas))
         names = [table.name for table in plan.task.tables] if tables is None else list(tables)
         placement = self.ranks.together(lambda: Placement.of(plan, names, exact))
@@ -147,21 +147,22 @@ class ShardedEmbeddings(torch.nn.Module):
     def prefetch(self, features: Any) -> None:
         """Send the ids of the next batch ahead, before the backward pass of this one; a collective: all ranks must call it.
 
-        Rows are read when the module is called, so results do not change. On a CPU a thread sends the ids meanwhile; on a GPU they have
-        arrived when this returns. `exchange: {pipeline: sparse_dist}` in the task counts both batches in the memory of a device.
+        Rows are read when the module is called, so results do not change. With gloo a thread sends the ids meanwhile, one module at a time;
+        a process that ends waits for it, at most the module's timeout. With other backends this returns when the ids have left.
 
         Args:
-            features: as of `forward`; the next call of the module must be with the same object.
+            features: as of `forward`. The module takes them from the batch ahead when it is called with the same object, which must not
+                change until then. It may be called with other batches before.
 
         Raises:
             InvalidInput: another batch was sent ahead before, and the module was not called with it.
         """
         if self._ahead is not None:
             raise InvalidInput(
-                "prefetch: a batch was sent ahead already; call the module with it before the next prefetch"
+                "prefetch: another batch was sent ahead before; first call the module with the object that prefetch got"
             )
-        sent = self._sent(features)
-        if self.ranks.device.type == "cpu":
+        sent, world = self._sent(features), self.ranks.world
+        if world.group is None or world.back is not None:  # messages have tags
             journey = _sender.submit(sent.journey)
             _leaving.add(journey)
             journey.add_done_callback(_leaving.discard)
@@ -183,14 +184,13 @@ class ShardedEmbeddings(torch.nn.Module):
             TorchRec's JaggedTensor if a KeyedJaggedTensor was given.
 
         Raises:
-            InvalidInput: ids or lengths are wrong on some rank; raised on all ranks. Or another batch was sent ahead.
+            InvalidInput: ids or lengths are wrong on some rank; raised on all ranks. Or torch is in inference mode.
             ShardwrightError: a rank has ended, or did not arrive within the timeout.
         """
-        if self._ahead is not None and self._ahead.features is not features:
-            raise InvalidInput(
-                "features are not the batch that prefetch sent ahead; call the module with the same object"
-            )
-        sent, self._ahead = self._ahead or self._sent(features), None
+        if self._ahead is not None and self._ahead.features is features:
+            sent, self._ahead = self._ahead, None
+        else:
+            sent = self._sent(features)
         rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, sent)  # type: ignore[no-untyped-call]
         return sent.batch.result(self.features, self.placement, rows, features)
 
@@ -260,6 +260,10 @@ class ShardedEmbeddings(torch.nn.Module):
 
     def _sent(self, features: Any) -> _Sent:
         """Get ready to send the ids of a batch; its function sends them."""
+        if torch.is_inference_mode_enabled():
+            raise InvalidInput(
+                "FBGEMM's training kernels do not run in torch.inference_mode(); call the module in torch.no_grad()"
+            )
         wait(_leaving)
         self._lookup.expect()
         batch = RankBatch.of(features, self.features, self.placement, self.ranks.device)

@@ -49,7 +49,7 @@ class TrafficMeter:
         """Bytes sent with this link, phase and kind. None stands for all of them, except the link "self", which is never sent."""
         return sum(
             size
-            for (its_phase, its_kind, its_link), size in self.sent.items()
+            for (its_phase, its_kind, its_link), size in list(self.sent.items())  # a batch ahead may add to it
             if (link == its_link if link else its_link != "self")
             and phase in (None, its_phase)
             and kind in (None, its_kind)

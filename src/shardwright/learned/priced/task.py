@@ -2,7 +2,7 @@
 
 Four phases count on a device: kernels and links, forward and backward. Kernel times come from sums of vectors (`cost.model.Pricing`), links
 from the bytes of values and ids that a unit's holder serves. Values leave and ids arrive in the forward pass; the busier direction counts.
-The *reference* of a phase is a lower limit for plans of whole tables: the even share of all devices, or the unit that takes longest.
+The *reference* of a phase is what no plan of whole tables is far below: the even share of all devices, or the unit that takes longest.
 Policies see times over references, never milliseconds.
 
 Letters: n units, d devices, c fused calls, q numbers of a pricing vector.

@@ -49,7 +49,6 @@ from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
 _ROUNDING = 1e-12
-_SENT = 0
 
 
 EACH_PHASE = ((0,), (1,), (2,), (3,))
@@ -193,7 +192,7 @@ def _link_ms(program: Program, task: Task, placement: PlacementVariables) -> tup
                     flows[key].sent *= np.array(left)[:, None]
                     flows[key].received *= np.array(left)[:, None]
             passes = (*passes_of(task, flows), flows["forward", "ids"])
-            each.append([[flow.sent / bandwidth, flow.received / bandwidth] for flow in passes])  # `_SENT` is the first
+            each.append([[flow.sent / bandwidth, flow.received / bandwidth] for flow in passes])
             others = np.stack([flow.apart for flow in passes])
             if left is not None:
                 values = value_bytes(task, shard_work(task, piece.shard))

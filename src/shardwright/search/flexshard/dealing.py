@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.collectives import prices_of, set_of, sets_of, waits_of
-from shardwright.cost.score import communication_ms, traffic
+from shardwright.cost.score import class_ms, communication_ms, traffic
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard.bound import Limits, Mixture, Rates, TierRelaxation, gradient_memory, row_memory
 from shardwright.sharding.memory import buffer_bytes, memory_account
@@ -302,15 +302,11 @@ class Dealer:
 
 
 def _waits(task: Task, others: Sequence[Shard]) -> Floats:
-    """`(6,)` ms by collective and link class: latency, plus the slowest device's time to send the traffic of other shards.
-
-    Over links that carry more for a device alone, the mean device counts, as it does for the mixture's own traffic.
-    """
+    """`(6,)` ms by collective and link class: latency, plus the slowest device's time to send the traffic of other shards."""
     flows, prices = traffic(task, others), prices_of(task)
     sets = sets_of(task, others) | {set_of("all_to_all", False)}
-    of_mean, each = prices.mean[0] > 0, np.maximum(prices.forward, prices.mean[0])
     of_passes = [
-        wait + np.where(of_mean, flow.sent.mean(axis=1), flow.busiest.max(axis=1)) * each + flow.apart.max()
+        wait + class_ms(task, flow).max(axis=1) + flow.apart.max()
         for flow, wait in zip((flows.forward, flows.backward), waits_of(prices, sets), strict=True)
     ]
     return np.concatenate([*of_passes, np.zeros(2)])
