@@ -45,7 +45,7 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 FEW = {"rounds": 3, "steps": 7, "warm_up": 2, "profiled": 4}
 
-_LINK_MINUTES = "2"
+LINK_MINUTES = "2"
 _SEARCH_S = 10.0
 _SMALL = 2_000  # rows of tables that lie on every device in the plan "replicas"
 _TIMEOUT_S = 560.0
@@ -219,7 +219,7 @@ def links_of(bed: HostBed) -> Any:
     """Links of a bed as `shardwright calibrate --links` measures them, in plain data."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "links.json"
-        command = f"{sys.executable} -m shardwright calibrate --links --minutes {_LINK_MINUTES} -o"
+        command = f"{sys.executable} -m shardwright calibrate --links --minutes {LINK_MINUTES} -o"
         bed.run([*command.split(), str(file)], timeout_s=_TIMEOUT_S, environment={"SHARDWRIGHT_CACHE": folder})
         return links_to_dict(load_links(file).links)
 

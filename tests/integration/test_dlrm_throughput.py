@@ -19,6 +19,7 @@ pytestmark = pytest.mark.torchrec
 def program(tmp_path, monkeypatch):
     """The program, whose results go to a folder of the test."""
     monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
+    monkeypatch.setattr("benchmarks.steps_measured.LINK_MINUTES", "0.4")
     return importlib.import_module("benchmarks.dlrm_throughput")
 
 

@@ -21,6 +21,7 @@ FEW = {
 def program(request, tmp_path, monkeypatch):
     """A program, whose results go to a folder of the test."""
     monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
+    monkeypatch.setattr("benchmarks.steps_measured.LINK_MINUTES", "0.4")
     module = importlib.import_module(f"benchmarks.{request.param}")
     monkeypatch.setattr(module, "FEW", FEW[request.param])
     return module

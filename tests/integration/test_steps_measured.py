@@ -41,6 +41,7 @@ def test_plans_are_measured_on_hosts_with_slow_links(program, tmp_path, monkeypa
     measured = program("steps_measured")
     if reason := measured.why_not():
         pytest.skip(reason)
+    monkeypatch.setattr(measured, "LINK_MINUTES", "0.4")
     monkeypatch.setattr(measured, "MODELS", {"mixed": measured.MODELS["mixed"][-3:]})
     monkeypatch.setattr(measured, "FEW", {"rounds": 2, "steps": 2, "warm_up": 1, "profiled": 1})
     arguments = ["--quick", "--rows", str(tmp_path / "rows.jsonl")]
