@@ -46,6 +46,7 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"
 FEW = {"rounds": 3, "steps": 7, "warm_up": 2, "profiled": 4}
 
 LINK_MINUTES = "2"
+"""Minutes for which the links of a bed are measured; modules of TorchRec need 1.4."""
 _SEARCH_S = 10.0
 _SMALL = 2_000  # rows of tables that lie on every device in the plan "replicas"
 _TIMEOUT_S = 560.0
