@@ -10,14 +10,11 @@ READY := $(VENV)/.ready
 demo: setup
 	$(BIN)/shardwright demo
 
-# Two tests at once, then one by one those that measure kernels, start clusters or run many processes: they would disturb each other.
-# One thread each: torch's threads wait for each other, for seconds where other programs use the cores. Sets have the same order every time.
-MEASURING := $(addprefix tests/unit/,calibration cluster measure/collectives $(patsubst %,measure/test_%.py,measuring plan_requests timing worker))
-BESIDE := $(patsubst %,tests/integration/test_%.py,docs docs_site examples experiments plugin wheel)
-TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
+# Two files at once, the longest first. One thread each: torch's threads wait for each other, for seconds where other programs use the cores.
+# Sets have the same order every time.
+LONGEST := $(patsubst %,tests/integration/test_%.py,docs benchmarks examples torchrec_steps ray_collect) tests/unit/calibration tests/property
 define tests_marked
-	$(SAME) $(BIN)/python -m pytest -m $(1) $(TWO_AT_ONCE) $(PYTEST_OPTIONS) $(MEASURING:%=--ignore=%) $(BESIDE) tests/property tests/unit tests/golden
-	$(SAME) $(BIN)/python -m pytest -m $(1) $(PYTEST_OPTIONS) $(BESIDE:%=--ignore=%) $(MEASURING) tests/integration
+	$(SAME) $(BIN)/python -m pytest -m $(1) -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS) $(LONGEST) tests
 endef
 SAME := OMP_NUM_THREADS=1 PYTHONHASHSEED=0
 
