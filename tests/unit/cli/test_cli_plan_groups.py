@@ -46,12 +46,11 @@ def test_every_size_is_shown_and_the_best_is_saved(cli, task, tmp_path):
     assert starred[3] == f"{saved_plan.cost.step_ms:.3f}"
     steps = [float(words[3 if words[1] == "*" else 2]) for name, words in rows.items() if name in ("1", "2", "4")]
     assert min(steps) == float(starred[3])
-    if size < 4:
-        assert saved_plan.task.groups == ShardingGroups(size, 2, 2, sync_interval=1000)
-        assert (
-            f"one of {4 // size} sharding groups of {counted(size, 'device')}, synchronised every 1000 steps"
-            in outcome.out
-        )
+    assert size < 4
+    assert saved_plan.task.groups == ShardingGroups(size, 2, 2, sync_interval=1000)
+    assert (
+        f"one of {4 // size} sharding groups of {counted(size, 'device')}, synchronised every 1000 steps" in outcome.out
+    )
 
 
 def test_a_named_size_and_all_options_reach_the_plan(cli, task, tmp_path):

@@ -57,10 +57,11 @@ def test_an_episode_within_the_mask_makes_a_valid_plan(name):
     for _ in range(5):
         steps = play(env, lambda mask: rng.choice(np.flatnonzero(mask)))
         assert [reward for _, reward, _ in steps[:-1]] == [0.0] * (len(steps) - 1)
-        if len(steps) == len(PlacementArrays.of(task)) + 1 and steps[-1][1] != PENALTY:
-            plan = env.plan("mine", 2)
-            plan.check()
-            assert (plan.task, plan.strategy, plan.seed) == (task, "mine", 2)
+        assert len(steps) == len(PlacementArrays.of(task)) + 1
+        assert steps[-1][1] != PENALTY
+        plan = env.plan("mine", 2)
+        plan.check()
+        assert (plan.task, plan.strategy, plan.seed) == (task, "mine", 2)
 
 
 def test_rewards_are_the_degree_of_balance_and_the_gain_over_a_greedy_placement():

@@ -331,15 +331,16 @@ def test_weighted_modules_have_weighted_tables():
 
 def test_rows_of_ids_in_order_of_popularity_are_not_dealt():
     """TorchRec gives the first rank the first ids of every table."""
-    model, steps = bags([(2_000_000, 64)] * 4), {}
+    model, steps, types = bags([(2_000_000, 64)] * 4), {}, {}
     for shares in ((), [0.9, *[0.1 / 15] * 15]):
         profiles = [sw.Table(f"f_t{i}", 2_000_000, 4, 20.0, id_shares=shares) for i in range(4)]
         for kinds in (["row_wise"], ["row_wise", "table_wise"]):
             given = {f"t{i}": ParameterConstraints(sharding_types=kinds) for i in range(4)}
             our_planner = planner(profiles=profiles, constraints=given, batch_size=16_384)
-            types = {table.sharding_type for table in tables_of(our_planner.plan(model, SHARDERS)).values()}
+            sharded = tables_of(our_planner.plan(model, SHARDERS)).values()
+            types[len(shares), len(kinds)] = {table.sharding_type for table in sharded}
             steps[len(shares), len(kinds)] = our_planner.last_plan.cost.step_ms
-    assert types == {"table_wise"}
+    assert types == {(0, 1): {"row_wise"}, (0, 2): {"table_wise"}, (16, 1): {"row_wise"}, (16, 2): {"table_wise"}}
     assert steps[16, 2] == pytest.approx(steps[0, 2], rel=0.01)
     assert steps[16, 1] > 1.5 * steps[0, 1]
 
