@@ -108,7 +108,9 @@ void bind_solution(nb::module_& m) {
                         spread_rank.size() == s.problem->spreads.size, "rank, uses, spread_rank must have the lengths of forms, rows, spreads");
             return choose(s, span_of(rank), span_of(uses), span_of(spread_rank));
         }, "rank"_a, "uses"_a, "spread_rank"_a)
-        .def("place_greedily", [](Solution& s, double memory_weight) { return place_greedily(s, memory_weight, nullptr); }, "memory_weight"_a = 0.0, NoGil())
+        .def("place_greedily", [](Solution& s, double memory_weight, bool together) {
+            return place_greedily(s, memory_weight, nullptr, together);
+        }, "memory_weight"_a = 0.0, "together"_a = false, NoGil())
         .def("join", [](Solution& s) { join(s); })
         .def("best_transfer", [=](const Solution& s, int one, int target, double least, bool may_cut) {
             of_device(s, one);

@@ -1,6 +1,8 @@
 // Placement of pieces one after another: the costliest first, each on the device with the smallest rise of the objective.
 #pragma once
 
+#include <tuple>
+
 #include "objective.hpp"
 #include "stop.hpp"
 
@@ -83,20 +85,54 @@ inline int coolest_device(const Solution& s, int piece) {
     return best;
 }
 
-// Place every unplaced piece; returns NONE, or the first piece without a device, for lack of room or of time.
-// `memory_weight`: ms that a byte counts for in the order of the pieces; large if memory is tight.
-inline int place_greedily(Solution& s, double memory_weight, const Stop* stop) {
+// Number of gates that a row of pieces opens: wide blocks open more of them.
+inline int gates_of(const Problem& p, int row) {
+    constexpr double open = 0.5;  // counts of shards
+    int count = 0;
+    for (auto part = p.added.part[row]; part < p.added.part[row + 1]; ++part)
+        for (std::size_t gate = p.head.hidden - 3 * p.head.gates; gate < p.head.hidden; gate += 3) count += p.added.vector(part)[gate] > open;
+    return count;
+}
+
+// Of the devices that stay near balance with the piece, the one whose kernels take least longer: one whose gates are open. NONE if there is
+// none. While devices are nearly empty, the objective does not see what an open gate will cost.
+inline int least_opened_device(const Solution& s, int piece) {
     const Problem& p = *s.problem;
-    std::vector<std::pair<double, int>> waiting;
+    const int form = s.pieces[piece].form, width = s.pieces[piece].width, item = p.owner(form), row = p.row(form, width);
+    const Bytes more = p.serves(row);
+    const double balanced = std::accumulate(s.weight.begin(), s.weight.end(), 0.0);
+    int best = NONE;
+    double lowest = std::numeric_limits<double>::infinity();
+    for (int device = 0; device < p.devices; ++device) {
+        if (p.bytes[row] > s.room_on(device) || s.piece_on(item, device) >= 0) continue;
+        const Ms calls = calls_after(s, device, NONE, row);
+        double rise = calls.forward + calls.backward - s.times[device][FORWARD] - s.times[device][BACKWARD];
+        if (p.warm()) rise += p.ms_to_receive(form, width, device);
+        if (rise < lowest && s.may_lie(item, device) && objective_after(s, device, NONE, row, more, more, more) <= balanced) {
+            best = device;
+            lowest = rise;
+        }
+    }
+    return best;
+}
+
+// Place every unplaced piece; returns NONE, or the first piece without a device, for lack of room or of time.
+// `memory_weight`: ms that a byte counts for in the order of the pieces; large if memory is tight. `together`: pieces that open gates go before
+// all others, to devices whose gates are open, as far as these stay near balance.
+inline int place_greedily(Solution& s, double memory_weight, const Stop* stop, bool together) {
+    const Problem& p = *s.problem;
+    std::vector<std::tuple<int, double, int>> waiting;
     for (int piece = 0; piece < s.live(); ++piece)
         if (s.pieces[piece].device < 0) {
             const int row = s.row_of(piece);
-            waiting.emplace_back(-(p.price[row] + memory_weight * static_cast<double>(p.bytes[row])), piece);
+            waiting.emplace_back(together ? -gates_of(p, row) : 0, -(p.price[row] + memory_weight * static_cast<double>(p.bytes[row])), piece);
         }
     std::sort(waiting.begin(), waiting.end());
     aim_at_balance(s);
-    for (auto [cost, piece] : waiting) {
-        const int device = stop && stop->late() ? NONE : coolest_device(s, piece);
+    for (auto [gates, cost, piece] : waiting) {
+        if (stop && stop->late()) return piece;
+        int device = gates < 0 ? least_opened_device(s, piece) : NONE;
+        if (device < 0) device = coolest_device(s, piece);
         if (device < 0) return piece;
         s.place(piece, device);
         s.refresh_calls(device);

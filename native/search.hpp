@@ -17,6 +17,8 @@ inline constexpr int WIDEST_KICKED = 3;        // the same after a kick, which c
 inline constexpr std::int64_t RESPREAD = 400'000;  // items times devices up to which every spread is tried
 inline constexpr int RESPREADS = 8;            // most rounds of it
 inline constexpr int DEVICES_KICKED = 6;
+inline constexpr double CLOSING = 0.3;         // of the kicks that close gates, if there are gates
+inline constexpr int DEVICES_CLOSED = 4;
 inline constexpr int ITEMS_CUT = 3;
 inline constexpr double WORSE = 0.01;          // of the step time: largest loss after which a kick is kept as the start of the next
 
@@ -64,7 +66,7 @@ inline std::optional<Solution> without_copies(const Solution& s, Bools replicate
     if (items.empty() || stop.late()) return std::nullopt;
     Solution other = s;
     for (int item : items) make_whole(other, item);
-    if (place_greedily(other, 0.0, &stop) >= 0) return std::nullopt;
+    if (place_greedily(other, 0.0, &stop, false) >= 0) return std::nullopt;
     descend_and_widen(other, SQUARINGS[2], WIDEST, stop);
     return other;
 }
@@ -85,7 +87,7 @@ inline void simplify(Solution& s, double worse, double cut_error, const Stop& st
         if (stop.late()) break;
         tried = s;
         make_whole(tried, item);
-        if (place_greedily(tried, 0.0, &stop) >= 0) continue;
+        if (place_greedily(tried, 0.0, &stop, false) >= 0) continue;
         const double found = value(tried);
         if (found <= std::max(most, best + cut_error * price / p.devices)) {
             std::swap(s, tried);
@@ -122,6 +124,18 @@ inline void cut_anew(Solution& s, Random& random) {
     }
 }
 
+// Take the widest pieces off a device, so that one of its gates closes or more.
+inline void close_gates(Solution& s, int device, Random& random) {
+    int most = 0;
+    for (int piece = s.on_device[device]; piece >= 0; piece = s.pieces[piece].next_on_device)
+        most = std::max(most, gates_of(*s.problem, s.row_of(piece)));
+    const int open = most > 0 ? random.below(most) : 0;
+    for (int piece = s.on_device[device], next; piece >= 0; piece = next) {
+        next = s.pieces[piece].next_on_device;
+        if (gates_of(*s.problem, s.row_of(piece)) > open) s.lift(piece);
+    }
+}
+
 // Take some pieces off a few devices, preferably slow ones; cut some items anew, place and improve. False: a piece found no place.
 inline bool kick(Solution& s, Random& random, const Stop& stop) {
     const Problem& p = *s.problem;
@@ -129,9 +143,14 @@ inline bool kick(Solution& s, Random& random, const Stop& stop) {
     double highest = 1e-300;
     for (int device = 0; device < p.devices; ++device) highest = std::max(highest, chance[device] = s.load(device));
     for (double& one : chance) one = raised(one / highest, 3) + 1e-6;
-    for (int left = std::min(p.devices, DEVICES_KICKED); left > 0; --left) {
+    const bool closing = p.head.gates > 0 && random.uniform() < CLOSING;
+    for (int left = std::min(p.devices, closing ? 1 + random.below(DEVICES_CLOSED) : DEVICES_KICKED); left > 0; --left) {
         const int device = random.weighted(chance);
         chance[device] = 0.0;
+        if (closing) {
+            close_gates(s, device, random);
+            continue;
+        }
         const double part = random.uniform(0.05, 0.4);
         for (int piece = s.on_device[device], next; piece >= 0; piece = next) {
             next = s.pieces[piece].next_on_device;
@@ -139,7 +158,7 @@ inline bool kick(Solution& s, Random& random, const Stop& stop) {
         }
     }
     if (random.uniform() < 0.5) cut_anew(s, random);
-    if (place_greedily(s, 0.0, &stop) >= 0) return false;
+    if (place_greedily(s, 0.0, &stop, closing) >= 0) return false;
     join(s);
     descend_and_widen(s, SQUARINGS_KICKED, WIDEST_KICKED, stop);
     return true;

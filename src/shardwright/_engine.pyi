@@ -91,7 +91,7 @@ class Solution:
     def set_objective(self, squarings: int) -> None: ...
     def choose(self, rank: Floats, uses: Ints, spread_rank: Floats) -> int:
         """Give every item its best way; an item without any, or -1."""
-    def place_greedily(self, memory_weight: float = 0.0) -> int:
+    def place_greedily(self, memory_weight: float = 0.0, together: bool = False) -> int:
         """Place all pieces that lie nowhere; the first for which no device was left, or -1."""
     def join(self) -> None: ...
     def best_transfer(self, one: int, target: int, least: float, may_cut: bool) -> tuple[float, int, int, int]:

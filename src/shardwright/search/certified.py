@@ -75,6 +75,7 @@ _MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
 _LANES = 4  # kicks a round
 _PATIENT = 1_000_000  # changes that kicks price without a better plan: unlike seconds, the same on every machine
 _ROUNDS = 64  # rounds of kicks without a better plan: in small tasks, a round prices few changes
+_DOUBLING = 0.001  # share of the step time: with a time limit, kicks go on if twice the work gained more
 SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
 _CASES, _SHARE = 8, 0.5  # selections of sharding types that are tried, and `limit` of their starts
 _OTHERS = 0.25  # share of the time left for the searches of other strategies
@@ -264,6 +265,9 @@ class Certified:
                 for share, spreading, memory in _STARTS
                 for case in cases
             ]
+            if prepared.gates and not weight:
+                gated = [replace(how, together=True) for how in starts[:2]]
+                starts[:2] = [starts[0], gated[1], starts[1], gated[0]]
             failed, stuck = session.failed, self._some(session, starts)
             # If some starts fail, memory is tight, and starts that place by memory do better.
             if session.best is not None and (session.failed == failed or session.late or self._done(session)):
@@ -284,8 +288,12 @@ class Certified:
         if not session.late and not self._done(session):
             session.prepared.tighten(session.best_ms)  # if one table dominates, this may end the search
         failed, priced, proven = 0, session.priced, False
+        half, half_ms = session.priced, session.best_ms
         for rounds in count():
+            if session.best_ms < half_ms * (1 - _DOUBLING):
+                half, half_ms = session.priced, session.best_ms
             settled = failed >= _ROUNDS or session.priced - priced >= _PATIENT
+            settled = settled and (session.deadline is None or session.priced >= 2 * half)
             if session.late or self._done(session) or (settled if self.patience is None else failed >= self.patience):
                 break
             if settled and not proven:  # the whole proof may end a search that has time left

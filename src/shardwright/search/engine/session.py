@@ -60,6 +60,11 @@ class Prepared:
         return self._bound.ms if self._bound else 0.0
 
     @property
+    def gates(self) -> int:
+        """Number of gates of a call."""
+        return self.assembly.arrays.head.gates
+
+    @property
     def busy_devices(self) -> Floats:
         """`(tables,)` devices that each table keeps busy in its cheapest way at the prices of the bound; 0 if there is no bound."""
         price = self._bound.choice.price if self._bound else np.zeros(len(self.task.tables))
@@ -225,6 +230,8 @@ class Start:
         spreading: factor on the prices of spreads; infinite for none.
         memory_share: share of the largest device's memory that a piece may take, with the same exception.
         case: sets of collectives, and prices; None for all sets at the prices of the bound.
+        together: whether pieces that open gates of calls are placed first, on devices whose gates are open, as far as these stay near
+            balance.
     """
 
     limit: float
@@ -232,6 +239,7 @@ class Start:
     spreading: float = 1.0
     memory_share: float = 1.0
     case: Case | None = None
+    together: bool = False
 
 
 def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
@@ -262,7 +270,7 @@ def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
     spread_rank = np.where(spread_load > 1.0, beyond * (1.0 + spread_load), spread_price)
     stuck = solution.choose(rank, uses, spread_rank)
     if stuck < 0:
-        piece = solution.place_greedily(how.memory_weight)
+        piece = solution.place_greedily(how.memory_weight, how.together)
         stuck = int(arrays.item[solution.form[piece]]) if piece >= 0 else NOTHING
     if stuck < 0:
         solution.join()

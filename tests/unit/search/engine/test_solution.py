@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from shardwright._engine import Problem, Solution, Stop
 from shardwright.cost import score
 from shardwright.cost.blocks import Added
+from shardwright.cost.choice import cost_model_for
 from shardwright.cost.collectives import LinkFacts
 from shardwright.cost.model import PricingHead
 from shardwright.cost.score import traffic
 from shardwright.search.engine.catalog import NO_HOME, EngineArrays, SpreadArrays
-from shardwright.task import DenseTime, Exchange, Topology
+from shardwright.search.engine.session import Start, start
+from shardwright.task import DenseTime, Exchange, Table, Task, Topology
 from shardwright.testing.tasks import conformance_tasks, task_of
 from tests.oracles.engine import all_changes, times_of, waits_of
 from tests.unit.search.engine.searches import MODEL, placed, session_of
@@ -231,6 +233,48 @@ def test_calls_are_priced_as_if_anew_and_an_empty_device_is_as_new(seed, gates, 
         solution.clear(item)
     solution.refresh()
     np.testing.assert_array_equal(solution.times[:, [0, 3]], np.tile(arrays.head.once, (DEVICES, 1)))
+
+
+def devices_by_width(task, solution, prepared):
+    """Devices with a block of at least each dim, over the dims of the task."""
+    shards = prepared.shards(solution)
+    dims = sorted({table.dim for table in task.tables})
+    return [len({device for shard in shards if shard.dim >= dim for device in shard.devices}) for dim in dims]
+
+
+def mixed_dims(tables=60, devices=8):
+    dims = [8, 16, 64, 128]
+    rows = [
+        Table(f"t{number}", 100_000 + 7_919 * number, dims[number % 4], 5.0 + number % 7) for number in range(tables)
+    ]
+    return Task(rows, Topology(1, devices, "h100", "40 GB"), 65_536)
+
+
+def test_wide_pieces_are_placed_together_and_wide_devices_stay_near_balance():
+    task = mixed_dims()
+    prepared, _ = session_of(task, cost_model_for("h100"))
+    apart, together = (start(prepared, Start(np.inf, spreading=np.inf, together=each))[0] for each in (False, True))
+    few, many = (devices_by_width(task, solution, prepared)[-1] for solution in (together, apart))
+    assert few < many == 8
+    assert_counted(prepared, together)
+    together.refresh()
+    assert together.step_ms() < 1.5 * apart.step_ms()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kicks_that_close_gates_keep_the_account(seed):
+    task = mixed_dims(24, 4)
+    model = cost_model_for("h100")
+    prepared, _ = session_of(task, model)
+    solution = placed(prepared)
+    before = solution.value()
+    best, ms = solution.kicks(before, 40, False, [seed], Stop())
+    assert best is not None
+    assert ms == best.value() < before
+    assert_counted(prepared, best)
+    cost = score(task, prepared.shards(best), model)
+    assert best.used.tolist() == [device.memory_bytes for device in cost.devices]
+    assert ms == pytest.approx(cost.step_ms, rel=2e-2)
 
 
 BAD = {
