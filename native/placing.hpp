@@ -94,8 +94,8 @@ inline int gates_of(const Problem& p, int row) {
     return count;
 }
 
-// Of the devices that stay near balance with the piece, the one whose kernels take least longer: one whose gates are open. NONE if there is
-// none. While devices are nearly empty, the objective does not see what an open gate will cost.
+// Of the devices that stay near balance with the piece, the one whose kernels slow down least, usually one whose gates are open already. NONE
+// if there is none. While devices are nearly empty, the objective does not see what an open gate will cost.
 inline int least_opened_device(const Solution& s, int piece) {
     const Problem& p = *s.problem;
     const int form = s.pieces[piece].form, width = s.pieces[piece].width, item = p.owner(form), row = p.row(form, width);
@@ -108,7 +108,7 @@ inline int least_opened_device(const Solution& s, int piece) {
         const Ms calls = calls_after(s, device, NONE, row);
         double rise = calls.forward + calls.backward - s.times[device][FORWARD] - s.times[device][BACKWARD];
         if (p.warm()) rise += p.ms_to_receive(form, width, device);
-        if (rise < lowest && s.may_lie(item, device) && objective_after(s, device, NONE, row, more, more, more) <= balanced) {
+        if (rise < lowest && objective_after(s, device, NONE, row, more, more, more) <= balanced && s.may_lie(item, device)) {
             best = device;
             lowest = rise;
         }

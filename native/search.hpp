@@ -124,16 +124,21 @@ inline void cut_anew(Solution& s, Random& random) {
     }
 }
 
-// Take the widest pieces off a device, so that one of its gates closes or more.
-inline void close_gates(Solution& s, int device, Random& random) {
-    int most = 0;
-    for (int piece = s.on_device[device]; piece >= 0; piece = s.pieces[piece].next_on_device)
-        most = std::max(most, gates_of(*s.problem, s.row_of(piece)));
-    const int open = most > 0 ? random.below(most) : 0;
+// Take the widest pieces off a device, so that gates close, unless a spread holds them open. False if its pieces open equally many gates.
+inline bool close_gates(Solution& s, int device, Random& random) {
+    const Problem& p = *s.problem;
+    int most = 0, fewest = static_cast<int>(p.head.gates);
+    for (int piece = s.on_device[device]; piece >= 0; piece = s.pieces[piece].next_on_device) {
+        most = std::max(most, gates_of(p, s.row_of(piece)));
+        fewest = std::min(fewest, gates_of(p, s.row_of(piece)));
+    }
+    if (fewest >= most) return false;
+    const int open = fewest + random.below(most - fewest);
     for (int piece = s.on_device[device], next; piece >= 0; piece = next) {
         next = s.pieces[piece].next_on_device;
-        if (gates_of(*s.problem, s.row_of(piece)) > open) s.lift(piece);
+        if (gates_of(p, s.row_of(piece)) > open) s.lift(piece);
     }
+    return true;
 }
 
 // Take some pieces off a few devices, preferably slow ones; cut some items anew, place and improve. False: a piece found no place.
@@ -144,11 +149,12 @@ inline bool kick(Solution& s, Random& random, const Stop& stop) {
     for (int device = 0; device < p.devices; ++device) highest = std::max(highest, chance[device] = s.load(device));
     for (double& one : chance) one = raised(one / highest, 3) + 1e-6;
     const bool closing = p.head.gates > 0 && random.uniform() < CLOSING;
+    bool closed = false;
     for (int left = std::min(p.devices, closing ? 1 + random.below(DEVICES_CLOSED) : DEVICES_KICKED); left > 0; --left) {
         const int device = random.weighted(chance);
         chance[device] = 0.0;
-        if (closing) {
-            close_gates(s, device, random);
+        if (closing && close_gates(s, device, random)) {
+            closed = true;
             continue;
         }
         const double part = random.uniform(0.05, 0.4);
@@ -158,7 +164,7 @@ inline bool kick(Solution& s, Random& random, const Stop& stop) {
         }
     }
     if (random.uniform() < 0.5) cut_anew(s, random);
-    if (place_greedily(s, 0.0, &stop, closing) >= 0) return false;
+    if (place_greedily(s, 0.0, &stop, closed) >= 0) return false;
     join(s);
     descend_and_widen(s, SQUARINGS_KICKED, WIDEST_KICKED, stop);
     return true;

@@ -77,7 +77,7 @@ _MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
 _LANES = 4  # kicks a round
 _PATIENT = 1_000_000  # changes that kicks price without a better plan: unlike seconds, the same on every machine
 _ROUNDS = 64  # rounds of kicks without a better plan: in small tasks, a round prices few changes
-_DOUBLING = 0.001  # share of the step time: with a time limit, kicks go on if twice the work gained more
+_DOUBLING = 0.001  # share of the step time: with a time limit, kicks go on while the last half of all work gained more
 SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
 _CASES, _SHARE = 8, 0.5  # selections of sharding types that are tried, and `limit` of their starts
 _OTHERS = 0.25  # share of the time left for the searches of other strategies
@@ -93,7 +93,7 @@ class Certified:
     Attributes:
         tolerance: stop when the gap to the bound is at most this.
         patience: stop after this many rounds of kicks in a row without a better plan; by default once kicks have priced a million changes,
-            or 64 rounds have passed, without one. With a time limit, they also go on as long as twice the work made the step 0.1% shorter.
+            or 64 rounds have passed, without one. With a time limit, kicks then go on until the last half of all work gained less than 0.1%.
         threads: how many starts or kicks run at the same time.
         name: name of the strategy.
 
@@ -267,7 +267,7 @@ class Certified:
                 for share, spreading, memory in _STARTS
                 for case in cases
             ]
-            if prepared.gates and not weight:
+            if prepared.gates and not weight:  # the first two starts in both kinds, one of each at a time
                 gated = [replace(how, together=True) for how in starts[:2]]
                 starts[:2] = [starts[0], gated[1], starts[1], gated[0]]
             failed, stuck = session.failed, self._some(session, starts)
@@ -294,11 +294,11 @@ class Certified:
         for rounds in count():
             if session.best_ms < half_ms * (1 - _DOUBLING):
                 half, half_ms = session.priced, session.best_ms
-            settled = failed >= _ROUNDS or session.priced - priced >= _PATIENT
-            settled = settled and (session.deadline is None or session.priced >= 2 * half)
+            stale = failed >= _ROUNDS or session.priced - priced >= _PATIENT
+            settled = stale and (session.deadline is None or session.priced >= 2 * half)
             if session.late or self._done(session) or (settled if self.patience is None else failed >= self.patience):
                 break
-            if settled and not proven:  # the whole proof may end a search that has time left
+            if stale and not proven:  # the whole proof may end a search that has time left
                 session.prepared.refined(session.best_ms, lambda: session.late)
                 proven = True
                 continue

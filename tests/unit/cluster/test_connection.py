@@ -66,6 +66,9 @@ def test_listeners_that_are_no_cluster_are_given_up_in_time() -> None:
 @needs_ray
 @pytest.mark.slow
 def test_auto_without_a_cluster_shows_how_to_start_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Ray would also take a cluster of a test that runs beside this one.
+    blind = "import ray._private.services as services; services.find_gcs_addresses = set"
+    monkeypatch.setattr(connection, "_ASK", f"{blind}\n{connection._ASK}")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ClusterFailed, match="--ray auto: Ray cannot connect .*ray start --head"):  # noqa: SIM117

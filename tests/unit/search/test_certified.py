@@ -1,13 +1,16 @@
 """Guarantees of `certified` beyond the conformance suite: a proof, the same plan on any number of threads, and a plan at any time."""
 
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import shardwright as sw
 from shardwright.cost import load_model
+from shardwright.cost.choice import cost_model_for
 from shardwright.cost.files import bundled_models
 from shardwright.cost.model import Pricing
 from shardwright.errors import InfeasibleTask
@@ -15,7 +18,7 @@ from shardwright.search.baselines import FusedGreedy
 from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.engine.catalog import make_catalog
-from shardwright.search.engine.session import SearchSession
+from shardwright.search.engine.session import SearchSession, prepare
 from shardwright.search.relaxation import Relaxation
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
@@ -294,3 +297,63 @@ def test_an_interrupt_within_a_case_leaves_all_ways():
         assert (relaxation.legal == legal).all()
         assert relaxation.other_legal.all()
         assert relaxation.least_waits(np.ones(3)) == waits
+
+
+class ScriptedSession:
+    """A search session whose kicks price 100,000 changes each, and whose plan gets shorter as told, by changes priced."""
+
+    def __init__(self, gains, deadline):
+        self.gains, self.deadline, self.late, self.priced, self.proofs = gains, deadline, False, 1_000_000, []
+        self.prepared = SimpleNamespace(bound_ms=1.0, tighten=lambda ms: None, refined=self.refined)
+
+    @property
+    def best_ms(self):
+        return 100.0 * (1 - sum(gain for priced, gain in self.gains.items() if priced <= self.priced))
+
+    def refined(self, step_ms, late):
+        self.proofs.append(self.priced)
+
+    def kick(self, seed, lanes):
+        before = self.best_ms
+        self.priced += 100_000
+        assert self.priced < 100_000_000, "it does not end"
+        return self.best_ms < before
+
+
+def ends_at(gains, deadline=None, **options):
+    session = ScriptedSession(gains, deadline)
+    Certified(**options)._kicks(session, 0)
+    return session.priced, session.proofs
+
+
+def test_kicks_end_after_a_million_changes_without_a_better_plan():
+    assert ends_at({}) == (2_000_000, [])
+    assert ends_at({2_000_000: 0.01, 5_000_000: 0.1}) == (3_000_000, [])
+
+
+def test_with_a_time_limit_kicks_go_on_until_the_last_half_of_all_work_gained_little():
+    assert ends_at({4_000_000: 0.01}, deadline=1e9) == (2_000_000, [])
+    gaining = {2_000_000: 0.01, 3_800_000: 0.01, 7_500_000: 0.01}
+    assert ends_at(gaining, deadline=1e9) == (15_000_000, [3_000_000, 4_800_000, 8_500_000])
+    assert ends_at(gaining | {3_800_000: 0.0001}, deadline=1e9)[0] == 4_800_000  # too little
+    assert ends_at(gaining, deadline=1e9, patience=3)[0] == 1_300_000
+
+
+def test_the_first_starts_also_place_wide_pieces_together_where_they_cost_more():
+    seen = []
+
+    class Watched(SearchSession):
+        def start(self, starts):
+            seen.append([(how.limit, how.together) for how in starts])
+            return super().start(starts)
+
+    for model, expected in (
+        (cost_model_for("h100"), [[(0.5, False), (0.5, True)], [(0.5, False), (0.5, True)]]),
+        (MODEL, [[(0.5, False), (0.5, False)], [(0.25, False), (np.inf, False)]]),
+    ):
+        task = task_of(40, 8)
+        seen.clear()
+        session = Watched(prepare(task, model), ThreadPoolExecutor(1))
+        Certified(tolerance=0.0)._starts(session)
+        assert seen[:2] == expected
+        assert not any(together for pair in seen[2:] for _, together in pair)

@@ -400,7 +400,7 @@ class SearchSession:
         deadline: `time.monotonic()` at which improving ends; None for no limit.
         best: the best full solution so far; None before the first.
         best_ms: the best solution's step time.
-        failed: starts so far in which an item found no device.
+        failed: starts so far in which an item found no device, except those that place wide pieces together.
     """
 
     def __init__(
@@ -444,10 +444,10 @@ class SearchSession:
     def start(self, starts: Sequence[Start]) -> int:
         """Run several starts at once, each placed and improved. If all fail, return an item that found no device, else -1."""
         outcomes = list(self._pool.map(self._started, starts))
-        for solutions, _ in outcomes:
+        for how, (solutions, _) in zip(starts, outcomes, strict=True):
             for solution in solutions:
                 self._keep(solution)
-            self.failed += not solutions
+            self.failed += not solutions and not how.together
         return NOTHING if any(solutions for solutions, _ in outcomes) else outcomes[-1][1]
 
     def survey(self, starts: Sequence[Start]) -> None:
