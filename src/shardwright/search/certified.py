@@ -93,7 +93,7 @@ class Certified:
     Attributes:
         tolerance: stop when the gap to the bound is at most this.
         patience: stop after this many rounds of kicks in a row without a better plan; by default once kicks have priced a million changes,
-            or 64 rounds have passed, without one. With a time limit, kicks then go on until the last half of all work gained less than 0.1%.
+            or 64 rounds have passed, without one. With a time limit, kicks go on until the last half of all work gains less than 0.1%.
         threads: how many starts or kicks run at the same time.
         name: name of the strategy.
 
