@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -44,6 +45,7 @@ UNTIL = float(os.environ.get("SHARDWRIGHT_TESTS_UNTIL", "inf"))
 def pytest_runtest_setup() -> None:
     if time.time() > UNTIL:
         pytest.skip("the time is up")
+    logging.disable(logging.NOTSET)  # programs that tests run silence it for good
     _seed()
 
 
