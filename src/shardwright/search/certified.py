@@ -4,15 +4,14 @@
 2. Every table takes its cheapest way at these prices in which no piece costs more than a share of the bound: whole, in column or row
    blocks, spread over all devices in row blocks, or replicated. Several shares are tried.
 3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`native/descent.hpp`). Where a
-   call costs as much as if all its tables were as wide as the widest, some starts keep wide pieces together. If all tables must stay
-   whole, a learned policy's placement is improved first.
+   call gets dearer with its widest table, some starts keep wide pieces together. If all tables must stay whole, a learned policy's
+   placement is improved first.
 4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind. If row blocks may
    lie anywhere, busy tables are cut into equal column blocks, which a search plans as tables (`search.parts`). If its plan is the best,
    the search goes on from there.
 5. Kicks: take pieces off slow devices, or their widest ones; cut a few tables in other ways, place them anew and improve; keep the plan if
-   it is better.
-   Starts and kicks run on two threads; the result does not depend on the number of threads. Traffic that dense layers hide has no price. So
-   some starts take the prices of a step without such layers, and a search for that step gives a plan to begin with.
+   it is better. Starts and kicks run on two threads; the result does not depend on the number of threads. Traffic that dense layers hide
+   has no price. So some starts take the prices of a step without such layers, and a search for that step gives a plan to begin with.
 6. A table that is cut or replicated for a gain below a thousandth, or below the cost model's error on cuts (`cut_error`), is made whole.
 7. The best plan tightens the bound, and so does the number of devices that can hold a hot table.
 
