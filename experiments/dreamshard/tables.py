@@ -39,8 +39,8 @@ class DreamShardTables:
     """
 
     settings: tuple[Setting, ...] = SETTINGS
-    tasks: int = 50
-    rnn_tasks: int = 10
+    tasks: int = 20
+    rnn_tasks: int = 3
     quick_settings: tuple[Setting, ...] = QUICK
     quick_tasks: int = 4
     strategies: tuple[str, ...] = NAMES
