@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torchrec import KeyedJaggedTensor
 
 from benchmarks.steps_rank import main
 from shardwright.integrations.torchrec.models import Batches
 from shardwright.integrations.torchrec.steps.phases import settle, start_together
 from shardwright.integrations.torchrec.steps.rank import quiet
 from shardwright.integrations.torchrec.steps.sharded import ShardedModel, planned
+from shardwright.integrations.torchrec.steps.shared import RuntimeModel
 from shardwright.measure.collectives.rank import Member
-from shardwright.runtime import ShardedEmbeddings
 from shardwright.sharding import Plan
 
-Forward = Callable[[KeyedJaggedTensor], list[torch.Tensor]]
-Update = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
+Model: TypeAlias = ShardedModel | RuntimeModel
 
 
 def measure(member: Member, request: dict[str, Any]) -> dict[str, Any]:
@@ -39,31 +36,21 @@ def measure(member: Member, request: dict[str, Any]) -> dict[str, Any]:
     measured: list[list[dict[str, Any]]] = [[] for _ in entries]
     for round_ in range(rounds["rounds"]):
         for number, (entry, plan) in enumerate(zip(entries, plans, strict=True)):
-            forward, update = by_torchrec(plan, member) if entry["by"] == "torchrec" else by_shardwright(plan)
-            measured[number].append(steps(forward, update, Batches(plan.task, round_), rounds, member))
-            del forward, update
+            model = model_of(plan, entry["by"], member)
+            measured[number].append(steps(model, Batches(plan.task, round_), rounds, member))
+            del model
             gc.collect()  # a model refers to itself
     return {"entries": measured}
 
 
-def by_torchrec(plan: Plan, member: Member) -> tuple[Forward, Update]:
-    """The tables in DistributedModelParallel."""
-    sharded = ShardedModel.of(plan.task, planned(plan, "cpu"), member)
-    return lambda batch: sharded.forward(batch).tensors(), sharded.update
+def model_of(plan: Plan, by: str, member: Member) -> Model:
+    """The tables of a plan in DistributedModelParallel ("torchrec") or in ShardedEmbeddings."""
+    return (
+        ShardedModel.of(plan.task, planned(plan, "cpu"), member) if by == "torchrec" else RuntimeModel.of(plan, member)
+    )
 
 
-def by_shardwright(plan: Plan) -> tuple[Forward, Update]:
-    """The tables in ShardedEmbeddings."""
-    module = ShardedEmbeddings(plan, timeout=60.0)
-
-    def forward(batch: KeyedJaggedTensor) -> list[torch.Tensor]:
-        outputs = module(batch).values()
-        return [output if isinstance(output, torch.Tensor) else output.values() for output in outputs]
-
-    return forward, torch.autograd.backward
-
-
-def steps(forward: Forward, update: Update, batches: Batches, rounds: dict[str, int], member: Member) -> dict[str, Any]:
+def steps(model: Model, batches: Batches, rounds: dict[str, int], member: Member) -> dict[str, Any]:
     """Time steps that all ranks start together: fresh batches, forward, and backward with the optimizer."""
     times, before = [], 0
     for step in range(rounds["warm_up"] + rounds["steps"]):
@@ -73,9 +60,9 @@ def steps(forward: Forward, update: Update, batches: Batches, rounds: dict[str, 
             before = sent_bytes()
         start_together(member)
         started = perf_counter()
-        outputs = forward(batch)
+        outputs = model.outputs(batch)
         middle = perf_counter()
-        update(outputs, [torch.ones_like(output) for output in outputs])
+        model.update(outputs, [torch.ones_like(output) for output in outputs])
         settle(member)
         times.append([(middle - started) * 1e3, (perf_counter() - middle) * 1e3])
     sent = sent_bytes() - before

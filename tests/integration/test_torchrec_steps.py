@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import shardwright as sw
+from shardwright.cost import cost_model_for
+from shardwright.cost.score import scored
 from shardwright.errors import InvalidPlan, MeasurementFailed, MissingDependency
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Exchange, Table, Task, Topology
@@ -72,9 +74,6 @@ def plan():
 
 @pytest.fixture
 def plan_file(plan, tmp_path):
-    from shardwright.cost import cost_model_for
-    from shardwright.cost.score import scored
-
     scored(plan, cost_model_for("cpu")).save(tmp_path / "plan.json")
     return tmp_path / "plan.json"
 
@@ -133,7 +132,7 @@ def test_a_lost_rank_ends_the_others_with_an_error(plan_file):
         ranks[1].kill()
         _, said = ranks[0].communicate(timeout=200)
     assert ranks[0].returncode == 1
-    assert re.search(r"error: rank 0(: TorchRec did not run the plan: .+| waited 60 s for rank 1 of 2)", said), said
+    assert re.search(r"error: rank 0( did not run the plan: .+| waited 60 s for rank 1 of 2)", said), said
     assert "Traceback" not in said
 
 
@@ -251,17 +250,43 @@ def test_a_rank_that_dies_or_hangs_ends_in_an_error(plan, body, timeout_s, says)
     assert not _running(program[1])
 
 
-def test_blocks_that_torchrec_cannot_run_are_refused_before_any_process_starts(plan):
+def with_unequal_rows(plan, exchange):
     cuts = [Shard("a", (0, 100), (0, 16), (0,)), Shard("a", (100, A_ROWS), (0, 16), (1,))]
-    unequal = replace(plan, shards=[*cuts, *(shard for shard in plan.shards if shard.table != "a")])
+    others = [shard for shard in plan.shards if shard.table != "a"]
+    return replace(plan, task=replace(plan.task, exchange=exchange), shards=[*cuts, *others])
+
+
+def test_blocks_that_no_runtime_runs_are_refused_before_any_process_starts(plan):
     with pytest.raises(InvalidPlan, match="table 'a'"):
-        run_here([unequal])
+        run_here([with_unequal_rows(plan, Exchange(values="int8"))])
 
 
-def test_plans_that_are_priced_in_another_exchange_are_not_trained_with_torchrec(plan):
-    shared = replace(plan, task=replace(plan.task, exchange=Exchange(collectives="shared")))
-    with pytest.raises(InvalidPlan, match="collectives"):
-        run_here([shared])
+def test_a_plan_that_torchrec_cannot_run_is_trained_by_the_runtime_in_turns_with_torchrecs(plan, tmp_path):
+    ours = with_unequal_rows(plan, Exchange(collectives="shared"))
+    scored(ours, cost_model_for("cpu")).save(tmp_path / "ours.json")
+    done = verify(tmp_path / "ours.json", "--steps", "--against", "torchrec", "--rounds", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    of_ours, of_torchrec = json.loads(done.stdout)["plans"]
+    assert (of_ours["runs_on"], of_torchrec["runs_on"]) == ("shardwright", "torchrec")
+    for report in (of_ours, of_torchrec):
+        assert len(report["phases"][STEP]["rounds_ms"]) == 2
+        assert report["step_ms"] > 0
+        assert report["predicted_step_ms"] > 0
+    for phase in PHASES:
+        assert of_ours["phases"][phase]["measured_ms"] is None
+        assert of_torchrec["phases"][phase]["measured_ms"] > 0
+    for part in ("weights", "optimizer"):
+        account = getattr(ours.memory, part)
+        for rank, held in enumerate(of_ours["ranks"]):
+            assert held[f"{part}_bytes"] == pytest.approx(account[rank], rel=0.1, abs=200)
+
+
+def test_the_runtime_says_what_its_prediction_counts(plan, tmp_path):
+    scored(with_unequal_rows(plan, Exchange()), cost_model_for("cpu")).save(tmp_path / "ours.json")
+    done = verify(tmp_path / "ours.json", "--steps", "--rounds", 1)
+    assert done.returncode == 0, done.stderr
+    assert "trained by shardwright.runtime: plan" in done.stdout
+    assert "exchange: {collectives: shared}" in done.stdout
 
 
 def test_a_saved_plan_of_other_tables_is_refused(capsys, plan, plan_file, tmp_path):

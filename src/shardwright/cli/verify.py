@@ -43,9 +43,7 @@ def run(
     ] = None,
     steps: Annotated[
         bool,
-        typer.Option(
-            "--steps", help="Train steps with TorchRec, a process a device, or the ranks that torchrun started."
-        ),
+        typer.Option("--steps", help="Train steps, with a process a device or the ranks that torchrun started."),
     ] = False,
     against: Annotated[
         str | None,
@@ -62,7 +60,8 @@ def run(
 ) -> None:
     """Check a plan, measure every device's kernels on this machine, and compare with the prediction.
 
-    With --steps, TorchRec trains on the plan, and whole steps are measured, phase by phase.
+    With --steps, TorchRec trains on the plan, and whole steps are measured, phase by phase. A plan that TorchRec cannot run is trained by
+    shardwright.runtime, without phases.
 
     Example:
         shardwright verify plan.json --task task.yaml --tolerance 0.2

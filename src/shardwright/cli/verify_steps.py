@@ -1,10 +1,11 @@
-"""`shardwright verify --steps`: train some steps on a plan with TorchRec, and compare their times with the prediction."""
+"""`shardwright verify --steps`: train some steps on a plan by TorchRec or the runtime, and compare their times with the prediction."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ def run_steps(
 
     Raises:
         InvalidInput: the other plan is for another task, or torchrun started another number of ranks.
-        InvalidPlan: TorchRec cannot run such blocks.
+        InvalidPlan: neither TorchRec nor `shardwright.runtime` runs a plan.
         MeasurementFailed: a rank ended or hung, or this machine lacks memory or GPUs.
         MissingDependency: TorchRec is missing.
     """
@@ -95,20 +96,21 @@ def _other(against: str, plan: Plan) -> Plan:
     from shardwright.files import parse_document
     from shardwright.search.registry import strategy_named
     from shardwright.sharding import Plan
+    from shardwright.sharding.runtimes import as_torchrec_exchanges
     from shardwright.sharding.torchrec_files import is_sharding_plan, plan_from_sharding_plan
 
-    model = model_behind(plan)
+    model, task = model_behind(plan), as_torchrec_exchanges(plan.task)
     if against == TORCHREC:
-        if reason := strategy_named(TORCHREC).supports(plan.task):
+        if reason := strategy_named(TORCHREC).supports(task):
             raise InfeasibleTask(f"--against torchrec: {reason}")
-        return sw.plan(plan.task, strategy=TORCHREC, cost_model=model, runs_on="torchrec")
+        return sw.plan(task, strategy=TORCHREC, cost_model=model, runs_on="torchrec")
     document = parse_document(Path(against), "plan file")
     if is_sharding_plan(document):
         assert isinstance(document, dict)
-        other = plan_from_sharding_plan(document, plan.task, against)
+        other = plan_from_sharding_plan(document, task, against)
     else:
         other = Plan.load(Path(against))
-        check_same_task(other, against, plan.task, "the first plan's")
+        check_same_task(other, against, replace(plan.task, exchange=other.task.exchange), "the first plan's")
     other.check()
     return scored(other, model)
 
@@ -130,10 +132,12 @@ def _off(steps: Steps, unlike: str | None) -> float | None:
 
 def _plans(named: Sequence[tuple[str, Steps]]) -> list[measuring.PlanOfSteps]:
     from shardwright.integrations.torchrec.steps.run import PHASES, STEP
+    from shardwright.sharding.runtimes import training_runtime
 
     return [
         {
             "name": name,
+            "runs_on": training_runtime(steps.plan),
             "step_ms": steps.step_ms,
             "predicted_step_ms": steps.predicted("step"),
             "spread": steps.spread,
@@ -166,7 +170,20 @@ def _view(plans: Sequence[measuring.PlanOfSteps]) -> rich.table.Table:
     for phase in plans[0]["phases"]:
         times = [plan["phases"][phase] for plan in plans]
         rows.append([phase, *(ms(value) for of in times for value in (of["predicted_ms"], of["measured_ms"]))])
-    return table("a step of TorchRec, phase by phase", columns, rows, _CAPTION)
+    return table("a step, phase by phase", columns, rows, _CAPTION)
+
+
+def _trained_by(named: Sequence[tuple[str, Steps]]) -> list[str]:
+    """What trained the plans, unless TorchRec trained all of them."""
+    from shardwright.sharding.runtimes import training_runtime
+
+    ours = {name: steps.plan.task for name, steps in named if training_runtime(steps.plan) == "shardwright"}
+    said = [f"trained by shardwright.runtime: {', '.join(ours)}"] if ours else []
+    if any(task.exchange.collectives != "shared" for task in ours.values()):
+        said.append(
+            "the prediction counts TorchRec's collectives; with exchange: {collectives: shared} in the task it counts the runtime's"
+        )
+    return said
 
 
 def _sentences(named: Sequence[tuple[str, Steps]], where: str, unlike: str | None) -> list[str]:
@@ -176,6 +193,7 @@ def _sentences(named: Sequence[tuple[str, Steps]], where: str, unlike: str | Non
     memory = first.plan.memory
     account = int((memory.weights + memory.optimizer).max())
     said = [
+        *_trained_by(named),
         f"step: predicted {ms(first.predicted('step'))} ms, measured {ms(first.step_ms)} ms ({compared}); {where}; rounds differ by "
         f"{percent(first.spread)}",
         f"weights and optimizer state of the fullest rank: {format_bytes(held)} allocated, {format_bytes(account)} in the account",

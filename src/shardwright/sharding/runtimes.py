@@ -221,7 +221,7 @@ def preferred_runtimes(
     asks_for_tiers = tiers or any(
         "tiered" in (limits.sharding_types or ()) for limits in task.constraints.tables.values()
     )
-    of_ours_only = like is not None and like.runs_on == ("shardwright",)
+    of_ours_only = like is not None and training_runtime(like) == "shardwright"
     order: tuple[Runtime, ...] = (
         ("shardwright", "torchrec") if asks_for_tiers or of_ours_only else ("torchrec", "shardwright")
     )
@@ -235,6 +235,11 @@ def _takes(runtime: Runtime, task: Task) -> bool:
     except InfeasibleTask:
         return False
     return True
+
+
+def training_runtime(plan: Plan) -> Runtime:
+    """Return what trains a plan: `shardwright.runtime` if TorchRec cannot."""
+    return "shardwright" if plan.runs_on == ("shardwright",) else "torchrec"
 
 
 def other_runtime(plan: Plan) -> Runtime:
@@ -325,3 +330,11 @@ def exchanges_otherwise(task: Task) -> str | None:
         f"exchange has deduplicate '{exchange.deduplicate}' and replica_gradients '{exchange.replica_gradients}', and "
         "TorchRec sends every looked-up row and whole gradients"
     )
+
+
+def as_torchrec_exchanges(task: Task) -> Task:
+    """Return the task with TorchRec's collectives, rows and gradients; types on the wire, pipeline and dense layers stay."""
+    if exchanges_otherwise(task) is None:
+        return task
+    exchange = replace(task.exchange, deduplicate="none", replica_gradients="whole", collectives="by_type")
+    return replace(task, exchange=exchange)

@@ -218,10 +218,10 @@ class Verify(Document):
 
 
 class PhaseOfSteps(TypedDict):
-    """A phase of a step, and its time in each round."""
+    """A phase of a step, and its time in each round; not measured in `shardwright.runtime`."""
 
     predicted_ms: float | None
-    measured_ms: float
+    measured_ms: float | None
     rounds_ms: list[float]
 
 
@@ -239,6 +239,7 @@ class PlanOfSteps(TypedDict):
     """A plan that was trained."""
 
     name: str
+    runs_on: str
     step_ms: float
     predicted_step_ms: float | None
     spread: float | None

@@ -6,18 +6,21 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
 from shardwright.cost import cost_model_for
 from shardwright.cost.score import scored
-from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.errors import InvalidInput, InvalidPlan, MeasurementFailed
+from shardwright.integrations.torchrec.models import Batches
 from shardwright.integrations.torchrec.steps import modules
 from shardwright.integrations.torchrec.steps.modules import ModuleProbe
 from shardwright.integrations.torchrec.steps.phases import PHASES, _times
 from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds
 from shardwright.integrations.torchrec.steps.run import Steps, rank_program, ranks, run_here
 from shardwright.integrations.torchrec.steps.sharded import planned
+from shardwright.integrations.torchrec.steps.shared import RuntimeModel
 from shardwright.measure.collectives.group import PlaceInGroup
 from shardwright.sharding import DeviceCost, Plan, PlanCost, Shard
 from shardwright.task import DenseTime, Exchange, Links, LinkSpeed, Table, Task, Topology
@@ -66,6 +69,25 @@ def test_columns_of_two_widths_among_sequences_become_alike():
     both = Plan(task(SEQUENCE, OTHER), [*columns(SEQUENCE, 8, 8), *columns(OTHER, 4, 4, 4, 4)])
     (of_module,) = planned(both, "cpu").plan.values()
     assert {shard.shard_sizes[1] for table in of_module.values() for shard in table.sharding_spec.shards} == {4}
+
+
+def test_tables_in_another_exchange_are_not_made_torchrecs():
+    shared = replace(task(BAG), exchange=Exchange(collectives="shared"))
+    with pytest.raises(InvalidPlan, match="collectives"):
+        planned(Plan(shared, [Shard.whole(BAG, 0)]), "cpu")
+
+
+def test_the_runtime_trains_features_that_share_a_table_and_weighted_lookups():
+    tables = [Table("shared", 100, 8, (2.0, 3.0)), Table("s", 50, 4, pooled=False), Table("w", 60, 8, weighted=True)]
+    alone = Task(tables, Topology(memory="1 MB"), 16)
+    member = SimpleNamespace(rank=0, device=torch.device("cpu"))
+    model = RuntimeModel.of(Plan(alone, [Shard.whole(table, 0) for table in tables]), member)
+    before = [weights.detach().clone() for weights in model.module.storage.weights]
+    batch = Batches(alone, 0).draw(0, 0)
+    outputs = model.outputs(batch)
+    assert [tuple(output.shape) for output in outputs] == [(16, 8), (16, 8), (batch["s"].values().numel(), 4), (16, 8)]
+    model.update(outputs, [torch.ones_like(output) for output in outputs])
+    assert all(not torch.equal(*pair) for pair in zip(before, model.module.storage.weights, strict=True))
 
 
 def whole():

@@ -12,6 +12,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from shardwright.integrations.torchrec.steps.sharded import ShardedModel
+from shardwright.integrations.torchrec.steps.shared import RuntimeModel
 
 _WEIGHTS = ("weights_",)
 _STATE = ("momentum1_", "momentum2_")
@@ -31,10 +32,14 @@ class Allocated:
     optimizer: int
 
 
-def allocated_bytes(sharded: ShardedModel) -> Allocated:
+def allocated_bytes(sharded: ShardedModel | RuntimeModel) -> Allocated:
     """Return the bytes of this rank. Call after the first step, which creates the optimizer state of replicated tables."""
     weights: list[torch.Tensor] = []
     state: list[torch.Tensor] = []
+    if isinstance(sharded, RuntimeModel):
+        storage = sharded.module.storage
+        states = [storage.states(group) for group in range(len(storage.weights))]
+        return Allocated(_bytes(storage.weights), _bytes(matrix for of_group in states for matrix in of_group))
     for module in sharded.lookup_modules():
         if isinstance(module, SplitTableBatchedEmbeddingBagsCodegen):
             weights += _tensors(module, _WEIGHTS)

@@ -19,14 +19,17 @@ import msgspec
 import torch
 import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
+from torchrec.distributed.types import ShardingPlan
 
 from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.models import Batches
 from shardwright.integrations.torchrec.steps.memory import allocated_bytes
 from shardwright.integrations.torchrec.steps.phases import profiled_phases, settle, start_together
 from shardwright.integrations.torchrec.steps.sharded import ShardedModel, planned
+from shardwright.integrations.torchrec.steps.shared import RuntimeModel
 from shardwright.measure.collectives.rank import Member, RunPolicy, main
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import training_runtime
 
 
 class Rounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +61,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         step_ms: ms of each timed step: forward, backward, optimizer.
         cpu_ms: ms that the rank's thread computed in each of these steps; it does not compute while it waits for other ranks.
-        phases: ms of each profiled step by phase; see `phases.PHASES`.
+        phases: ms of each profiled step by phase; see `phases.PHASES`. `shardwright.runtime` reports no phases.
         weights_bytes: bytes that the rank allocated for weights.
         optimizer_bytes: bytes that the rank allocated for optimizer state.
     """
@@ -71,16 +74,16 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_rounds(plans: Sequence[Plan], wanted: Rounds, member: Member) -> list[list[list[RankReport]]]:
-    """Measure plans; every rank must call this with the same plans, and all get the same reports.
+    """Measure plans by what trains them; every rank must call this with the same plans, and all get the same reports.
 
     Returns:
         Reports of each plan by round and rank.
     """
-    sharding_plans = [planned(plan, member.device.type) for plan in plans]
+    sharding_plans = [prepared(plan, member.device.type) for plan in plans]
     of_plans: list[list[RankReport]] = [[] for _ in plans]
     for round_ in range(wanted.rounds):
-        for plan, sharding_plan, reports in zip(plans, sharding_plans, of_plans, strict=True):
-            sharded = ShardedModel.of(plan.task, sharding_plan, member)
+        for plan, its, reports in zip(plans, sharding_plans, of_plans, strict=True):
+            sharded = RuntimeModel.of(plan, member) if its is None else ShardedModel.of(plan.task, its, member)
             reports.append(_report(sharded, Batches(plan.task, wanted.seed + round_), wanted, member))
             del sharded
             gc.collect()  # a model has reference cycles
@@ -89,13 +92,24 @@ def run_rounds(plans: Sequence[Plan], wanted: Rounds, member: Member) -> list[li
     return [[list(ranks) for ranks in zip(*rounds, strict=True)] for rounds in zip(*by_rank, strict=True)]
 
 
-def _report(sharded: ShardedModel, batches: Batches, wanted: Rounds, member: Member) -> RankReport:
+def prepared(plan: Plan, kind: str) -> ShardingPlan | None:
+    """The plan as TorchRec's sharding plan; None if `shardwright.runtime` trains it.
+
+    Raises:
+        InvalidPlan: neither can run the plan in the exchange of its task.
+    """
+    return None if training_runtime(plan) == "shardwright" else planned(plan, kind)
+
+
+def _report(sharded: ShardedModel | RuntimeModel, batches: Batches, wanted: Rounds, member: Member) -> RankReport:
     def batch(step: int) -> KeyedJaggedTensor:
         return batches.draw(step, member.rank).to(member.device)
 
     whole = wanted.warm_up + wanted.steps
     times = [_timed(sharded, batch(step), member) for step in range(whole)][wanted.warm_up :]
-    phases = profiled_phases(sharded, [batch(whole + step) for step in range(wanted.profiled)], member)
+    phases = {}
+    if isinstance(sharded, ShardedModel):
+        phases = profiled_phases(sharded, [batch(whole + step) for step in range(wanted.profiled)], member)
     allocated = allocated_bytes(sharded)
     return RankReport(
         step_ms=[step_ms for step_ms, _ in times],
@@ -106,12 +120,12 @@ def _report(sharded: ShardedModel, batches: Batches, wanted: Rounds, member: Mem
     )
 
 
-def _timed(sharded: ShardedModel, batch: KeyedJaggedTensor, member: Member) -> tuple[float, float]:
+def _timed(sharded: ShardedModel | RuntimeModel, batch: KeyedJaggedTensor, member: Member) -> tuple[float, float]:
     """The ms of a step that all ranks start together, and of this thread's computing in it."""
     settle(member)
     start_together(member)
     started, computed = perf_counter(), thread_time()
-    outputs = sharded.forward(batch).tensors()
+    outputs = sharded.outputs(batch)
     sharded.update(outputs, [torch.ones_like(output) for output in outputs])
     settle(member)
     return (perf_counter() - started) * 1e3, (thread_time() - computed) * 1e3

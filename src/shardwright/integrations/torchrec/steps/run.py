@@ -19,8 +19,7 @@ from shardwright.cost.choice import model_behind
 from shardwright.cost.score import score
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.hardware import available_memory
-from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, gathered, run_rounds
-from shardwright.integrations.torchrec.steps.sharded import planned
+from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, gathered, prepared, run_rounds
 from shardwright.measure.collectives.group import GroupFailed, GroupOptions, PlaceInGroup, RankGroup
 from shardwright.measure.collectives.rank import Member, group_backend, joined_group
 from shardwright.sharding.costs import PlanCost
@@ -57,7 +56,7 @@ def rank_program() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Steps:
-    """A plan that TorchRec ran.
+    """A plan that was trained.
 
     Attributes:
         plan: the plan.
@@ -79,14 +78,20 @@ class Steps:
         return (max(steps) - min(steps)) / self.step_ms
 
     def rounds(self, phase: str) -> list[float]:
-        """Ms of a step, or of one of `PHASES`, in each round: the median over its steps of the slowest rank."""
+        """Ms of a step, or of one of `PHASES`, in each round: the median over its steps of the slowest rank.
+
+        `shardwright.runtime` reports no phases.
+        """
         return [
-            median(max(of_step) for of_step in zip(*map(_times(phase), ranks), strict=True)) for ranks in self.reports
+            median(max(of_step) for of_step in zip(*map(_times(phase), ranks), strict=True))
+            for ranks in self.reports
+            if phase == STEP or ranks[0].phases
         ]
 
-    def measured(self, phase: str) -> float:
-        """Ms of a step, or of one of `PHASES`: the median over rounds."""
-        return median(self.rounds(phase))
+    def measured(self, phase: str) -> float | None:
+        """Ms of a step, or of one of `PHASES`: the median over rounds; None for phases that were not measured."""
+        rounds = self.rounds(phase)
+        return median(rounds) if rounds else None
 
     def predicted(self, phase: str) -> float | None:
         """Predicted ms of a step, or of one of `PHASES`; None if the plan has no cost."""
@@ -125,7 +130,9 @@ def run_here(
     timeout_s: float = 300.0,
     program: tuple[str, ...] | None = None,
 ) -> list[Steps]:
-    """Measure steps of `DistributedModelParallel`, one process of this machine a rank; batches are drawn by the tasks' access profiles.
+    """Measure steps, one process of this machine a rank; batches are drawn by the tasks' access profiles.
+
+    `DistributedModelParallel` trains the plans that TorchRec runs, and `shardwright.runtime` the others.
 
     Args:
         plans: plans for equally many devices; ranks share hosts as in their topologies.
@@ -136,7 +143,7 @@ def run_here(
 
     Raises:
         InvalidInput: an option is out of range.
-        InvalidPlan: TorchRec cannot run such blocks.
+        InvalidPlan: neither TorchRec nor `shardwright.runtime` runs a plan.
         MeasurementFailed: a rank ended or hung, or this machine lacks memory or GPUs.
     """
     (world,) = {plan.task.topology.devices for plan in plans}
@@ -168,7 +175,7 @@ def ranks(
 
     Raises:
         InvalidInput: an option is out of range, or the group has another number of ranks.
-        InvalidPlan: TorchRec cannot run such blocks.
+        InvalidPlan: neither TorchRec nor `shardwright.runtime` runs a plan.
         MeasurementFailed: a rank ended or hung, or this machine lacks memory or GPUs.
     """
     _check(plans, device, timeout_s)
@@ -204,7 +211,7 @@ def _processes(world: int, device: str, timeout_s: float, program: tuple[str, ..
             yield measure
     except GroupFailed as error:
         raise MeasurementFailed(
-            f"TorchRec did not run the plan: {error}; {_MORE_TIME}, or look at the rank named"
+            f"the ranks did not run the plan: {error}; {_MORE_TIME}, or look at the rank named"
         ) from error
 
 
@@ -223,7 +230,7 @@ def _of_torchrun(place: PlaceInGroup, device: str, timeout_s: float) -> Iterator
     except RuntimeError as error:  # raised by torch.distributed if another rank ended or does not answer
         first = str(error).splitlines()[0]
         raise MeasurementFailed(
-            f"rank {place.rank}: TorchRec did not run the plan: {first}; look at the output of the other ranks, or {_MORE_TIME}"
+            f"rank {place.rank} did not run the plan: {first}; look at the output of the other ranks, or {_MORE_TIME}"
         ) from error
 
 
@@ -244,7 +251,7 @@ def _check(plans: Sequence[Plan], device: str, timeout_s: float) -> None:
     if not 0 < timeout_s < float("inf"):
         raise InvalidInput(f"timeout is {timeout_s} s, must be a finite number above 0")
     for plan in plans:
-        planned(plan, device)  # raises here rather than in every rank
+        prepared(plan, device)  # raises here rather than in every rank
 
 
 def _check_memory(plans: Sequence[Plan], device: str) -> None:

@@ -108,6 +108,10 @@ class ShardedModel:
         lookups: Lookups = self.model(batch)
         return lookups
 
+    def outputs(self, batch: KeyedJaggedTensor) -> list[torch.Tensor]:
+        """Look up a batch of this rank's samples; the values of all tables, after waiting for them."""
+        return self.forward(batch).tensors()
+
     def update(self, outputs: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         """Propagate gradients and update all weights."""
         if self.dense is not None:

@@ -1,8 +1,9 @@
-"""The exchange and the steps of `shardwright.runtime`, measured on the ranks that measure the links of a cluster."""
+"""The exchange and the steps of `shardwright.runtime`, measured on the ranks that measure links or train on plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
 from time import perf_counter, thread_time
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torchrec import KeyedJaggedTensor
 
-from shardwright.integrations.torchrec.models import Batches
+from shardwright.integrations.torchrec.models import Batches, feature_names
 from shardwright.integrations.torchrec.steps.phases import settle, start_together
 from shardwright.measure.collectives.links import Rung
 from shardwright.measure.collectives.rank import Member
@@ -35,17 +37,48 @@ def exchange_call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
     return lambda: [wire.exchange(lambda _: values, sizes, [1], Label("forward", "values")) for _ in range(rung.calls)]
 
 
+@dataclass(frozen=True)
+class RuntimeModel:
+    """The tables of a plan in `shardwright.runtime`, in one rank.
+
+    Attributes:
+        module: the tables.
+    """
+
+    module: ShardedEmbeddings
+
+    @classmethod
+    def of(cls, plan: Plan, member: Member) -> RuntimeModel:
+        """Shard the tables; every rank of the group must call this."""
+        features = {table.name: feature_names(table) for table in plan.task.tables}
+        return cls(ShardedEmbeddings(plan, features=features, device=member.device, timeout=_TIMEOUT))
+
+    def outputs(self, batch: KeyedJaggedTensor) -> list[torch.Tensor]:
+        """Look up a batch of this rank's samples; the weights of its lookups are 1."""
+        if any(table.weighted for table in self.module.tables):
+            keys, ids, lengths = batch.keys(), batch.values(), batch.lengths()
+            batch = KeyedJaggedTensor(
+                keys=keys, values=ids, lengths=lengths, weights=torch.ones(ids.shape, device=ids.device)
+            )
+        outputs = self.module(batch).values()
+        return [output if isinstance(output, torch.Tensor) else output.values() for output in outputs]
+
+    def update(self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """Propagate gradients and update all weights."""
+        torch.autograd.backward(outputs, gradients)
+
+
 def steps_of(plan: Plan, member: Member, warm_up: int, steps: int) -> tuple[float, float]:
     """Median ms of a step of `ShardedEmbeddings`, and of the computing in it, each of the slowest rank."""
-    module, batches = ShardedEmbeddings(plan, device=member.device, timeout=_TIMEOUT), Batches(plan.task, 0)
+    model, batches = RuntimeModel.of(plan, member), Batches(plan.task, 0)
     times: list[float] = []
     for step in range(warm_up + steps):
         batch = batches.draw(step, member.rank).to(member.device)
         settle(member)
         start_together(member)
         started, computed = perf_counter(), thread_time()
-        outputs = list(module(batch).values())
-        torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+        outputs = model.outputs(batch)
+        model.update(outputs, [torch.ones_like(output) for output in outputs])
         settle(member)
         if step >= warm_up:
             times += [(perf_counter() - started) * 1e3, (thread_time() - computed) * 1e3]
