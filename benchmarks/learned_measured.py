@@ -67,7 +67,7 @@ def write_page(by_setting: dict[Setting, list[Measurement]], options: Options, c
         caption = (
             f"{options.tasks} tasks {setting.name}: slowest forward plus slowest backward kernel, ms, means over the tasks that a strategy "
             f"placed. Measured in {options.rounds} interleaved rounds on fresh batches. Floor: the smallest measured total of any plan "
-            "of the task, over the devices. "
+            f"of the task, over the devices. Cost model: {measurements[0].result.plan.cost_model}. "
             f"Within a task, predicted and measured order of the strategies correlate by {order_of(measurements):.3f} (mean). {versions}."
         )
         gains = "Measured times of a strategy over those of the heuristic with the lowest measured mean, task by task."
