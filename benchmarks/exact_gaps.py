@@ -1,6 +1,6 @@
 """Parts of the gap that the bound and the plan cause, on tasks small enough for `exact`.
 
-python -m benchmarks.exact_gaps
+    python -m benchmarks.exact_gaps
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Hop:
         arrived = self._wire.exchange(of_group, sizes, self._columns, label, self._id_type)
         asked = [matrix.to(torch.int64) for matrix in arrived]
         asked = [its.flatten() if columns == 1 else its for its, columns in zip(asked, self._columns, strict=True)]
-        its_bags = [] if rows == groups else list(heads.split(answers.sent.sum(1)[rows:].tolist()))
+        its_bags = [] if rows == groups else list(heads.split_with_sizes(answers.sent.sum(1)[rows:].tolist()))
         return Route(answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
 
     def _runs(self, codes: torch.Tensor, bags: Bags) -> tuple[torch.Tensor, ...]:

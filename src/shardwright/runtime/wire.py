@@ -139,10 +139,10 @@ class Wire:
             own, staying = (slice(sizes[:me].sum(), sizes[: me + 1].sum()) for sizes in (by, to))
             arriving = self._take("wide", by.sum(), kind).copy_(arriving)
             arriving[own] = leaving[staying]
-        by_member = arriving.split(by.tolist())
+        by_member = arriving.split_with_sizes(by.tolist())
         if len(widths) > 1:
             arriving = _transposed(by_member, into.T, self._take("leaving", by.sum(), kind))
-        by_group = arriving.split(into.sum(1).tolist())
+        by_group = arriving.split_with_sizes(into.sum(1).tolist())
         return [matrix.view(-1, width) for matrix, width in zip(by_group, widths, strict=True)]
 
     def _take(self, name: Hashable, size: int, kind: torch.dtype) -> torch.Tensor:
@@ -189,7 +189,7 @@ class Arrival:
     def __init__(self, target: torch.Tensor, sizes: Sequence[int], members: Members, tag: int) -> None:
         """Post the receives of `(members,)` numbers of elements into a contiguous target."""
         self._target, self._sizes, self._members, self.tag = target, list(sizes), members, tag
-        self._parts, self._waiting = target.split(self._sizes), []
+        self._parts, self._waiting = target.split_with_sizes(self._sizes), []
         if members.back is not None:
             with self._explained():
                 for other in members.others(-1):
@@ -199,7 +199,7 @@ class Arrival:
 
     def send(self, source: torch.Tensor, sizes: Sequence[int]) -> None:
         """Send `(members,)` elements of a contiguous tensor to each member, and wait for all."""
-        members, leaving = self._members, source.split(list(sizes))
+        members, leaving = self._members, source.split_with_sizes(list(sizes))
         with self._explained():
             if members.group is not None and members.back is None:
                 dist.all_to_all_single(self._target, source, self._sizes, list(sizes), group=members.group)
@@ -218,7 +218,7 @@ class Arrival:
 
 def _transposed(parts: Sequence[torch.Tensor], sizes: Ints, out: torch.Tensor) -> torch.Tensor:
     """Join `(rows, columns)` chunks column by column; each part has one row of chunks, of these sizes in elements."""
-    chunks = [part.reshape(-1).split(own) for part, own in zip(parts, sizes.tolist(), strict=True)]
+    chunks = [part.reshape(-1).split_with_sizes(own) for part, own in zip(parts, sizes.tolist(), strict=True)]
     return torch.cat([chunk for column in zip(*chunks, strict=True) for chunk in column], out=out)
 
 
