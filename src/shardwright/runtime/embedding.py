@@ -303,7 +303,9 @@ class _Step(torch.autograd.Function):
         ctx.module = module
         ctx.journey, rows = module._look_up(sent)
         ctx.pieces = sent.batch.pieces
-        return tuple(part for matrix, own in zip(rows, ctx.pieces, strict=True) for part in matrix.split_with_sizes(own))
+        return tuple(
+            part for matrix, own in zip(rows, ctx.pieces, strict=True) for part in matrix.split_with_sizes(own)
+        )
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:

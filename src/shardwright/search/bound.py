@@ -70,6 +70,12 @@ at least as wide as itself, pays the gates there, and counts 1 / n_k in the mean
 of μ and 1 - μ, all of the above holds, and the bound is the least over all vectors. On up to 8 devices there are 165 of them: each is
 valued once, then the lowest is raised as long as possible.
 
+Branches. Every plan needs some selection of sets of collectives. In it a hot table lies in single blocks, or in several at once (equal row
+blocks, grids), or it is replicated. A mixture of these costs less than each of them, as it needs only a part of a set, and of the replicas'
+call. So plans are divided by the sets that they need, if these wait long, and then by the kind of way of one hot table after another. All
+of the above holds for a branch with the ways that it leaves, and the bound is the least over the branches. The branch with the lowest
+bound is divided first.
+
 Overlap. Dense layers may hide values, ids and gradients for v, i and g ms (`cost.score`). The forward collectives of a device then take
 max(0, V - v, I - i, J - v - i), each of V, I and J a maximum over the link classes. So the weights of all these lines sum to at most 1,
 and each line subtracts what it hides. The program finds these weights as well.
@@ -85,7 +91,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 
@@ -102,7 +108,7 @@ from shardwright.cost.prices import (
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.holders import Holders
 from shardwright.search.master_program import MasterProgram
-from shardwright.search.relaxation import Choice, Relaxation, least_calls
+from shardwright.search.relaxation import COPIED, WAY_KINDS, Branch, Choice, Relaxation, least_calls
 from shardwright.search.width_classes import WidthClasses
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
@@ -115,7 +121,11 @@ _PROBES = 8
 _KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # weights of the mean device's kernels against the low end of a range
 _HOT = 0.25  # share of one device's step from which a table's holders are counted
 _CASES_MATTER = 0.05  # share of a step by which the latencies of cases must differ for each to get a separate proof
-_PARTS = 3  # of the proof of a case of sets of collectives: prices, kernels, holders
+_PARTS = 3  # of the proof of a branch: prices, kernels, holders
+_BRANCHED, _BRANCHED_WITH_GATES = (
+    2_000,
+    400,
+)  # most branches that are divided, times tables: proofs take longer with more tables
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 
 
@@ -157,8 +167,8 @@ class BoundProof:
         self._relaxation = Relaxation(catalog)
         self._replicated = self._relaxation.all_replicated_ms(self._pricing)
         self._mix = self._pricing.mix.sum(axis=0)
-        self._others: dict[tuple[bytes, int, int, int | None], float] = {}
-        self._of_cases: dict[int, Bound] = {}
+        self._others: dict[tuple[bytes, int, int, Branch], float] = {}
+        self._of_branches: dict[Branch, Bound] = {}
 
     def solve(self, phases: Floats = ALL_PHASES, deadline: float | None = None) -> Bound:
         """The best bound over the pieces that are left.
@@ -210,34 +220,59 @@ class BoundProof:
         return self._raised(bound, step_ms, pieces=binding)
 
     def refined(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
-        """Tighten the bound, given a plan of `step_ms`: by kernels and holders, for each case of sets of collectives if these wait long.
+        """Tighten the bound, given a plan of `step_ms`: by kernels and holders, for each branch of plans; see "Branches".
 
-        Best first: only the case that has the lowest bound is looked at, until that one cannot be raised.
+        Best first: only the branch that has the lowest bound is looked at, until that one cannot be raised.
         """
-        waits = self._relaxation.sets.waits.sum(axis=1)
-        if not waits.size or waits.max() - waits.min() < _CASES_MATTER * step_ms:
-            bound = bound if late() else self._by_kernels(bound, step_ms)
-            return self._by_holders(bound, step_ms, late)
-        queue = [(least, 0, case, bound) for case, least in self._least_by_sets(bound)]
-        while queue and queue[0][0] < step_ms and queue[0][1] < _PARTS and not late():
-            least, part, case, of_case = heappop(queue)
-            if part == 0:
-                of_case = self._of_case(case)
-            else:
-                with self._relaxation.only(case):
-                    if part == 1:
-                        of_case = self._by_kernels(self.tightened(of_case, step_ms), step_ms)
-                    else:
-                        of_case = self._by_holders(of_case, step_ms, late)
-            heappush(queue, (max(least, of_case.ms), part + 1, case, of_case))
-        least, part, _, of_case = queue[0] if queue else (step_ms, 0, 0, bound)
+        waits, number = self._relaxation.sets.waits.sum(axis=1), count()
+        cases: list[tuple[int | None, float]] = [(None, bound.ms)]
+        if waits.size and waits.max() - waits.min() >= _CASES_MATTER * step_ms:
+            cases = [*self._least_by_sets(bound)]
+        queue = [(least, 0, next(number), Branch(case), bound) for case, least in cases]
+        left = (_BRANCHED_WITH_GATES if self._pricing.gates else _BRANCHED) // self._relaxation.tables
+        while queue[0][0] < step_ms and not late():
+            least, part, _, branch, of_branch = heappop(queue)
+            if part < _PARTS:
+                of_branch = self._part_of_proof(part, branch, of_branch, step_ms, late)
+                heappush(queue, (max(least, of_branch.ms), part + 1, next(number), branch, of_branch))
+                continue
+            table = self._undecided(branch, of_branch, step_ms)
+            if left == 0 or table is None:
+                heappush(queue, (least, part, next(number), branch, of_branch))
+                break
+            left -= 1
+            for kind in WAY_KINDS:
+                of_kind = Branch(branch.case, (*branch.decided, (table, kind)))
+                heappush(queue, (least, 0, next(number), of_kind, of_branch))
+        least, part, *_, of_branch = queue[0]
         raised = self._raised(bound, step_ms, sets=least)
-        return replace(raised, by=of_case.by) if part > 1 and of_case.by != "prices" else raised
+        return replace(raised, by=of_branch.by) if part > 1 and of_branch.by != "prices" else raised
+
+    def _part_of_proof(
+        self, part: int, branch: Branch, bound: Bound, step_ms: float, late: Callable[[], bool]
+    ) -> Bound:
+        """The bound of a branch after the next part of its proof: prices, kernels, or holders."""
+        if part == 0:
+            return self._of_branch(branch)
+        with self._relaxation.only(branch):
+            if part == 1:
+                return self._by_kernels(self.tightened(bound, step_ms), step_ms)
+            return self._by_holders(bound, step_ms, late)
+
+    def _undecided(self, branch: Branch, bound: Bound, step_ms: float) -> int | None:
+        """The hottest table whose kind of way a branch leaves open; None if no hot table is left."""
+        decided = {table for table, _ in branch.decided}
+        return next((table for table in self._hot(bound, step_ms) if table not in decided), None)
+
+    def _hot(self, bound: Bound, step_ms: float) -> list[int]:
+        """The tables that take much of one device, hottest first."""
+        price = bound.choice.price
+        return [table for table in np.argsort(-price, kind="stable").tolist() if price[table] >= _HOT * step_ms]
 
     def _by_holders(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
         """Tighten the bound by the number of devices that hold a hot table."""
-        price = bound.choice.price
-        hot = [table for table in np.argsort(-price, kind="stable").tolist() if price[table] >= _HOT * step_ms]
+        copied = {table for table, kind in self._relaxation.branch.decided if kind == COPIED}
+        hot = [table for table in self._hot(bound, step_ms) if table not in copied]
         holders = Holders(self._relaxation, self._pricing, bound.prices)
         bound = self._raised(bound, step_ms, holders=holders.bound(hot, step_ms, bound.ms, late))
         if not self._pricing.gates:
@@ -267,7 +302,7 @@ class BoundProof:
         """
         cases = []
         for case, least in self._least_by_sets(bound):
-            of_case = bound if least >= step_ms or late() else self._of_case(case)
+            of_case = bound if least >= step_ms or late() else self._of_branch(Branch(case))
             cases.append((case, replace(of_case, ms=max(of_case.ms, least))))
         return sorted((entry for entry in cases if entry[1].ms < step_ms), key=lambda entry: entry[1].ms)
 
@@ -279,12 +314,12 @@ class BoundProof:
         least = np.maximum(bound.ms, beside + (relaxation.sets.waits - relaxation.hidden) @ weights)
         return [(case, float(least[case])) for case in np.argsort(least, kind="stable").tolist()]
 
-    def _of_case(self, case: int) -> Bound:
-        """The bound of the plans that need exactly the sets of a case; found once, though it rises as pieces are struck out."""
-        if case not in self._of_cases:
-            with self._relaxation.only(case):
-                self._of_cases[case] = self.solve()
-        return self._of_cases[case]
+    def _of_branch(self, branch: Branch) -> Bound:
+        """The bound of the plans of a branch; found once, though it rises as pieces are struck out."""
+        if branch not in self._of_branches:
+            with self._relaxation.only(branch):
+                self._of_branches[branch] = self.solve()
+        return self._of_branches[branch]
 
     def _raised(self, bound: Bound, step_ms: float, **parts: float) -> Bound:
         """The bound, raised to the largest that parts of the proof have found (the first of equals); at most a known plan's step."""
@@ -364,7 +399,7 @@ class BoundProof:
         """Least ms of the mean device on the phases that `own` does not count, over the pieces that are left."""
         relaxation = self._relaxation
         left = int(relaxation.legal.sum()), int(relaxation.other_legal.sum())
-        key = (own.tobytes(), *left, relaxation.case)  # ways are only struck out: their number says which are left
+        key = (own.tobytes(), *left, relaxation.branch)  # ways are only struck out: their number says which are left
         if key not in self._others:
             self._others[key] = max(0.0, self.solve(ALL_PHASES - own).ms)
         return self._others[key]

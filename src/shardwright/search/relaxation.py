@@ -47,6 +47,22 @@ class Choice:
     others: Ints
 
 
+SINGLE, DEALT, COPIED = WAY_KINDS = range(3)
+"""Kinds of ways: single blocks; several blocks at once, such as equal row blocks; replicas in a call of their own."""
+
+
+class Branch(NamedTuple):
+    """A part of all plans.
+
+    Attributes:
+        case: the case of sets of collectives that the plans need; None for any.
+        decided: pairs of a table and the kind of its way.
+    """
+
+    case: int | None = None
+    decided: tuple[tuple[int, int], ...] = ()
+
+
 class Relaxation:
     """The ways of all tables, and the cheapest of them for any prices.
 
@@ -57,7 +73,7 @@ class Relaxation:
         low_rows: pieces that may be a row shorter than the catalog states.
         low: the costs of these pieces if they are a row shorter.
         other: the ways that use several devices at once.
-        case: the case of sets of collectives whose ways alone are left; None for all.
+        branch: the plans whose ways alone are left.
         hidden: `(3,)` ms for which values, gradients and ids travel behind dense layers.
         everywhere: calls that hold only replicas, which all devices make or none.
         copied: `(others,)` which of the other ways are in these calls.
@@ -69,7 +85,7 @@ class Relaxation:
         self.catalog, self.legal = catalog, forms.legal.copy()
         self.topology, self.sets = task.topology, Sets(catalog)
         self.hidden = hidden_ms(task)
-        self.case: int | None = None
+        self.branch = Branch()
         self.low_rows, self.low = _row_pieces_with_fewest_rows(catalog)
         self.legal[self.low_rows] |= self.low.bytes <= largest_memory(task)[forms.pieces.table[self.low_rows]]
         self.other = _other_ways(catalog)
@@ -222,7 +238,7 @@ class Relaxation:
     @property
     def waits(self) -> Floats:
         """`(cases, 3)` ms of latencies for values, gradients and ids, less what dense layers hide, in the cases that are left."""
-        return (self.sets.waits if self.case is None else self.sets.waits[[self.case]]) - self.hidden
+        return (self.sets.waits if self.branch.case is None else self.sets.waits[[self.branch.case]]) - self.hidden
 
     @property
     def least_each(self) -> Floats:
@@ -252,16 +268,21 @@ class Relaxation:
         return float(kernels.sum()) + max(0.0, links)
 
     @contextmanager
-    def only(self, case: int) -> Iterator[None]:
-        """Leave only the ways of plans that need exactly the sets of a case."""
-        kept, sets = (self.legal, self.other_legal), list(self.sets.cases[case])
-        self.legal = self.legal & np.isin(self.sets.of_pieces, sets)
-        self.other_legal = self.other_legal & np.isin(self.other.sets, sets)
-        self.case = case
+    def only(self, branch: Branch) -> Iterator[None]:
+        """Leave only the ways of the plans of a branch."""
+        kept = (self.legal, self.other_legal)
         try:
+            self.legal, self.other_legal, self.branch = self.legal.copy(), self.other_legal.copy(), branch
+            if branch.case is not None:
+                sets = list(self.sets.cases[branch.case])
+                self.legal &= np.isin(self.sets.of_pieces, sets)
+                self.other_legal &= np.isin(self.other.sets, sets)
+            for table, kind in branch.decided:
+                self.legal &= (self.catalog.forms.pieces.table != table) | (kind == SINGLE)
+                self.other_legal &= (self.other.table != table) | (np.where(self.copied, COPIED, DEALT) == kind)
             yield
         finally:  # an interrupt must not leave a bound over fewer ways
-            (self.legal, self.other_legal), self.case = kept, None
+            (self.legal, self.other_legal), self.branch = kept, Branch()
 
 
 class Sets:

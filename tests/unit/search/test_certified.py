@@ -19,7 +19,7 @@ from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.engine.session import SearchSession, prepare
-from shardwright.search.relaxation import Relaxation
+from shardwright.search.relaxation import Branch, Relaxation
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
@@ -292,7 +292,7 @@ def test_an_interrupt_within_a_case_leaves_all_ways():
     relaxation = Relaxation(make_catalog(task, MODEL))
     legal, waits = relaxation.legal.copy(), relaxation.least_waits(np.ones(3))
     for case in range(len(relaxation.sets.cases)):
-        with pytest.raises(KeyboardInterrupt), relaxation.only(case):
+        with pytest.raises(KeyboardInterrupt), relaxation.only(Branch(case, ((0, 0),))):
             raise KeyboardInterrupt
         assert (relaxation.legal == legal).all()
         assert relaxation.other_legal.all()

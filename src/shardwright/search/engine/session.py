@@ -48,6 +48,7 @@ class Prepared:
     price_ms: float
     _proof: BoundProof | None = field(repr=False)
     _bound: Bound | None = field(repr=False)
+    _refined_by_ms: float = field(default=np.inf, init=False, repr=False)
 
     @property
     def task(self) -> Task:
@@ -105,14 +106,19 @@ class Prepared:
     def refined(self, step_ms: float, late: Callable[[], bool]) -> float | None:
         """As `tighten`, by kernel time and by the number of devices that hold a hot table; see `search.bound`.
 
+        A plan that is no faster than one before proves nothing more.
+
         Args:
             step_ms: step time of a plan.
             late: whether time is up.
         """
         if self._proof is None or self._bound is None:
             return None
-        self._bound = self._proof.refined(self._bound, step_ms, late)
-        return self._bound.ms
+        if step_ms < self._refined_by_ms:
+            self._bound = self._proof.refined(self._bound, step_ms, late)
+            if not late():
+                self._refined_by_ms = step_ms
+        return min(self._bound.ms, step_ms)
 
     def shards(self, solution: Solution | None) -> list[Shard]:
         """The shards of a full solution."""
