@@ -71,7 +71,9 @@ def run(
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InvalidInput(f"--tolerance is {tolerance:g}, must be a finite number of at least 0, as in 0.2")
     if steps and backend is not None:
-        raise InvalidInput("--backend: with --steps, TorchRec runs the kernels, by FBGEMM; leave one of the two out")
+        raise InvalidInput(
+            "--backend: with --steps, the training runs the kernels, by FBGEMM; leave one of the two out"
+        )
     if against is not None and not steps:
         raise InvalidInput("--against compares measured steps; add --steps")
     require("measure", "measuring")

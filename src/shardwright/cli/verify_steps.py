@@ -68,6 +68,12 @@ def run_steps(
     logging.getLogger("torchrec").setLevel(logging.ERROR)  # TorchRec warns about topologies not from its factory
     from shardwright.integrations.torchrec.steps.rank import Rounds
     from shardwright.integrations.torchrec.steps.run import ranks
+    from shardwright.sharding.runtimes import training_runtime
+
+    if training_runtime(plan) == "shardwright" and plan.task.exchange.collectives != "shared":
+        unlike = unlike or (
+            "the prediction counts TorchRec's collectives; with exchange: {collectives: shared} in the task it counts the runtime's"
+        )
 
     place, names, plans = place_of_this_process(), ["plan"], [plan]
     where, wanted = where_ranks_run(plan.task.topology.devices, place, device), Rounds(rounds=rounds)
@@ -110,7 +116,11 @@ def _other(against: str, plan: Plan) -> Plan:
         other = plan_from_sharding_plan(document, task, against)
     else:
         other = Plan.load(Path(against))
-        check_same_task(other, against, replace(plan.task, exchange=other.task.exchange), "the first plan's")
+        runtimes = {
+            name: getattr(other.task.exchange, name) for name in ("collectives", "deduplicate", "replica_gradients")
+        }
+        alike = replace(plan.task, exchange=replace(plan.task.exchange, **runtimes))
+        check_same_task(other, against, alike, "the first plan's")
     other.check()
     return scored(other, model)
 
@@ -177,13 +187,8 @@ def _trained_by(named: Sequence[tuple[str, Steps]]) -> list[str]:
     """What trained the plans, unless TorchRec trained all of them."""
     from shardwright.sharding.runtimes import training_runtime
 
-    ours = {name: steps.plan.task for name, steps in named if training_runtime(steps.plan) == "shardwright"}
-    said = [f"trained by shardwright.runtime: {', '.join(ours)}"] if ours else []
-    if any(task.exchange.collectives != "shared" for task in ours.values()):
-        said.append(
-            "the prediction counts TorchRec's collectives; with exchange: {collectives: shared} in the task it counts the runtime's"
-        )
-    return said
+    ours = [name for name, steps in named if training_runtime(steps.plan) == "shardwright"]
+    return [f"trained by shardwright.runtime: {', '.join(ours)}"] if ours else []
 
 
 def _sentences(named: Sequence[tuple[str, Steps]], where: str, unlike: str | None) -> list[str]:

@@ -122,10 +122,8 @@ _KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # weights of the mean device's k
 _HOT = 0.25  # share of one device's step from which a table's holders are counted
 _CASES_MATTER = 0.05  # share of a step by which the latencies of cases must differ for each to get a separate proof
 _PARTS = 3  # of the proof of a branch: prices, kernels, holders
-_BRANCHED, _BRANCHED_WITH_GATES = (
-    2_000,
-    400,
-)  # most branches that are divided, times tables: proofs take longer with more tables
+_DIVIDED, _IDLE = 40, 8  # most branches that are divided, in all and in a row without a gain
+_BRANCHED, _BRANCHED_WITH_GATES = 2_000, 400  # the same, times tables: a proof takes longer with more
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 
 
@@ -229,15 +227,18 @@ class BoundProof:
         if waits.size and waits.max() - waits.min() >= _CASES_MATTER * step_ms:
             cases = [*self._least_by_sets(bound)]
         queue = [(least, 0, next(number), Branch(case), bound) for case, least in cases]
-        left = (_BRANCHED_WITH_GATES if self._pricing.gates else _BRANCHED) // self._relaxation.tables
+        left = min(_DIVIDED, (_BRANCHED_WITH_GATES if self._pricing.gates else _BRANCHED) // self._relaxation.tables)
+        lowest, idle = bound.ms, 0
         while queue[0][0] < step_ms and not late():
             least, part, _, branch, of_branch = heappop(queue)
             if part < _PARTS:
+                of_branch = replace(of_branch, ms=max(least, of_branch.ms))
                 of_branch = self._part_of_proof(part, branch, of_branch, step_ms, late)
                 heappush(queue, (max(least, of_branch.ms), part + 1, next(number), branch, of_branch))
                 continue
             table = self._undecided(branch, of_branch, step_ms)
-            if left == 0 or table is None:
+            lowest, idle = (least, 0) if least > lowest * (1 + _EXACT) else (lowest, idle + 1)
+            if left == 0 or idle > _IDLE or table is None:
                 heappush(queue, (least, part, next(number), branch, of_branch))
                 break
             left -= 1
@@ -253,7 +254,7 @@ class BoundProof:
     ) -> Bound:
         """The bound of a branch after the next part of its proof: prices, kernels, or holders."""
         if part == 0:
-            return self._of_branch(branch)
+            return bound if branch == Branch() else self._of_branch(branch)
         with self._relaxation.only(branch):
             if part == 1:
                 return self._by_kernels(self.tightened(bound, step_ms), step_ms)

@@ -226,7 +226,7 @@ class Relaxation:
         forms = self.catalog.forms
         best = np.full(self.tables, np.inf)
         np.minimum.at(best, forms.table, least_bottlenecks(forms.first, np.where(self.legal, pieces, np.inf)))
-        np.minimum.at(best, self.other.table, others)
+        np.minimum.at(best, self.other.table, np.where(self.other_legal, others, np.inf))
         return float(best.max())
 
     def _priced(self, costs: BlockCosts, prices: Prices, weight: float) -> Floats:

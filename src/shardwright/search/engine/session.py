@@ -48,6 +48,7 @@ class Prepared:
     price_ms: float
     _proof: BoundProof | None = field(repr=False)
     _bound: Bound | None = field(repr=False)
+    _known_ms: float = field(default=np.inf, init=False, repr=False)  # the fastest plan that tightened the bound
     _refined_by_ms: float = field(default=np.inf, init=False, repr=False)
 
     @property
@@ -80,6 +81,7 @@ class Prepared:
         """
         if self._proof is None or self._bound is None:
             return None
+        step_ms = self._known_ms = min(self._known_ms, step_ms)
         for _ in range(0 if late else _TIGHTENINGS):  # striking out pieces may make further ones impossible
             before = self._bound.ms
             self._bound = self._proof.tightened(self._bound, step_ms)
@@ -114,11 +116,12 @@ class Prepared:
         """
         if self._proof is None or self._bound is None:
             return None
+        step_ms = self._known_ms = min(self._known_ms, step_ms)
         if step_ms < self._refined_by_ms:
             self._bound = self._proof.refined(self._bound, step_ms, late)
             if not late():
                 self._refined_by_ms = step_ms
-        return min(self._bound.ms, step_ms)
+        return self._bound.ms
 
     def shards(self, solution: Solution | None) -> list[Shard]:
         """The shards of a full solution."""

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
 from torchrec.distributed.types import ShardingPlan
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, InvalidPlan
 from shardwright.integrations.torchrec.models import Batches
 from shardwright.integrations.torchrec.steps.memory import allocated_bytes
 from shardwright.integrations.torchrec.steps.phases import profiled_phases, settle, start_together
@@ -96,8 +96,12 @@ def prepared(plan: Plan, kind: str) -> ShardingPlan | None:
     """The plan as TorchRec's sharding plan; None if `shardwright.runtime` trains it.
 
     Raises:
-        InvalidPlan: neither can run the plan in the exchange of its task.
+        InvalidPlan: neither can run the plan in the exchange of its task, or rows lie by hotness, and drawn ids have no ranks.
     """
+    if tiered := [shard.table for shard in plan.shards if shard.row_order == "hotness"]:
+        raise InvalidPlan(
+            f"table '{tiered[0]}' lies in order of hotness, and whole steps draw ids without ranks: verify the plan without --steps"
+        )
     return None if training_runtime(plan) == "shardwright" else planned(plan, kind)
 
 

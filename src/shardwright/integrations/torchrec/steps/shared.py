@@ -23,7 +23,7 @@ from shardwright.runtime.wire import Label, Sizes, TrafficMeter, Wire
 from shardwright.sharding.plan import Plan
 from shardwright.task.topology import Topology
 
-_TIMEOUT = timedelta(seconds=60)
+_TIMEOUT = timedelta(seconds=300)  # ranks with large tables wait for each other while these are made
 
 
 def exchange_call(rung: Rung, member: Member, hosts: int) -> Callable[[], Any]:
