@@ -91,7 +91,7 @@ def run(function: Callable[[], int], folder: Path, limits: Limits) -> Ran:
 
 def _watched(pid: int, ends: tuple[int, ...], before: int, limits: Limits) -> Ran:
     start, printed, due, hung = time.monotonic(), {end: bytearray() for end in ends}, limits.signals, False
-    open_ends = set(ends)
+    open_ends, most = set(ends), 0
     while True:
         done, status, usage = os.wait4(pid, os.WNOHANG)
         _drain(open_ends, printed, 0.0 if done else 0.005)
@@ -102,13 +102,14 @@ def _watched(pid: int, ends: tuple[int, ...], before: int, limits: Limits) -> Ra
             with suppress(ProcessLookupError):
                 os.killpg(pid, due[0])
             due = None
-        if not hung and (elapsed > limits.seconds or _resident(pid) - before > limits.memory):
+        most = max(most, _resident(pid) - before)  # the kernel's own peak may lag behind
+        if not hung and (elapsed > limits.seconds or most > limits.memory):
             hung = elapsed > limits.seconds
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(status)
     out, err = (bytes(printed[end]) for end in ends)
-    return Ran(code, elapsed, max(usage.ru_maxrss * 1024 - before, 0), out, err, hung, _others(pid))
+    return Ran(code, elapsed, max(usage.ru_maxrss * 1024 - before, most), out, err, hung, _others(pid))
 
 
 def _drain(open_ends: set[int], printed: dict[int, bytearray], wait: float) -> None:

@@ -245,16 +245,17 @@ class BoundProof:
             for kind in WAY_KINDS:
                 of_kind = Branch(branch.case, (*branch.decided, (table, kind)))
                 heappush(queue, (least, 0, next(number), of_kind, of_branch))
-        least, part, *_, of_branch = queue[0]
+        least, part, _, branch, of_branch = queue[0]
         raised = self._raised(bound, step_ms, sets=least)
-        return replace(raised, by=of_branch.by) if part > 1 and of_branch.by != "prices" else raised
+        return replace(raised, by=of_branch.by) if (part > 1 or branch.decided) and of_branch.by != "prices" else raised
 
     def _part_of_proof(
         self, part: int, branch: Branch, bound: Bound, step_ms: float, late: Callable[[], bool]
     ) -> Bound:
         """The bound of a branch after the next part of its proof: prices, kernels, or holders."""
         if part == 0:
-            return bound if branch == Branch() else self._of_branch(branch)
+            solved = bound if branch == Branch() else self._of_branch(branch)
+            return solved if solved.ms > bound.ms else replace(solved, ms=bound.ms, by=bound.by)
         with self._relaxation.only(branch):
             if part == 1:
                 return self._by_kernels(self.tightened(bound, step_ms), step_ms)
