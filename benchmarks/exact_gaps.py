@@ -1,6 +1,8 @@
 """Parts of the gap that the bound and the plan cause, on tasks small enough for `exact`.
 
     python -m benchmarks.exact_gaps
+
+The page is results/exact_gaps.md.
 """
 
 from __future__ import annotations
