@@ -90,6 +90,14 @@ def test_the_runtime_trains_features_that_share_a_table_and_weighted_lookups():
     assert all(not torch.equal(*pair) for pair in zip(before, model.module.storage.weights, strict=True))
 
 
+def test_tiers_are_not_trained_on_ids_without_ranks():
+    tiers = [Shard(SEQUENCE.name, (0, 10), (0, 16), (0, 1, 2, 3), "hotness"), *(
+        Shard(SEQUENCE.name, rows, (0, 16), (rank,), "hotness") for rank, rows in enumerate([(10, 40), (40, 70), (70, 85), (85, 100)])
+    )]  # fmt: skip
+    with pytest.raises(InvalidPlan, match="table 's' lies in order of hotness"):
+        run_here([Plan(task(SEQUENCE), tiers)])
+
+
 def whole():
     return Plan(task(BAG), [Shard.whole(BAG, 0)])
 

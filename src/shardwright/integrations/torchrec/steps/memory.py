@@ -34,12 +34,12 @@ class Allocated:
 
 def allocated_bytes(sharded: ShardedModel | RuntimeModel) -> Allocated:
     """Return the bytes of this rank. Call after the first step, which creates the optimizer state of replicated tables."""
-    weights: list[torch.Tensor] = []
-    state: list[torch.Tensor] = []
     if isinstance(sharded, RuntimeModel):
         storage = sharded.module.storage
         states = [storage.states(group) for group in range(len(storage.weights))]
         return Allocated(_bytes(storage.weights), _bytes(matrix for of_group in states for matrix in of_group))
+    weights: list[torch.Tensor] = []
+    state: list[torch.Tensor] = []
     for module in sharded.lookup_modules():
         if isinstance(module, SplitTableBatchedEmbeddingBagsCodegen):
             weights += _tensors(module, _WEIGHTS)
