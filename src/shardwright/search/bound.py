@@ -263,9 +263,8 @@ class BoundProof:
 
     def _undecided(self, branch: Branch, bound: Bound, step_ms: float) -> int | None:
         """The hottest table whose kind of way a branch leaves open; None if no hot table is left."""
-        with self._relaxation.only(branch):
-            kinds = self._relaxation.kinds_left()
-        return next((table for table in self._hot(bound, step_ms) if kinds[table] > 1), None)
+        decided = {table for table, _ in branch.decided}
+        return next((table for table in self._hot(bound, step_ms) if table not in decided), None)
 
     def _hot(self, bound: Bound, step_ms: float) -> list[int]:
         """The tables that take much of one device, hottest first."""

@@ -267,15 +267,6 @@ class Relaxation:
         links = float(spreads.links.apart[copies].sum() + waits.sum() - self.hidden[1])
         return float(kernels.sum()) + max(0.0, links)
 
-    def kinds_left(self) -> Ints:
-        """`(tables,)` number of the kinds of ways that each table has left."""
-        kinds = np.zeros((len(WAY_KINDS), self.tables), dtype=np.int64)
-        kinds[SINGLE, self.catalog.forms.pieces.table[self.legal]] = 1
-        of_other = np.where(self.copied, COPIED, DEALT)
-        kinds[of_other[self.other_legal], self.other.table[self.other_legal]] = 1
-        left: Ints = kinds.sum(axis=0)
-        return left
-
     @contextmanager
     def only(self, branch: Branch) -> Iterator[None]:
         """Leave only the ways of the plans of a branch."""

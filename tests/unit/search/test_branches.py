@@ -37,9 +37,6 @@ def test_branches_of_a_table_share_no_way_and_leave_none_out(case):
     np.testing.assert_array_equal(pieces, np.where(of_hot, legal, len(WAY_KINDS) * legal))
     np.testing.assert_array_equal(others, np.where(other_of_hot, other_legal, len(WAY_KINDS) * other_legal))
     assert relaxation.branch == Branch()
-    assert relaxation.kinds_left()[0] == len(WAY_KINDS)
-    with relaxation.only(Branch(case, ((0, 0),))):
-        assert relaxation.kinds_left()[0] == 1
 
 
 def test_hot_tables_that_may_be_replicated_leave_a_small_gap():
