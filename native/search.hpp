@@ -15,6 +15,7 @@ inline constexpr int SQUARINGS_KICKED = 6;
 inline constexpr int WIDEST = 256;             // slowest devices that a descent looks at before it ends
 inline constexpr int WIDEST_KICKED = 3;        // the same after a kick, which changes few devices
 inline constexpr std::int64_t RESPREAD = 400'000;  // items times devices up to which every spread is tried
+inline constexpr int RESPREAD_KICKED = 16;     // items up to which it is tried after each kick that cuts some anew
 inline constexpr int RESPREADS = 8;            // most rounds of it
 inline constexpr int DEVICES_KICKED = 6;
 inline constexpr double CLOSING = 0.3;         // of the kicks that close gates, if there are gates
@@ -34,7 +35,7 @@ inline void descend_and_widen(Solution& s, int squarings, int widest, const Stop
     widen(s);
 }
 
-// Try every spread of every item; too slow to follow every kick.
+// Try every spread of every item. With many items, that is too slow to follow every kick; with few, their ways decide more than places do.
 inline void respread_and_descend(Solution& s, int squarings, int widest, const Stop& stop) {
     if (static_cast<std::int64_t>(s.problem->items) * s.problem->devices > RESPREAD) return;
     for (int round = 0; round < RESPREADS && !stop.late(); ++round) {
@@ -163,10 +164,12 @@ inline bool kick(Solution& s, Random& random, const Stop& stop) {
             if (random.uniform() < part) s.lift(piece);
         }
     }
-    if (random.uniform() < 0.5) cut_anew(s, random);
+    const bool cutting = random.uniform() < 0.5;
+    if (cutting) cut_anew(s, random);
     if (place_greedily(s, 0.0, &stop, closed) >= 0) return false;
     join(s);
     descend_and_widen(s, SQUARINGS_KICKED, WIDEST_KICKED, stop);
+    if (cutting && p.items <= RESPREAD_KICKED) respread_and_descend(s, SQUARINGS_KICKED, WIDEST_KICKED, stop);
     return true;
 }
 

@@ -72,6 +72,7 @@ inline void add_spreads(const Solution& s, int item, std::vector<Way>& ways) {
 
 inline constexpr double COSTLY = 0.02;   // of the step time: items that cost less alone are not worth another way
 inline constexpr std::size_t REHOUSED = 48;  // items of a round
+inline constexpr int DEVICES_PRICED = 8;     // a way is priced on all devices; so many cost as much as one change of a piece
 inline constexpr double GAINING = 1e-4;  // of the step time: least gain without an item for another way to be tried
 
 // The ways of an item to try: whole, every form in a few numbers of even pieces, every spread.
@@ -143,7 +144,7 @@ inline double smoothed_value(const Solution& s, int item) {
 }
 
 // Place an item in the way that lowers the smoothed step most; returns whether any does.
-inline bool rehouse(Solution& s, int item) {
+inline bool rehouse(Solution& s, int item, const Stop& stop) {
     const Lying was = lying(s, item);
     double best = smoothed_value(s, item) * (1 - 1e-9);
     s.clear(item);
@@ -151,6 +152,7 @@ inline bool rehouse(Solution& s, int item) {
     const Way* chosen = nullptr;
     const std::vector<Way> ways = ways_to_try(s, item);
     for (const Way& way : ways) {
+        stop.count(Change::way, false, 1 + s.problem->devices / DEVICES_PRICED);
         if (!lie(s, item, way)) continue;
         if (const double found = smoothed_value(s, item); found < best) {
             best = found;
@@ -181,8 +183,8 @@ inline int respread(Solution& s, const Stop& stop) {
     std::sort(gains.begin(), gains.end());
     int changed = 0;
     for (std::size_t place = 0; place < std::min(gains.size(), REHOUSED) && !stop.late(); ++place) {
-        const bool taken = rehouse(s, gains[place].second);
-        stop.count(Change::way, taken);
+        const bool taken = rehouse(s, gains[place].second, stop);
+        stop.count(Change::way, taken, 0);  // the ways were counted one by one
         changed += taken;
     }
     return changed;

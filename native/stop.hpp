@@ -25,8 +25,9 @@ class Stop {
 
     void set() { set_.store(true, std::memory_order_relaxed); }
 
-    void count(Change change, bool taken) const {
-        tried_[index(change)].fetch_add(1, std::memory_order_relaxed);
+    // `times`: how many changes it counts as, by the time that it takes.
+    void count(Change change, bool taken, int times = 1) const {
+        tried_[index(change)].fetch_add(times, std::memory_order_relaxed);
         if (taken) taken_[index(change)].fetch_add(1, std::memory_order_relaxed);
     }
 

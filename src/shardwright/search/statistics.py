@@ -17,7 +17,7 @@ class SearchStatistics:
     Attributes:
         seconds: by part of the search: "ways and bound", "starts", "other strategies", "kicks", "simplify", "proof".
         tried: how often each kind of change was priced: "moves" of a piece to another device, "swaps", "cuts", other "ways" of an item, and
-            "kicks". A move counts once for each pair of devices.
+            "kicks". A move counts once for each pair of devices, a way once and again for every eight devices.
         taken: how many of them gained, and were made.
     """
 
