@@ -273,8 +273,7 @@ def test_a_plan_that_torchrec_cannot_run_is_trained_by_the_runtime_in_turns_with
         assert report["step_ms"] > 0
         assert report["predicted_step_ms"] > 0
     for phase in PHASES:
-        assert of_ours["phases"][phase]["measured_ms"] is None
-        assert of_torchrec["phases"][phase]["measured_ms"] > 0
+        assert all(report["phases"][phase]["measured_ms"] > 0 for report in (of_ours, of_torchrec))
     for part in ("weights", "optimizer"):
         account = getattr(ours.memory, part)
         for rank, held in enumerate(of_ours["ranks"]):

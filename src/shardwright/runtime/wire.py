@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,13 @@ _KINDS = ("counts", "ids", "values", "gradients", "replicas")
 _LATE_COUNTS = len(_KINDS)  # tag of the counts in a backward pass, which those of the next batch may meet
 
 
+class Label(NamedTuple):
+    """The phase and kind under which the traffic meter counts an exchange."""
+
+    phase: str
+    kind: str
+
+
 @dataclass
 class TrafficMeter:
     """Bytes that one rank sent and received since the last reset, counted from the sizes of the messages.
@@ -35,10 +42,12 @@ class TrafficMeter:
     Attributes:
         sent: bytes by key.
         received: bytes by key.
+        around: called with the label of an exchange once its rows are computed; what it returns stays entered until rows have arrived.
     """
 
     sent: dict[tuple[str, str, str], int] = field(default_factory=dict)
     received: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    around: Callable[[Label], AbstractContextManager[Any]] = nullcontext
 
     def reset(self) -> None:
         """Forget everything counted so far."""
@@ -62,13 +71,6 @@ class TrafficMeter:
                 if size:
                     key = (phase, kind, _LINKS[link])
                     book[key] = book.get(key, 0) + int(size)
-
-
-class Label(NamedTuple):
-    """The phase and kind under which the traffic meter counts an exchange."""
-
-    phase: str
-    kind: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,12 +131,15 @@ class Wire:
         travelling = _NARROW.get(dtype, kind)
         self._meter.add(*label, self._members.links, to * travelling.itemsize, by * travelling.itemsize)
         if self._members.group is None:
-            return [rows(group) for group in range(len(widths))]
+            parts = [rows(group) for group in range(len(widths))]
+            with self._meter.around(label):
+                return parts
         arriving = self._take("arriving", by.sum(), travelling)
         arrival = Arrival(arriving, by.tolist(), self._members, _KINDS.index(label.kind))
         parts = [rows(group) for group in range(len(widths))]
         leaving = _transposed(parts, out, self._take("leaving", to.sum(), kind))
-        arrival.send(leaving.to(travelling), to.tolist())
+        with self._meter.around(label):
+            arrival.send(leaving.to(travelling), to.tolist())
         if travelling != kind:
             own, staying = (slice(sizes[:me].sum(), sizes[: me + 1].sum()) for sizes in (by, to))
             arriving = self._take("wide", by.sum(), kind).copy_(arriving)
@@ -167,7 +172,8 @@ class Wire:
         (received, arrival), self._counts = self._counts, None
         flag = torch.as_tensor(failed, device=counts.device).to(torch.int64).expand(members, 1)
         sent = torch.cat([counts.T, flag], 1)
-        arrival.send(sent.view(-1), [groups + 1] * members)
+        with self._meter.around(Label(phase, "counts")):
+            arrival.send(sent.view(-1), [groups + 1] * members)
         # The only wait for the device: split sizes must be in main memory.
         to, by = torch.stack([sent, received]).cpu().numpy()
         size = np.full(members, 8 * (groups + 1)) * (np.arange(members) != self._members.me)

@@ -218,10 +218,10 @@ class Verify(Document):
 
 
 class PhaseOfSteps(TypedDict):
-    """A phase of a step, and its time in each round; not measured in `shardwright.runtime`."""
+    """A phase of a step, and its time in each round."""
 
     predicted_ms: float | None
-    measured_ms: float | None
+    measured_ms: float
     rounds_ms: list[float]
 
 

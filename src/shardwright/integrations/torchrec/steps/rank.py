@@ -61,7 +61,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         step_ms: ms of each timed step: forward, backward, optimizer.
         cpu_ms: ms that the rank's thread computed in each of these steps; it does not compute while it waits for other ranks.
-        phases: ms of each profiled step by phase; see `phases.PHASES`. `shardwright.runtime` reports no phases.
+        phases: ms of each profiled step by phase; see `phases.PHASES`.
         weights_bytes: bytes that the rank allocated for weights.
         optimizer_bytes: bytes that the rank allocated for optimizer state.
     """
@@ -111,9 +111,10 @@ def _report(sharded: ShardedModel | RuntimeModel, batches: Batches, wanted: Roun
 
     whole = wanted.warm_up + wanted.steps
     times = [_timed(sharded, batch(step), member) for step in range(whole)][wanted.warm_up :]
-    phases = {}
-    if isinstance(sharded, ShardedModel):
-        phases = profiled_phases(sharded, [batch(whole + step) for step in range(wanted.profiled)], member)
+    later = [batch(whole + step) for step in range(wanted.profiled)]
+    phases = (
+        profiled_phases(sharded, later, member) if isinstance(sharded, ShardedModel) else sharded.phases(later, member)
+    )
     allocated = allocated_bytes(sharded)
     return RankReport(
         step_ms=[step_ms for step_ms, _ in times],

@@ -78,20 +78,14 @@ class Steps:
         return (max(steps) - min(steps)) / self.step_ms
 
     def rounds(self, phase: str) -> list[float]:
-        """Ms of a step, or of one of `PHASES`, in each round: the median over its steps of the slowest rank.
-
-        `shardwright.runtime` reports no phases.
-        """
+        """Ms of a step, or of one of `PHASES`, in each round: the median over its steps of the slowest rank."""
         return [
-            median(max(of_step) for of_step in zip(*map(_times(phase), ranks), strict=True))
-            for ranks in self.reports
-            if phase == STEP or ranks[0].phases
+            median(max(of_step) for of_step in zip(*map(_times(phase), ranks), strict=True)) for ranks in self.reports
         ]
 
-    def measured(self, phase: str) -> float | None:
-        """Ms of a step, or of one of `PHASES`: the median over rounds; None for phases that were not measured."""
-        rounds = self.rounds(phase)
-        return median(rounds) if rounds else None
+    def measured(self, phase: str) -> float:
+        """Ms of a step, or of one of `PHASES`: the median over rounds."""
+        return median(self.rounds(phase))
 
     def predicted(self, phase: str) -> float | None:
         """Predicted ms of a step, or of one of `PHASES`; None if the plan has no cost."""

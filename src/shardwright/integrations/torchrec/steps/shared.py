@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import timedelta
 from statistics import median
 from time import perf_counter, thread_time
@@ -14,7 +15,7 @@ import torch
 from torchrec import KeyedJaggedTensor
 
 from shardwright.integrations.torchrec.models import Batches, feature_names
-from shardwright.integrations.torchrec.steps.phases import settle, start_together
+from shardwright.integrations.torchrec.steps.phases import PHASES, settle, start_together
 from shardwright.measure.collectives.links import Rung
 from shardwright.measure.collectives.rank import Member
 from shardwright.runtime import ShardedEmbeddings
@@ -23,6 +24,14 @@ from shardwright.runtime.wire import Label, Sizes, TrafficMeter, Wire
 from shardwright.sharding.plan import Plan
 from shardwright.task.topology import Topology
 
+_PARTS = {
+    "counts": ("input_dist_ms", "input_dist_ms"),
+    "ids": ("input_dist_ms", "input_dist_ms"),
+    "values": ("lookup_ms", "output_dist_ms"),
+    "gradients": ("gradient_dist_ms", "gradient_dist_ms"),
+    "replicas": ("backward_ms", "gradient_dist_ms"),
+}
+"""By kind of exchange, the phases of the time before it and of itself; counts of a backward pass are exchanged for replicas."""
 _TIMEOUT = timedelta(seconds=300)  # ranks with large tables wait for each other while these are made
 
 
@@ -66,6 +75,53 @@ class RuntimeModel:
     def update(self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Propagate gradients and update all weights."""
         torch.autograd.backward(outputs, gradients)
+
+    def phases(self, batches: Sequence[KeyedJaggedTensor], member: Member) -> dict[str, list[float]]:
+        """Return the ms of each of `phases.PHASES` in one step for each batch; every rank must call this."""
+        steps = []
+        for batch in batches:
+            clock = _PhaseClock(member)
+            self.module.traffic.around = clock.exchange
+            outputs = self.outputs(batch)
+            clock.lap("output_dist_ms")
+            self.update(outputs, [torch.ones_like(output) for output in outputs])
+            clock.lap("backward_ms")
+            steps.append(clock.ms)
+        self.module.traffic.around = nullcontext
+        return {phase: [ms[phase] for ms in steps] for phase in PHASES}
+
+
+@dataclass
+class _PhaseClock:
+    """The ms of a step's phases. All ranks begin each exchange together, so that none includes the wait for a slower rank's kernels."""
+
+    member: Member
+    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    def __post_init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        settle(self.member)
+        start_together(self.member)
+        self._since = perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Add the time since the last lap to a phase."""
+        settle(self.member)
+        now = perf_counter()
+        self.ms[phase] += (now - self._since) * 1e3
+        self._since = now
+
+    @contextmanager
+    def exchange(self, label: Label) -> Iterator[None]:
+        """Time the exchange of a label, and what came before it."""
+        late_counts = label == ("backward", "counts")
+        before, itself = _PARTS["replicas" if late_counts else label.kind]
+        self.lap(before)
+        self._start()
+        yield
+        self.lap(itself)
 
 
 def steps_of(plan: Plan, member: Member, warm_up: int, steps: int) -> tuple[float, float]:
