@@ -25,6 +25,7 @@ from shardwright.task import Exchange, Table, Task, Topology
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
 from shardwright.integrations.torchrec.plan_files import save_sharding_plan
+from shardwright.integrations.torchrec.steps.rank import Rounds
 from shardwright.integrations.torchrec.steps.run import PHASES, STEP, run_here
 from shardwright.integrations.torchrec.steps.sharded import planned
 
@@ -259,6 +260,20 @@ def with_unequal_rows(plan, exchange):
 def test_blocks_that_no_runtime_runs_are_refused_before_any_process_starts(plan):
     with pytest.raises(InvalidPlan, match="table 'a'"):
         run_here([with_unequal_rows(plan, Exchange(values="int8"))])
+
+
+@pytest.mark.parametrize(
+    "exchange", [Exchange(gradients="int8"), Exchange(values="bf16", gradients="bf16", conversion="kernel")]
+)
+def test_types_that_torchrec_has_for_gpus_alone_are_refused(plan, exchange):
+    with pytest.raises(InvalidPlan, match="trains on GPUs alone"):
+        run_here([replace(plan, task=replace(plan.task, exchange=exchange))])
+
+
+def test_torchrec_trains_with_narrow_values_on_the_wire(plan):
+    narrow = replace(plan, task=replace(plan.task, exchange=Exchange(values="fp16", gradients="bf16")))
+    (steps,) = run_here([narrow], Rounds(rounds=1, steps=2, warm_up=1, profiled=1))
+    assert steps.step_ms > 0
 
 
 def test_a_plan_that_torchrec_cannot_run_is_trained_by_the_runtime_in_turns_with_torchrecs(plan, tmp_path):

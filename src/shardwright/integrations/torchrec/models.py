@@ -6,11 +6,13 @@ A feature has the name of its table, with a dot and a number if several share th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
 from torch import nn
 from torchrec import (
     EmbeddingBagCollection,
@@ -23,9 +25,10 @@ from torchrec import (
 )
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner.types import CustomTopologyData, ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
-from torchrec.distributed.types import ModuleSharder
+from torchrec.distributed.types import ModuleSharder, QuantizedCommCodecs
 from torchrec.modules.embedding_configs import DataType
 
 from shardwright.cost.published import GPUS
@@ -39,7 +42,7 @@ from shardwright.measure.fbgemm import OPTIMIZERS
 from shardwright.sharding.work import ShardWork
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
+from shardwright.task.topology import Exchange, Topology
 from shardwright.workload.batches import Batch, Scatter, draw_batch
 
 LEARNING_RATE = 0.01
@@ -128,22 +131,39 @@ def modules_for(task: Task, device: str | torch.device = "meta") -> TaskModel:
 
 
 def sharders_for(
-    task: Task, *, learning_rate: float = LEARNING_RATE, every_type: bool = False
+    task: Task, *, learning_rate: float = LEARNING_RATE, every_type: bool = False, kind: str | None = None
 ) -> list[ModuleSharder[nn.Module]]:
-    """Sharders for the modules of `modules_for`, with the task's optimizer fused into backward.
+    """Sharders for the modules of `modules_for`, with the task's optimizer fused into backward and its types on the wire.
 
     Args:
         task: the task.
         learning_rate: learning rate of the optimizer.
         every_type: offer every sharding type that TorchRec can execute, also those that TorchRec hides from its planner on CPUs.
+        kind: "cpu" or "cuda"; by default the type of the task's devices.
     """
+    exchange, by_kernel = task.exchange, task.exchange.conversion == "kernel"
+    output = SparseType(exchange.values)
 
     def fused() -> dict[str, Any]:  # a new one for each sharder, because TorchRec writes into it
-        return {"optimizer": OPTIMIZERS[task.optimizer], "learning_rate": learning_rate, "eps": EPSILON}
+        own = {"optimizer": OPTIMIZERS[task.optimizer], "learning_rate": learning_rate, "eps": EPSILON}
+        return own | ({"output_dtype": output} if by_kernel and output != SparseType.FP32 else {})
 
+    codecs = None if by_kernel else _codecs(exchange, kind or task.topology.compute_device)
     if every_type:
-        return [_AnyBagSharder(fused()), _AnySequenceSharder(fused())]
-    return [EmbeddingBagCollectionSharder(fused()), EmbeddingCollectionSharder(fused())]
+        return [_AnyBagSharder(fused(), codecs), _AnySequenceSharder(fused(), codecs)]
+    return [EmbeddingBagCollectionSharder(fused(), codecs), EmbeddingCollectionSharder(fused(), codecs)]
+
+
+def _codecs(exchange: Exchange, kind: str) -> dict[str, QuantizedCommCodecs] | None:
+    """Codecs of the types on the wire; None for fp32. TorchRec warns of every type that it replaces by another."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        types = QCommsConfig(CommType(exchange.values), CommType(exchange.gradients))
+        codecs: dict[str, QuantizedCommCodecs] | None = get_qcomm_codecs_registry(types, device=torch.device(kind))
+        return codecs
+    finally:
+        logging.disable(before)
 
 
 class _AnyBagSharder(EmbeddingBagCollectionSharder):

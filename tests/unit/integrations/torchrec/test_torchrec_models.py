@@ -20,7 +20,7 @@ from shardwright.integrations.torchrec.models import (
     sharders_for,
     torchrec_topology,
 )
-from shardwright.task import OPTIMIZERS, AccessProfile, Constraints, Table, TableConstraint, Task, Topology
+from shardwright.task import OPTIMIZERS, AccessProfile, Constraints, Exchange, Table, TableConstraint, Task, Topology
 
 pytestmark = pytest.mark.torchrec
 
@@ -82,6 +82,24 @@ def test_the_way_there_and_back_gives_the_same_tables():
     assert read_back.topology.memory_bytes == given.topology.memory_bytes
     assert read_back.topology.link_bandwidth == pytest.approx(given.topology.link_bandwidth)
     assert (read_back.topology.hosts, read_back.topology.devices_per_host) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        Exchange(),
+        Exchange(values="fp16", gradients="bf16"),
+        Exchange(values="fp16", gradients="fp16", conversion="kernel"),
+    ],
+)
+def test_types_on_the_wire_come_back(exchange):
+    given = task(exchange=exchange)
+    sharders = sharders_for(given, kind="cuda")
+    read_back = problem_of(
+        modules_for(given), sharders, torchrec_topology(given.topology), local_batch_size(given), constraints_for(given)
+    ).task
+    types = ("values", "gradients", "conversion")
+    assert [getattr(read_back.exchange, name) for name in types] == [getattr(exchange, name) for name in types]
 
 
 def test_devices_of_unequal_memory():

@@ -35,6 +35,7 @@ from shardwright.measure.collectives.rank import Member
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import exchanges_otherwise
 from shardwright.task.task import Task
+from shardwright.task.topology import Exchange
 
 _DENSE: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -96,7 +97,7 @@ class ShardedModel:
             modules_for(task, "meta"),
             device=member.device,
             plan=sharding_plan,
-            sharders=sharders_for(task, learning_rate=learning_rate, every_type=True),
+            sharders=sharders_for(task, learning_rate=learning_rate, every_type=True, kind=member.device.type),
         )
         if module is not None:
             load_weights(module.state_dict(), model)
@@ -140,7 +141,24 @@ def planned(plan: Plan, kind: str) -> ShardingPlan:
     """
     if (otherwise := exchanges_otherwise(plan.task)) is not None:
         raise InvalidPlan(f"{otherwise}: plan it without this exchange to train it with TorchRec")
-    return sharding_plan_of(plan, running_problem(plan.task, kind))
+    sharding_plan = sharding_plan_of(plan, running_problem(plan.task, kind))
+    if kind == "cpu" and (odd := _not_on_cpus(plan.task.exchange)) is not None:
+        raise InvalidPlan(
+            f"exchange has {odd}, which TorchRec trains on GPUs alone: use fp16 or fp32, or --device cuda"
+        )
+    return sharding_plan
+
+
+def _not_on_cpus(exchange: Exchange) -> str | None:
+    """The type on the wire that TorchRec cannot train on CPUs: there, ranks whose kernels write narrow types do not match others."""
+    possible = ("fp32", "fp16", "bf16") if exchange.conversion == "codec" else ("fp32",)
+    types = {"values": exchange.values, "gradients": exchange.gradients}
+    odd = (
+        f"{field} '{kind}' by conversion '{exchange.conversion}'"
+        for field, kind in types.items()
+        if kind not in possible
+    )
+    return next(odd, None)
 
 
 def load_weights(weights: Mapping[str, torch.Tensor], model: DistributedModelParallel) -> None:
