@@ -144,7 +144,7 @@ def planned(plan: Plan, kind: str) -> ShardingPlan:
     sharding_plan = sharding_plan_of(plan, running_problem(plan.task, kind))
     if kind == "cpu" and (odd := _not_on_cpus(plan.task.exchange)) is not None:
         raise InvalidPlan(
-            f"exchange has {odd}, which TorchRec trains on GPUs alone: use fp16 or fp32, or --device cuda"
+            f"exchange has {odd}, which TorchRec trains on GPUs alone: on CPUs use conversion 'codec' with fp16 or bf16"
         )
     return sharding_plan
 
