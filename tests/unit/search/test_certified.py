@@ -11,6 +11,7 @@ import pytest
 import shardwright as sw
 from shardwright.cost import load_model
 from shardwright.cost.choice import cost_model_for
+from shardwright.cost.collectives import way_of
 from shardwright.cost.files import bundled_models
 from shardwright.cost.model import Pricing
 from shardwright.errors import InfeasibleTask
@@ -239,6 +240,18 @@ def test_spreads_are_told_from_forms_that_cannot_be_cut():
     tables = [sw.Table("t0", 1_000_000, 4, 30.0), sw.Table("t1", 20_000, 16, 30.0), sw.Table("t2", 200_000, 8, 5.0)]
     for seed in range(4):
         search(sw.Task(tables, sw.Topology(devices_per_host=8, memory=3_796_116), 512), seed=seed, tolerance=0.0)
+
+
+def test_row_pieces_on_all_devices_cost_what_the_search_thinks():
+    """Equal ones would be reduced by collectives, at the price of a set of their own; one border is moved by some rows."""
+    tables = [sw.Table("wide", 1_000_000, 4096, 5.0), sw.Table("narrow", 1_000_000, 64, 5.0)]
+    task, model = sw.Task(tables, sw.Topology.preset("h100-8"), 4096), cost_model_for("h100")
+    plan = sw.plan(task, strategy=Certified(patience=2), cost_model=model, runs_on="shardwright")
+    assert len(plan.by_table["narrow"]) == 8
+    assert way_of(task, plan.by_table["narrow"]) == "all_to_all"
+    assert plan.gap < 0.05
+    kept = sw.plan(task, cost_model=model, runs_on="shardwright", start=plan, move_cost=1e6, time_limit=1.0)
+    assert sorted(shards(kept)) == sorted(shards(plan))
 
 
 @pytest.mark.slow

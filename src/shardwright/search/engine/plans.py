@@ -15,6 +15,7 @@ import numpy as np
 
 from shardwright._engine import Solution, best_order
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.collectives import way_of
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.search.engine.catalog import NOTHING, Assembly, Home
@@ -27,6 +28,8 @@ from shardwright.task.task import Task
 
 if TYPE_CHECKING:
     from shardwright.search.engine.session import Prepared, SearchSession
+
+_ROWS_APART = 2  # rows by which a block differs from those that collectives reduce
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,12 @@ def _form_of_blocks(assembly: Assembly, forms: Sequence[int], table: Table, bloc
 
 def _holding(form: int, blocks: Sequence[Shard], ranges: str, cuts: Ints) -> Holding | None:
     """The runs of units between `cuts` that lie wholly in a device's blocks; None if there are none."""
-    runs = []
+    runs, slack = [], _ROWS_APART if ranges == "rows" else 0
     for device, held in sorted(by_holder(blocks).items()):
         for begin, end in _joined([getattr(block, ranges) for block in held]):
-            start, stop = int(np.searchsorted(cuts, begin)), int(np.searchsorted(cuts, end, side="right")) - 1
+            start, stop = np.searchsorted(cuts, begin - slack), np.searchsorted(cuts, end + slack, side="right") - 1
             if start < stop:
-                runs.append((device, start, stop))
+                runs.append((device, int(start), int(stop)))
     return Holding(form, tuple(runs)) if runs else None
 
 
@@ -443,9 +446,32 @@ def shards_of(assembly: Assembly, solution: Solution) -> list[Shard]:
     for pieces in np.split(order, np.flatnonzero(np.diff(item_of[order])) + 1) if order.size else ():
         form, devices, widths = int(form_of[pieces[0]]), device_of[pieces], width_of[pieces]
         starts = first_units(assembly.home, int(item_of[pieces[0]]), form, devices, widths)
+        blocks: list[Shard] = []
         for device, start, stop in zip(devices.tolist(), starts.tolist(), (starts + widths).tolist(), strict=True):
-            shards += piece_shards(assembly, form, (start, stop), device)
+            blocks += piece_shards(assembly, form, (start, stop), device)
+        shards += _unequal(assembly, solution, form, blocks) if assembly.rows[form] else blocks
     return shards
+
+
+def _unequal(assembly: Assembly, solution: Solution, form: int, blocks: list[Shard]) -> list[Shard]:
+    """Row blocks, but a border moved if collectives would reduce them: only spreads are priced so.
+
+    If no device has room for a longer block, the blocks stay as they are.
+    """
+    if way_of(assembly.task, blocks) == "all_to_all":
+        return blocks
+    arrays, blocks = assembly.arrays, sorted(blocks, key=lambda block: block.rows)
+    for place, (before, block) in enumerate(pairwise(blocks)):
+        (device,), (border, stop) = block.devices, block.rows
+        row = int(arrays.first[form]) + solution.width_on(int(arrays.item[form]), device) - 1
+        if solution.used[device] + arrays.bytes[row + 1] - arrays.bytes[row] <= arrays.memory[device]:
+            border -= _ROWS_APART
+            blocks[place : place + 2] = (
+                replace(before, rows=(before.rows[0], border)),
+                replace(block, rows=(border, stop)),
+            )
+            break
+    return blocks
 
 
 def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -> Ints:
