@@ -374,10 +374,15 @@ def _first_at(best: Floats, table: Ints, price: Floats) -> Ints:
 
 
 def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
-    """Rows of the pieces that may be a row shorter than the catalog states, and the costs of the shorter ones."""
-    pieces, rows = catalog.forms.pieces, catalog.tables.rows
+    """Rows of the pieces that may be a row shorter than the catalog states, and the costs of the shorter ones.
+
+    One of the pieces that lie on all devices of a host, or on all, may be shorter by another row: see `engine.plans.shards_of`.
+    """
+    pieces, rows, topology = catalog.forms.pieces, catalog.tables.rows, catalog.task.topology
     forms = catalog.forms
-    fewest = rows[pieces.table] * forms.width // forms.units[forms.form]
+    units = forms.units[forms.form]
+    alike = (forms.width * topology.devices == units) | (forms.width * topology.devices_per_host == units)
+    fewest = rows[pieces.table] * forms.width // units - (alike & (forms.width < units))
     shorter = np.flatnonzero(forms.rows[forms.form] & (fewest < pieces.rows))
     blocks = Blocks(pieces.table[shorter], fewest[shorter], pieces.dim[shorter], pieces.replicas[shorter])
     return shorter, catalog.tables.costs(blocks)

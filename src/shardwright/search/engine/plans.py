@@ -29,7 +29,7 @@ from shardwright.task.task import Task
 if TYPE_CHECKING:
     from shardwright.search.engine.session import Prepared, SearchSession
 
-_ROWS_APART = 2  # rows by which a block differs from those that collectives reduce
+_ROWS_APART = 1  # rows by which a block differs from those that collectives reduce
 
 
 @dataclass(frozen=True)
@@ -461,8 +461,11 @@ def _unequal(assembly: Assembly, solution: Solution, form: int, blocks: list[Sha
     if way_of(assembly.task, blocks) == "all_to_all":
         return blocks
     arrays, blocks = assembly.arrays, sorted(blocks, key=lambda block: block.rows)
+    longest = max(block.row_count for block in blocks[1:])
     for place, (before, block) in enumerate(pairwise(blocks)):
         (device,), (border, stop) = block.devices, block.rows
+        if block.row_count < longest:
+            continue
         row = int(arrays.first[form]) + solution.width_on(int(arrays.item[form]), device) - 1
         if solution.used[device] + arrays.bytes[row + 1] - arrays.bytes[row] <= arrays.memory[device]:
             border -= _ROWS_APART
