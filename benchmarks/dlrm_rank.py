@@ -103,7 +103,7 @@ def sharded(plan: Plan, member: Member) -> DistributedModelParallel:
         dlrm,
         device=member.device,
         plan=ShardingPlan({TABLES: planned(plan, "cpu").plan["pooled"]}),
-        sharders=sharders_for(task, learning_rate=TABLES_RATE, every_type=True),
+        sharders=sharders_for(task, learning_rate=TABLES_RATE, every_type=True, kind="cpu"),
     )
     load_weights(weights, model)
     return model

@@ -35,7 +35,7 @@ inline void descend_and_widen(Solution& s, int squarings, int widest, const Stop
     widen(s);
 }
 
-// Try every spread of every item. With many items, that is too slow to follow every kick; with few, their ways decide more than places do.
+// Try other ways of spread and costly items. With many items, that is too slow to follow every kick; with few, ways decide more than places.
 inline void respread_and_descend(Solution& s, int squarings, int widest, const Stop& stop) {
     if (static_cast<std::int64_t>(s.problem->items) * s.problem->devices > RESPREAD) return;
     for (int round = 0; round < RESPREADS && !stop.late(); ++round) {

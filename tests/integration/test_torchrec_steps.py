@@ -262,12 +262,18 @@ def test_blocks_that_no_runtime_runs_are_refused_before_any_process_starts(plan)
         run_here([with_unequal_rows(plan, Exchange(values="int8"))])
 
 
-@pytest.mark.parametrize(
-    "exchange", [Exchange(gradients="int8"), Exchange(values="bf16", gradients="bf16", conversion="kernel")]
-)
-def test_types_that_torchrec_has_for_gpus_alone_are_refused(plan, exchange):
-    with pytest.raises(InvalidPlan, match="trains on GPUs alone"):
-        run_here([replace(plan, task=replace(plan.task, exchange=exchange))])
+UNTRAINED = [
+    ("cpu", Exchange(gradients="int8"), "for GPUs alone"),
+    ("cpu", Exchange(values="fp16", gradients="fp16", conversion="kernel"), "do not match it on CPUs"),
+    ("cuda", Exchange(values="fp16", conversion="kernel"), "in both directions"),
+    ("cuda", Exchange(values="int8"), "no int8 codec"),
+]
+
+
+@pytest.mark.parametrize(("kind", "exchange", "says"), UNTRAINED)
+def test_types_that_torchrec_does_not_train_with_are_refused(plan, kind, exchange, says):
+    with pytest.raises(InvalidPlan, match=says):
+        planned(replace(plan, task=replace(plan.task, exchange=exchange)), kind)
 
 
 def test_torchrec_trains_with_narrow_values_on_the_wire(plan):

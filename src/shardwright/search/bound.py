@@ -2,11 +2,11 @@ r"""A proven lower bound on the step time of every plan.
 
 Scope. All devices are of one type, and every table is in one of these ways, as far as its constraints and the memory of single devices
 allow: whole; in column blocks (of multiples of 4 columns if the dim is one, or of the multiples that a constraint asks for); in row blocks
-whose borders lie on a grid of 16 parts of the table (from 1,024 rows on; if all devices of a host hold as many, one border may lie a row
-beside the grid); in row blocks of equal size (to a row, or as TorchRec cuts them under `equal_rows`) over 2, 4, 8, … devices, over as many
-as a host has, over those the table is pinned to, or over all; in column blocks of one width, each cut in one of these ways; or replicated
-on every device. Memory filled by several tables, pinning, colocation and separation only remove plans. The bound ignores them otherwise,
-and so stays valid.
+whose borders lie on a grid of 16 parts of the table (from 1,024 rows on; if all devices, or those of a host, hold as many, one border may
+lie a row beside the grid); in row blocks of equal size (to a row, or as TorchRec cuts them under `equal_rows`) over 2, 4, 8, … devices,
+over as many as a host has, over those the table is pinned to, or over all; in column blocks of one width, each cut in one of these ways; or
+replicated on every device. Memory filled by several tables, pinning, colocation and separation only remove plans. The bound ignores them
+otherwise, and so stays valid.
 
 Proof. A device makes some of the K kinds of fused calls that the task's tables and their ways allow. Let z_k be the sum of vectors in call
 k, and f(z_k) the forward + backward time of the call, which is convex. A device in use makes at least one call and takes the sum of f(z_k)

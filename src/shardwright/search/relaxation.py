@@ -382,7 +382,8 @@ def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
     forms = catalog.forms
     units = forms.units[forms.form]
     alike = (forms.width * topology.devices == units) | (forms.width * topology.devices_per_host == units)
-    fewest = rows[pieces.table] * forms.width // units - (alike & (forms.width < units))
+    fewest = rows[pieces.table] * forms.width // units
+    fewest -= alike & (forms.width < units) & (fewest > 1)
     shorter = np.flatnonzero(forms.rows[forms.form] & (fewest < pieces.rows))
     blocks = Blocks(pieces.table[shorter], fewest[shorter], pieces.dim[shorter], pieces.replicas[shorter])
     return shorter, catalog.tables.costs(blocks)

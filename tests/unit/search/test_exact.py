@@ -266,6 +266,21 @@ def test_row_blocks_on_a_grid_add_up():
     assert sum(shard.row_count for shard in plan.shards) == 1030
 
 
+@pytest.mark.parametrize("rows", [1_000_000, 1_000_001])
+def test_row_blocks_of_nearly_equal_size_are_not_reduced(rows):
+    """Equal ones on all devices cost collectives of their own; a row less and a row more cost hardly anything."""
+    tables = [sw.Table("cut", rows, 64, 2.0), *(sw.Table(name, 1000, 64) for name in "ab")]
+    kinds = {table.name: ("row_wise",) if table.name == "cut" else ("table_wise",) for table in tables}
+    limits = sw.Constraints({name: sw.TableConstraint(kind) for name, kind in kinds.items()})
+    task = sw.Task(tables, sw.Topology(devices_per_host=2, device="h100"), 64, constraints=limits)
+    best, found = (
+        sw.plan(task, strategy=name, cost_model=SimpleCostModel(), runs_on="shardwright")
+        for name in ("exact", "certified")
+    )
+    assert best.gap < 1e-4
+    assert found.cost.step_ms == pytest.approx(best.cost.step_ms, rel=1e-4)
+
+
 def test_a_device_holds_one_row_block_of_a_table():
     """Both blocks would fit the first device; no strategy puts them there."""
     with pytest.raises(InfeasibleTask, match="exhaustive"):

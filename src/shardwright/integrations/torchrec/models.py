@@ -142,11 +142,10 @@ def sharders_for(
         kind: "cpu" or "cuda"; by default the type of the task's devices.
     """
     exchange, by_kernel = task.exchange, task.exchange.conversion == "kernel"
-    output = SparseType(exchange.values)
+    narrow = {"output_dtype": SparseType(exchange.values)} if by_kernel and exchange.values != "fp32" else {}
 
     def fused() -> dict[str, Any]:  # a new one for each sharder, because TorchRec writes into it
-        own = {"optimizer": OPTIMIZERS[task.optimizer], "learning_rate": learning_rate, "eps": EPSILON}
-        return own | ({"output_dtype": output} if by_kernel and output != SparseType.FP32 else {})
+        return {"optimizer": OPTIMIZERS[task.optimizer], "learning_rate": learning_rate, "eps": EPSILON, **narrow}
 
     codecs = None if by_kernel else _codecs(exchange, kind or task.topology.compute_device)
     if every_type:
@@ -226,6 +225,8 @@ def constraints_for(task: Task, *, statistics: bool = True) -> dict[str, Paramet
     for table in task.tables:
         limits = task.constraints.of(table.name)
         fields: dict[str, Any] = {"compute_kernels": ["dense", "fused"]}
+        if task.exchange.conversion == "kernel" and task.exchange.values != "fp32":
+            fields["output_dtype"] = DataType(task.exchange.values.upper())
         if limits.sharding_types is not None or limits.max_shards is not None:
             fields["sharding_types"] = [
                 SHARDING_TYPES[kind] for kind in expressible_types(table, limits, task.topology)

@@ -20,9 +20,10 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.search.engine.catalog import NOTHING, Assembly, Home
 from shardwright.sharding.diff import Carried, by_holder, carry, element_bytes, moved_bytes
+from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.ways import row_units
+from shardwright.sharding.ways import ROW_UNITS, row_units
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 
@@ -75,7 +76,7 @@ def _form_of_blocks(assembly: Assembly, forms: Sequence[int], table: Table, bloc
 
 def _holding(form: int, blocks: Sequence[Shard], ranges: str, cuts: Ints) -> Holding | None:
     """The runs of units between `cuts` that lie wholly in a device's blocks; None if there are none."""
-    runs, slack = [], _ROWS_APART if ranges == "rows" else 0
+    runs, slack = [], _ROWS_APART if ranges == "rows" and cuts.size > ROW_UNITS else 0
     for device, held in sorted(by_holder(blocks).items()):
         for begin, end in _joined([getattr(block, ranges) for block in held]):
             start, stop = np.searchsorted(cuts, begin - slack), np.searchsorted(cuts, end + slack, side="right") - 1
@@ -441,7 +442,7 @@ def shards_of(assembly: Assembly, solution: Solution) -> list[Shard]:
             for table in assembly.tables_of(item):
                 shards += assembly.dealt[spread].shards(table)
     form_of, width_of, device_of = solution.form, solution.width, solution.device
-    item_of = assembly.arrays.item[form_of]
+    item_of, used = assembly.arrays.item[form_of], solution.used.copy()
     order = np.lexsort((device_of, item_of))
     for pieces in np.split(order, np.flatnonzero(np.diff(item_of[order])) + 1) if order.size else ():
         form, devices, widths = int(form_of[pieces[0]]), device_of[pieces], width_of[pieces]
@@ -449,31 +450,31 @@ def shards_of(assembly: Assembly, solution: Solution) -> list[Shard]:
         blocks: list[Shard] = []
         for device, start, stop in zip(devices.tolist(), starts.tolist(), (starts + widths).tolist(), strict=True):
             blocks += piece_shards(assembly, form, (start, stop), device)
-        shards += _unequal(assembly, solution, form, blocks) if assembly.rows[form] else blocks
+        shards += _unequal(assembly.task, blocks, used) if assembly.rows[form] else blocks
     return shards
 
 
-def _unequal(assembly: Assembly, solution: Solution, form: int, blocks: list[Shard]) -> list[Shard]:
+def _unequal(task: Task, blocks: list[Shard], used: Ints) -> list[Shard]:
     """Row blocks, but a border moved if collectives would reduce them: only spreads are priced so.
 
-    If no device has room for a longer block, the blocks stay as they are.
+    If no device has room for a longer block, the blocks stay as they are, and the plan costs more than the search thought.
+
+    Args:
+        task: the task.
+        blocks: the blocks of a table.
+        used: `(devices,)` bytes in use; changed.
     """
-    if way_of(assembly.task, blocks) == "all_to_all":
+    if way_of(task, blocks) == "all_to_all":
         return blocks
-    arrays, blocks = assembly.arrays, sorted(blocks, key=lambda block: block.rows)
+    blocks = sorted(blocks, key=lambda block: block.rows)
     longest = max(block.row_count for block in blocks[1:])
     for place, (before, block) in enumerate(pairwise(blocks)):
-        (device,), (border, stop) = block.devices, block.rows
-        if block.row_count < longest:
-            continue
-        row = int(arrays.first[form]) + solution.width_on(int(arrays.item[form]), device) - 1
-        if solution.used[device] + arrays.bytes[row + 1] - arrays.bytes[row] <= arrays.memory[device]:
-            border -= _ROWS_APART
-            blocks[place : place + 2] = (
-                replace(before, rows=(before.rows[0], border)),
-                replace(block, rows=(border, stop)),
-            )
-            break
+        (device,), border = block.devices, block.rows[0] - _ROWS_APART
+        longer = replace(block, rows=(border, block.rows[1]))
+        more = shard_bytes(task, longer) - shard_bytes(task, block)
+        if block.row_count == longest and used[device] + more <= task.topology.memory_bytes[device]:
+            used[device] += more
+            return [*blocks[:place], replace(before, rows=(before.rows[0], border)), longer, *blocks[place + 2 :]]
     return blocks
 
 

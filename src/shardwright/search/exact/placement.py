@@ -198,6 +198,9 @@ def _not_dealt(table: Table, pieces: Sequence[Piece], dealt: Sequence[Sequence[i
     rules = []
     for place in dealt:
         sizes = {size for cut in equal_sizes(table.rows, len(place), as_torchrec=False) for size in (cut[0], cut[2])}
+        sizes |= (
+            {min(sizes) - 1} if len(sizes) > 1 else set()
+        )  # if none is longer than the longest, collectives reduce these too
         equal = [
             i for i, piece in enumerate(pieces) if piece.shard.devices[0] in place and piece.shard.row_count in sizes
         ]
@@ -208,13 +211,17 @@ def _not_dealt(table: Table, pieces: Sequence[Piece], dealt: Sequence[Sequence[i
 def _on_grid(topology: Topology, table: Table, ranks: Sequence[int], most: int, across: Sequence[Sequence[int]]) -> Way:
     """Up to `most` row blocks of whole sixteenths of the table, each rounded down or up to rows so that they add up.
 
-    They do not all lie on one host of `across`, and are not rows dealt to all devices or to one host.
+    They do not all lie on one host of `across`, and are not rows dealt to all devices or to one host. Blocks that are as many sixteenths as
+    those may be a row shorter or longer, so that collectives do not take them for those.
     """
+    dealt = _dealt_places(topology, table, ranks)
+    alike = {ROW_UNITS // len(place) for place in dealt if ROW_UNITS % len(place) == 0}
     pieces, units, rounding = [], [], []
     for rank in ranks:
         for wide in range(1, ROW_UNITS):
             down, left = divmod(table.rows * wide, ROW_UNITS)
-            for up in (0, 1) if left else (0,):
+            nearest = (0, 1) if left else (0,)
+            for up in (-1, *nearest, nearest[-1] + 1) if wide in alike else nearest:
                 pieces.append(_block(table, down + up, rank))
                 units.append(wide)
                 rounding.append(ROW_UNITS * up - left)  # sixteenths of a row that the block has more than its part
@@ -225,7 +232,7 @@ def _on_grid(topology: Topology, table: Table, ranks: Sequence[int], most: int, 
         Rule(everything, (1,) * len(pieces), 2, most),
         *_one_each(pieces, ranks),
         *_not_all_on_one(pieces, units, ROW_UNITS, across),
-        *_not_dealt(table, pieces, _dealt_places(topology, table, ranks)),
+        *_not_dealt(table, pieces, dealt),
     ]
     return Way(table, "rows", tuple(pieces), tuple(rules))
 

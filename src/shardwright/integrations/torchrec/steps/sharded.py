@@ -35,7 +35,6 @@ from shardwright.measure.collectives.rank import Member
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import exchanges_otherwise
 from shardwright.task.task import Task
-from shardwright.task.topology import Exchange
 
 _DENSE: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -43,6 +42,7 @@ _DENSE: dict[str, type[torch.optim.Optimizer]] = {
     "adagrad": torch.optim.Adagrad,
     "adam": torch.optim.Adam,
 }
+_REDUCED = ("row_wise", "table_row_wise", "grid")  # sharding types of pooled tables whose sums are reduced
 
 
 def running_problem(task: Task, kind: str) -> TorchRecProblem:
@@ -142,23 +142,28 @@ def planned(plan: Plan, kind: str) -> ShardingPlan:
     if (otherwise := exchanges_otherwise(plan.task)) is not None:
         raise InvalidPlan(f"{otherwise}: plan it without this exchange to train it with TorchRec")
     sharding_plan = sharding_plan_of(plan, running_problem(plan.task, kind))
-    if kind == "cpu" and (odd := _not_on_cpus(plan.task.exchange)) is not None:
-        raise InvalidPlan(
-            f"exchange has {odd}, which TorchRec trains on GPUs alone: on CPUs use conversion 'codec' with fp16 or bf16"
-        )
+    if (untrained := _untrained(plan, kind)) is not None:
+        raise InvalidPlan(f"exchange has {untrained}: plan it with fp16 or bf16 and conversion 'codec'")
     return sharding_plan
 
 
-def _not_on_cpus(exchange: Exchange) -> str | None:
-    """The type on the wire that TorchRec cannot train on CPUs: there, ranks whose kernels write narrow types do not match others."""
-    possible = ("fp32", "fp16", "bf16") if exchange.conversion == "codec" else ("fp32",)
-    types = {"values": exchange.values, "gradients": exchange.gradients}
-    odd = (
-        f"{field} '{kind}' by conversion '{exchange.conversion}'"
-        for field, kind in types.items()
-        if kind not in possible
+def _untrained(plan: Plan, kind: str) -> str | None:
+    """Types on the wire that TorchRec does not train with, and why; None if it does."""
+    exchange, types = plan.task.exchange, (plan.task.exchange.values, plan.task.exchange.gradients)
+    named = f"values '{types[0]}' and gradients '{types[1]}' by conversion '{exchange.conversion}'"
+    plain = {"fp32", "fp16", "bf16"}
+    if kind == "cpu" and not plain.issuperset(types):
+        return f"{named}, and TorchRec has codecs of these types for GPUs alone"
+    if exchange.conversion == "codec":
+        dealt = any(table.pooled and plan.sharding_type(table.name) in _REDUCED for table in plan.task.tables)
+        return f"{named}, and TorchRec's reduce-scatters have no int8 codec" if "int8" in types and dealt else None
+    if not plain.issuperset(types) or types[0] != types[1]:
+        return f"{named}, and TorchRec's kernels write fp16 or bf16 in both directions"
+    return (
+        f"{named}, and ranks of TorchRec without tables do not match it on CPUs"
+        if kind == "cpu" and types[0] != "fp32"
+        else None
     )
-    return next(odd, None)
 
 
 def load_weights(weights: Mapping[str, torch.Tensor], model: DistributedModelParallel) -> None:

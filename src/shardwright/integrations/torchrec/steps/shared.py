@@ -28,7 +28,7 @@ _PARTS = {
     "counts": ("input_dist_ms", "input_dist_ms"),
     "ids": ("input_dist_ms", "input_dist_ms"),
     "values": ("lookup_ms", "output_dist_ms"),
-    "gradients": ("gradient_dist_ms", "gradient_dist_ms"),
+    "gradients": ("backward_ms", "gradient_dist_ms"),
     "replicas": ("backward_ms", "gradient_dist_ms"),
 }
 """By kind of exchange, the phases of the time before it and of itself; counts of a backward pass are exchanged for replicas."""
@@ -84,7 +84,9 @@ class RuntimeModel:
             self.module.traffic.around = clock.exchange
             outputs = self.outputs(batch)
             clock.lap("output_dist_ms")
-            self.update(outputs, [torch.ones_like(output) for output in outputs])
+            gradients = [torch.ones_like(output) for output in outputs]
+            clock.start()
+            self.update(outputs, gradients)
             clock.lap("backward_ms")
             steps.append(clock.ms)
         self.module.traffic.around = nullcontext
@@ -99,9 +101,10 @@ class _PhaseClock:
     ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     def __post_init__(self) -> None:
-        self._start()
+        self.start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Begin a lap, together with all ranks."""
         settle(self.member)
         start_together(self.member)
         self._since = perf_counter()
@@ -119,7 +122,7 @@ class _PhaseClock:
         late_counts = label == ("backward", "counts")
         before, itself = _PARTS["replicas" if late_counts else label.kind]
         self.lap(before)
-        self._start()
+        self.start()
         yield
         self.lap(itself)
 
