@@ -224,10 +224,8 @@ class BoundProof:
         Best first: only the branch that has the lowest bound is looked at, until that one cannot be raised.
         """
         waits, number = self._relaxation.sets.waits.sum(axis=1), count()
-        cases: list[tuple[int | None, float]] = [(None, bound.ms)]
-        if waits.size and waits.max() - waits.min() >= _CASES_MATTER * step_ms:
-            cases = [*self._least_by_sets(bound)]
-        queue = [(least, 0, next(number), Branch(case), bound) for case, least in cases]
+        cases_matter = waits.size and waits.max() - waits.min() >= _CASES_MATTER * step_ms
+        queue = [(bound.ms, 0, next(number), Branch(), bound)]
         left = min(_DIVIDED, (_BRANCHED_WITH_GATES if self._pricing.gates else _BRANCHED) // self._relaxation.tables)
         lowest, idle = bound.ms, 0
         while queue[0][0] < step_ms and not late():
@@ -236,6 +234,10 @@ class BoundProof:
                 of_branch = replace(of_branch, ms=max(least, of_branch.ms))
                 of_branch = self._part_of_proof(part, branch, of_branch, step_ms, late)
                 heappush(queue, (max(least, of_branch.ms), part + 1, next(number), branch, of_branch))
+                continue
+            if branch == Branch() and cases_matter:
+                for case, of_case in self._least_by_sets(bound):
+                    heappush(queue, (max(least, of_case), 0, next(number), Branch(case), of_branch))
                 continue
             table = self._undecided(branch, of_branch, step_ms)
             lowest, idle = (least, 0) if least > lowest * (1 + _EXACT) else (lowest, idle + 1)
