@@ -82,9 +82,7 @@ _CASES, _SHARE = 8, 0.5  # selections of sharding types that are tried, and `lim
 _OTHERS = 0.25  # share of the time left for the searches of other strategies
 _GRIDS = 0.6  # share of the time left for a further search among grids, if they are the best so far
 _PROOF = 0.1  # share of the time for the proof: the last kicks gain less than a tighter bound
-_PROOF_OF_GATES = (
-    0.25  # the same, if the cost model has gates: their bounds take longer, and the search ends sooner anyway
-)
+_PROOF_OF_GATES = 0.25  # the same, if the cost model has gates, whose bounds take longer
 _ALONE = 0.4  # share of the time left for a search without the dense layers that hide traffic
 
 

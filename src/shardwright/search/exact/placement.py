@@ -198,9 +198,8 @@ def _not_dealt(table: Table, pieces: Sequence[Piece], dealt: Sequence[Sequence[i
     rules = []
     for place in dealt:
         sizes = {size for cut in equal_sizes(table.rows, len(place), as_torchrec=False) for size in (cut[0], cut[2])}
-        sizes |= (
-            {min(sizes) - 1} if len(sizes) > 1 else set()
-        )  # if none is longer than the longest, collectives reduce these too
+        if len(sizes) > 1:  # collectives reduce blocks of which none is longer than the longest
+            sizes.add(min(sizes) - 1)
         equal = [
             i for i, piece in enumerate(pieces) if piece.shard.devices[0] in place and piece.shard.row_count in sizes
         ]
