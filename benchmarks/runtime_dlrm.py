@@ -11,6 +11,7 @@ minutes.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -20,10 +21,11 @@ from experiments.experiment import ResultTable
 
 from benchmarks import results_table
 from benchmarks.dlrm_throughput import cases, check_losses, task_on
+from benchmarks.hosts import HostBed
 from benchmarks.program import MEASURED_ROWS, mean_and_range, options_of, spread
-from benchmarks.runtime_steps import BASE, trained
+from benchmarks.runtime_steps import BASE, planned
 from benchmarks.runtime_steps import ENTRIES as OF_STEPS
-from benchmarks.steps_measured import Case, Rows, measured_rows
+from benchmarks.steps_measured import Case, Rows, asked, measured_rows, saved, topology_of
 from shardwright.sharding.files import plan_to_dict
 
 FEW = {"rounds": 3, "batches": 25, "warm_up": 5}
@@ -42,7 +44,11 @@ def measure(case: Case, rows: Rows, model: Path | None) -> list[dict[str, Any]]:
     Raises:
         MeasurementFailed: a rank failed, or the losses of two entries differ.
     """
-    plans, reply = trained(case, rows, task_on, model, "runtime_dlrm_rank", FEW, ENTRIES)
+    with HostBed(case.hosts, case.per_host, case.rate) as bed, tempfile.TemporaryDirectory() as folder:
+        plans = planned(task_on(topology_of(case, rows, bed)), model)
+        files = dict(zip(plans, saved(list(plans.values()), folder), strict=True))
+        entries = [{"plan": files[name], "by": by} for _, name, by in ENTRIES]
+        reply = asked(bed, "runtime_dlrm_rank", {"entries": entries, **FEW})
     seconds = {title: taken for (title, *_), taken in zip(ENTRIES, reply["seconds"], strict=True)}
     facts = {"apart": check_losses(reply["losses"]), "batches": FEW["batches"]}
     return [{"document": plan_to_dict(plans["free"]), "seconds": seconds, **facts}]

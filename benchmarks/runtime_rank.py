@@ -1,9 +1,8 @@
 """Rank program of `runtime_steps.py`: trains steps on plans, by TorchRec and by `shardwright.runtime`, in turns.
 
-    python -m benchmarks.runtime_rank '{"entries": [{"plan": "plan.json", "by": "shardwright"}], "rounds": {…}}'
+    python -m benchmarks.runtime_rank '{"plans": ["plan.json"], "rounds": {…}}'    {"reports": […], "link_bytes": […]}
 
-Prints {"entries": [[{"forward_ms": […], "backward_ms": […], "link_bytes": …}, …], …]} by entry and round: times of the slowest rank in each
-step, and the bytes that all hosts sent in a step, by the counters of their links.
+The plan's exchange decides what trains it. The bytes of a plan are those of a step on the links of all hosts, by their counters.
 """
 
 from __future__ import annotations
@@ -11,81 +10,44 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
-from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-from benchmarks.steps_rank import main
+from benchmarks.hosts.inside import link_bytes
+from benchmarks.steps_rank import main, steps
 from shardwright.integrations.torchrec.models import Batches
-from shardwright.integrations.torchrec.steps.phases import settle, start_together
-from shardwright.integrations.torchrec.steps.rank import quiet
-from shardwright.integrations.torchrec.steps.sharded import ShardedModel, planned
-from shardwright.integrations.torchrec.steps.shared import RuntimeModel
+from shardwright.integrations.torchrec.steps.rank import trained_by
 from shardwright.measure.collectives.rank import Member
 from shardwright.sharding import Plan
 
-Model: TypeAlias = ShardedModel | RuntimeModel
+_STEPS = 5
 
 
 def measure(member: Member, request: dict[str, Any]) -> dict[str, Any]:
-    """Measure all entries, round by round."""
-    quiet()
-    rounds, entries = request["rounds"], request["entries"]
-    plans = [Plan.load(Path(entry["plan"])) for entry in entries]
-    measured: list[list[dict[str, Any]]] = [[] for _ in entries]
-    for round_ in range(rounds["rounds"]):
-        for number, (entry, plan) in enumerate(zip(entries, plans, strict=True)):
-            model = model_of(plan, entry["by"], member)
-            measured[number].append(steps(model, Batches(plan.task, round_), rounds, member))
-            del model
-            gc.collect()  # a model refers to itself
-    return {"entries": measured}
+    """Measure steps, their phases, and then their bytes."""
+    reply = steps(member, request)
+    return {**reply, "link_bytes": [bytes_of_step(Plan.load(Path(file)), member) for file in request["plans"]]}
 
 
-def model_of(plan: Plan, by: str, member: Member) -> Model:
-    """The tables of a plan in DistributedModelParallel ("torchrec") or in ShardedEmbeddings."""
-    return (
-        ShardedModel.of(plan.task, planned(plan, "cpu"), member) if by == "torchrec" else RuntimeModel.of(plan, member)
-    )
-
-
-def steps(model: Model, batches: Batches, rounds: dict[str, int], member: Member) -> dict[str, Any]:
-    """Time steps that all ranks start together: fresh batches, forward, and backward with the optimizer."""
-    times, before = [], 0
-    for step in range(rounds["warm_up"] + rounds["steps"]):
-        batch = batches.draw(step, member.rank)
-        settle(member)
-        if step == rounds["warm_up"]:
-            before = sent_bytes()
-        start_together(member)
-        started = perf_counter()
-        outputs = model.outputs(batch)
-        middle = perf_counter()
+def bytes_of_step(plan: Plan, member: Member) -> float:
+    """Bytes that all hosts send in a step, with those by which ranks of this measurement wait for each other."""
+    model, batches = trained_by(plan, member), Batches(plan.task, 0)
+    member.gather([0.0])
+    before = _sent()
+    for step in range(_STEPS):
+        outputs = model.outputs(batches.draw(step, member.rank))
         model.update(outputs, [torch.ones_like(output) for output in outputs])
-        settle(member)
-        times.append([(middle - started) * 1e3, (perf_counter() - middle) * 1e3])
-    sent = sent_bytes() - before
-    slowest = (
-        torch.tensor(member.gather([ms for step in times[rounds["warm_up"] :] for ms in step])).amax(0).view(-1, 2)
-    )
-    hosts = torch.tensor(member.gather([float(sent)])).flatten()
-    return {
-        "forward_ms": slowest[:, 0].tolist(),
-        "backward_ms": slowest[:, 1].tolist(),
-        "link_bytes": float(hosts.sum()) / rounds["steps"],
-    }
+    member.gather([0.0])
+    of_ranks = member.gather([float(_sent() - before)])
+    del model
+    gc.collect()  # a model refers to itself
+    return float(sum(sent for (sent,) in of_ranks)) / _STEPS
 
 
-def sent_bytes() -> int:
+def _sent() -> int:
     """Bytes that this rank's host has sent, for its first rank; 0 for others."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":
-        return 0
-    for line in Path("/proc/self/net/dev").read_text().splitlines():
-        name, _, numbers = line.partition(":")
-        if name.strip() == "eth0":
-            return int(numbers.split()[8])
-    return 0
+    return link_bytes().sent if os.environ.get("LOCAL_RANK", "0") == "0" else 0
 
 
 if __name__ == "__main__":

@@ -156,7 +156,8 @@ def _beds(plans: Sequence[Measured]) -> ResultTable:
     for (bed, rate), group in grouped(plans, lambda plan: plan.case[:2]):
         models = [_spearman(of_model) for _, of_model in grouped(group, lambda plan: plan.case)]
         rows.append(
-            (bed, rate, len(group), _share(np.mean([plan.error for plan in group])), f"{_mean(plan.ratio(STEP) for plan in group):.2f}",
+            (bed, rate, len(group), _share(np.mean([plan.error for plan in group])),
+             f"{ratio_mean(plan.ratio(STEP) for plan in group):.2f}",
              f"{_spearman(group):.2f}", f"{np.nanmean(models):.2f}", _share(np.median([plan.steps.spread for plan in group])))
         )  # fmt: skip
     return ResultTable(
@@ -172,7 +173,7 @@ def _phases(plans: Sequence[Measured]) -> ResultTable:
     for bed, group in grouped(plans, lambda plan: plan.case[0]):
         for phase in (*PHASES, STEP):
             measured = np.median([plan.steps.measured(phase) for plan in group])
-            ratios = [_mean(plan.ratio(phase) for plan in group if plan.case[1] == rate) for rate in rates]
+            ratios = [ratio_mean(plan.ratio(phase) for plan in group if plan.case[1] == rate) for rate in rates]
             rows.append((bed, phase, f"{measured:.2f}", *(f"{ratio:.2f}" for ratio in ratios)))
     return ResultTable(
         "Phases: measured ms (median over all plans), and predicted / measured (geometric mean) by the rate of the links.",
@@ -185,7 +186,7 @@ def _plans(plans: Sequence[Measured]) -> ResultTable:
     rows = []
     for name, group in grouped(plans, lambda plan: plan.row["plan"]):
         error = _share(np.mean([plan.error for plan in group]))
-        rows.append((name, len(group), error, f"{_mean(plan.ratio(STEP) for plan in group):.2f}"))
+        rows.append((name, len(group), error, f"{ratio_mean(plan.ratio(STEP) for plan in group):.2f}"))
     return ResultTable("Steps by plan.", ("plan", "plans", "mean error", "predicted / measured"), rows)
 
 
@@ -195,8 +196,8 @@ def _rivals(plans: Sequence[Measured]) -> ResultTable:
         for bed, group in (*grouped(plans, lambda plan: plan.case[0]), ("all", list(plans))):
             pairs = [pair for _, case in grouped(group, lambda plan: plan.case) if (pair := _pair(case, name))]
             if pairs:
-                predicted = _mean(ours.predicted / theirs.predicted for ours, theirs in pairs)
-                measured = _mean(ours.steps.step_ms / theirs.steps.step_ms for ours, theirs in pairs)
+                predicted = ratio_mean(ours.predicted / theirs.predicted for ours, theirs in pairs)
+                measured = ratio_mean(ours.steps.step_ms / theirs.steps.step_ms for ours, theirs in pairs)
                 rows.append((name, bed, len(pairs), f"{predicted:.3f}", f"{measured:.3f}"))
     return ResultTable(
         "The plan of `auto`: its step over that of another plan of the same model on the same bed (geometric means; below 1 it is faster).",
@@ -223,7 +224,7 @@ def _huge_pages(plans: Sequence[Measured]) -> ResultTable:
                 for plan in group
             ]
             without, with_them = (np.median(side) for side in zip(*pairs, strict=True))
-            ratio = _mean(b / a for a, b in pairs)
+            ratio = ratio_mean(b / a for a, b in pairs)
             rows.append((bed, phase, len(pairs), f"{without:.2f}", f"{with_them:.2f}", f"{ratio:.2f}"))
     return ResultTable(
         "Huge pages: ranks started with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, as for measuring kernels, against ranks without, as in "
@@ -262,7 +263,7 @@ def grouped(plans: Iterable[Measured], key: Callable[[Measured], Any]) -> list[t
     return list(groups.items())
 
 
-def _mean(ratios: Iterable[float]) -> float:
+def ratio_mean(ratios: Iterable[float]) -> float:
     """Geometric mean of the finite ratios."""
     known = np.array([ratio for ratio in ratios if np.isfinite(ratio)])
     return float(np.exp(np.log(known).mean())) if len(known) else float("nan")

@@ -79,17 +79,28 @@ def run_rounds(plans: Sequence[Plan], wanted: Rounds, member: Member) -> list[li
     Returns:
         Reports of each plan by round and rank.
     """
-    sharding_plans = [prepared(plan, member.device.type) for plan in plans]
     of_plans: list[list[RankReport]] = [[] for _ in plans]
     for round_ in range(wanted.rounds):
-        for plan, its, reports in zip(plans, sharding_plans, of_plans, strict=True):
-            sharded = RuntimeModel.of(plan, member) if its is None else ShardedModel.of(plan.task, its, member)
+        for plan, reports in zip(plans, of_plans, strict=True):
+            sharded = trained_by(plan, member)
             reports.append(_report(sharded, Batches(plan.task, wanted.seed + round_), wanted, member))
             del sharded
             gc.collect()  # a model has reference cycles
     texts = gathered(msgspec.json.encode(of_plans), member)
     by_rank = [msgspec.json.decode(text, type=list[list[RankReport]]) for text in texts]
     return [[list(ranks) for ranks in zip(*rounds, strict=True)] for rounds in zip(*by_rank, strict=True)]
+
+
+def trained_by(plan: Plan, member: Member) -> ShardedModel | RuntimeModel:
+    """The plan's tables in what trains it; every rank must call this.
+
+    Raises:
+        InvalidPlan: see `prepared`.
+    """
+    sharding_plan = prepared(plan, member.device.type)
+    if sharding_plan is None:
+        return RuntimeModel.of(plan, member)
+    return ShardedModel.of(plan.task, sharding_plan, member)
 
 
 def prepared(plan: Plan, kind: str) -> ShardingPlan | None:
