@@ -39,7 +39,9 @@ _ROUNDS, _WARM_UP, _STEPS = 2, 4, 8
 _SAMPLES = {"cpu": 512}  # of a rank, by device type
 _MORE_SAMPLES = 4096
 _COMPUTED_S = 0.1
-_FEWEST_TABLES, _ROWS, _DIM, _POOLING = 8, 10_000, 16, 2.0
+_FEWEST_TABLES, _ROWS, _POOLING = 8, 10_000, 2.0
+_DIMS = {"shared": (16, 32, 64)}  # of the tables in turn: `shardwright.runtime` calls a kernel for each dim, TorchRec one for all
+_ONE_DIM = (16,)
 
 
 def available() -> bool:
@@ -128,7 +130,11 @@ def _plan(request: Mapping[str, Any]) -> Plan:
     kind, device = request["module"], request["device"]
     topology = Topology(request["hosts"], request["near"], device, "1 GB", "10 GB/s", "10 GB/s", 0.0, 0.0)
     count = max(_FEWEST_TABLES, topology.devices)
-    tables = [Table(f"{kind}_{number}", _ROWS, _DIM, _POOLING, pooled=kind != "sequence") for number in range(count)]
+    dims = _DIMS.get(kind, _ONE_DIM)
+    tables = [
+        Table(f"{kind}_{number}", _ROWS, dims[number % len(dims)], _POOLING, pooled=kind != "sequence")
+        for number in range(count)
+    ]
     exchange = Exchange(collectives="shared" if kind == "shared" else "by_type")
     task = Task(tables, topology, _SAMPLES.get(device, _MORE_SAMPLES) * topology.devices, exchange=exchange)
     return Plan(task, [Shard.whole(table, number % topology.devices) for number, table in enumerate(tables)])
