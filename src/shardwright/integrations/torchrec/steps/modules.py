@@ -40,7 +40,9 @@ _SAMPLES = {"cpu": 512}  # of a rank, by device type
 _MORE_SAMPLES = 4096
 _COMPUTED_S = 0.1
 _FEWEST_TABLES, _ROWS, _POOLING = 8, 10_000, 2.0
-_DIMS = {"shared": (16, 32, 64)}  # of the tables in turn: `shardwright.runtime` calls a kernel for each dim, TorchRec one for all
+_DIMS = {
+    "shared": (16, 32, 64)
+}  # of the tables in turn: `shardwright.runtime` calls a kernel for each dim, TorchRec one for all
 _ONE_DIM = (16,)
 
 
