@@ -17,7 +17,7 @@ import torch
 from benchmarks.hosts.inside import link_bytes
 from benchmarks.steps_rank import main, steps
 from shardwright.integrations.torchrec.models import Batches
-from shardwright.integrations.torchrec.steps.rank import trained_by
+from shardwright.integrations.torchrec.steps.rank import prepared, trained_by
 from shardwright.measure.collectives.rank import Member
 from shardwright.sharding import Plan
 
@@ -32,7 +32,7 @@ def measure(member: Member, request: dict[str, Any]) -> dict[str, Any]:
 
 def bytes_of_step(plan: Plan, member: Member) -> float:
     """Bytes that all hosts send in a step, with those by which ranks of this measurement wait for each other."""
-    model, batches = trained_by(plan, member), Batches(plan.task, 0)
+    model, batches = trained_by(plan, prepared(plan, "cpu"), member), Batches(plan.task, 0)
     member.gather([0.0])
     before = _sent()
     for step in range(_STEPS):

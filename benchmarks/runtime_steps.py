@@ -41,8 +41,10 @@ from benchmarks.steps_measured import (
 )
 from benchmarks.steps_page import Measured, grouped, priced, ratio_mean
 from shardwright.cost.choice import resolve_cost_model
+from shardwright.errors import InvalidPlan
 from shardwright.integrations.torchrec.steps.run import PHASES, STEP
 from shardwright.sharding import Plan
+from shardwright.sharding.runtimes import training_runtime
 from shardwright.task import Task
 from shardwright.task.topology import Exchange
 
@@ -62,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(
         __doc__, arguments, **MEASURED_ROWS, name=("runtime_steps", "name of the page (default: %(default)s)"),
         rates=(",".join(RATES), "rates of the links, in order (default: %(default)s)"),
-        models=("pooled", "models, in order (default: %(default)s)"),
+        tables=("pooled", "models of tables, in order (default: %(default)s)"),
     )  # fmt: skip
-    wanted = partial(cases, rates=options.rates.split(","), models=options.models.split(","))
+    wanted = partial(cases, rates=options.rates.split(","), models=options.tables.split(","))
     if (rows := measured_rows(options, wanted, measure)) is None:
         return
     model = options.model and resolve_cost_model(options.model, Task(MODELS["pooled"], sw.Topology(), SAMPLES))
@@ -100,9 +102,16 @@ def planned(task: Task, model: Path | None) -> dict[str, Plan]:
 
 
 def run_by(plan: Plan, runtime: str) -> Plan:
-    """The plan in the exchange of a runtime, which decides what trains it."""
+    """The plan in the exchange of a runtime, which decides what trains it.
+
+    Raises:
+        InvalidPlan: the runtime does not train the plan.
+    """
     exchange = SHARED if runtime == "shardwright" else Exchange()
-    return replace(plan, task=replace(plan.task, exchange=exchange), cost=None, bound_ms=None)
+    placed = replace(plan, task=replace(plan.task, exchange=exchange), cost=None, bound_ms=None)
+    if (by := training_runtime(placed)) != runtime:
+        raise InvalidPlan(f"{by} would train the plan, not {runtime}; plan for runs_on {runtime!r}")
+    return placed
 
 
 def write_page(entries: Sequence[Measured], command: str, name: str = "runtime_steps") -> Path:
@@ -126,9 +135,11 @@ _ABOUT = (
     f"rank has {SAMPLES} samples in a step. Entries take turns, round by round, on the same fresh batches, and all ranks start a step at "
     "one instant. A step is forward, backward and optimizer of the tables, without dense layers: the slowest rank's, the median of a "
     "round's steps, the median of the rounds. Phases are run one by one after these steps, each started by all ranks together, so links "
-    "that rested may send their first bytes above their rate. The bytes are those of all hosts' links in a step, by their counters. "
-    "Predictions price what runs an entry: TorchRec's collectives and module, or the runtime's exchange and module, of whose time half "
-    "counts in each kernel phase. `shardwright calibrate --links` measured them on the bed before."
+    "that rested may send their first bytes above their rate. On two hosts at 100 Mbit/s, steps of DMP are longer than their phases "
+    "together: gloo's two directions may take turns. The bytes are those of all hosts' links in five further steps, by their counters. "
+    "Predictions price what runs an entry: TorchRec's collectives, or the runtime's exchange, and the time of a module, half of which "
+    "counts in each kernel phase. `shardwright calibrate --links` measured these on each bed, before the steps, or after them if the "
+    "command has --links."
 )
 
 

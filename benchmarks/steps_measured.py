@@ -272,8 +272,7 @@ class Rows:
         rows = [json.loads(line) for line in text.split("\n")[:-1]]
         for row in rows:
             if bed_of(row) in self._links:
-                for document in (row["document"], *row.get("documents", {}).values()):
-                    document["task"]["topology"]["links"] = self._links[bed_of(row)]
+                row["document"]["task"]["topology"]["links"] = self._links[bed_of(row)]
         return rows
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:

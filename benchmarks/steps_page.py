@@ -78,7 +78,7 @@ def priced(rows: Sequence[dict[str, Any]], model: CostModel | None) -> list[Meas
     """Price the plans of rows over the links that were measured in their beds.
 
     Args:
-        rows: rows of `steps_measured.py`.
+        rows: rows of `steps_measured.py` or `runtime_steps.py`.
         model: cost model of the kernels; None for that of this machine.
     """
     measured = []

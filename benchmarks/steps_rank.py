@@ -1,4 +1,4 @@
-"""Rank program of `steps_measured.py`: trains steps on plans with TorchRec.
+"""Rank program of `steps_measured.py`: trains steps on plans, by TorchRec or by `shardwright.runtime`.
 
     python -m benchmarks.steps_rank '{"plans": ["plan.json"], "rounds": {…}}'    {"reports": […]}
 

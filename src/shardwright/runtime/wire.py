@@ -140,9 +140,9 @@ class Wire:
         parts = [rows(group) for group in range(len(widths))]
         leaving = _transposed(parts, out, self._take("leaving", to.sum(), kind))
         narrowed = leaving.to(travelling)
-        if label.phase == "forward" and self._members.back is not None:
-            _give_way()
         with self._meter.around(label):
+            if label.phase == "forward" and self._members.back is not None:
+                _give_way()
             arrival.send(narrowed, to.tolist())
         if travelling != kind:
             own, staying = (slice(sizes[:me].sum(), sizes[: me + 1].sum()) for sizes in (by, to))
@@ -233,10 +233,10 @@ def _transposed(parts: Sequence[torch.Tensor], sizes: Ints, out: torch.Tensor) -
 
 
 def _give_way() -> None:
-    """Let threads of this core that are ready run first, such as gloo's, which receive.
+    """Let gloo's threads that are ready run before this one sends.
 
-    While this thread holds a connection's lock, gloo's thread spins on it. A rank with one core then loses a time slice, 4 ms, in which
-    neither gets on. Before the exchanges of a forward pass gloo's threads are most often ready: receives were posted, and rows computed.
+    Else one of them may take this thread's core while this thread holds a connection's lock. It then spins on the lock until its time slice
+    of about 4 ms ends. In a forward pass such threads are often ready: other ranks posted their receives while this one computed rows.
     """
     if hasattr(os, "sched_yield"):
         os.sched_yield()

@@ -198,6 +198,23 @@ def test_phases_add_up_over_modules_and_the_exchange_is_taken_out_of_backward():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("hosts", "near"), [(1, 1), (2, 1), (1, 3), (2, 2), (1, 8), (3, 3)])
+def test_every_device_has_tables_of_several_dims_for_the_runtime(hosts, near, monkeypatch):
+    plans = []
+    monkeypatch.setattr(modules, "_kernels_ms", lambda given: plans.extend(given) or [0.0] * len(given))
+    fast = (LinkSpeed(0.001, 1e12), LinkSpeed(0.001, 1e12))
+    measured = MeasuredLinks(Cluster("cpu", hosts, near, "gloo", "2.13"), Links(all_to_all=fast), {}, "2026-11-29")
+    ModuleProbe().with_modules(lambda request, doing: {"step_ms": 20.0, "cpu_ms": 9.0}, measured)
+    pooled, _, shared = ([{table.dim for table in held} for held in _held(plan)] for plan in plans)
+    assert all(len(dims) == 1 for dims in pooled)
+    assert all(dims == shared[0] and len(dims) == 3 for dims in shared)
+
+
+def _held(plan):
+    """The tables of each device."""
+    return [[plan.task.table_by_name[shard.table] for shard in shards] for shards in plan.by_device]
+
+
 @pytest.mark.parametrize("device", ["cpu", "h100"])
 @pytest.mark.parametrize(("cpu_ms", "most"), [(9.0, 6.0), (30.0, pytest.approx(17.0, abs=1.0)), (2.5, 0.0)])
 def test_a_module_takes_the_cpu_time_without_its_kernels_or_at_most_the_rest_of_the_step(

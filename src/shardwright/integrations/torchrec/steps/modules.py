@@ -40,10 +40,8 @@ _SAMPLES = {"cpu": 512}  # of a rank, by device type
 _MORE_SAMPLES = 4096
 _COMPUTED_S = 0.1
 _FEWEST_TABLES, _ROWS, _POOLING = 8, 10_000, 2.0
-_DIMS = {
-    "shared": (16, 32, 64)
-}  # of the tables in turn: `shardwright.runtime` calls a kernel for each dim, TorchRec one for all
-_ONE_DIM = (16,)
+# TorchRec calls one kernel for all dims of a device, `shardwright.runtime` one for each: its devices hold tables of three.
+_DIMS = {"pooled": (16,), "sequence": (16,), "shared": (16, 32, 64)}
 
 
 def available() -> bool:
@@ -128,14 +126,15 @@ def _slowdown(member: Member) -> float:
 
 
 def _plan(request: Mapping[str, Any]) -> Plan:
-    """Small tables, whole, on the devices in turn."""
+    """Small tables, whole, on the devices in turn; each device has a table of every dim."""
     kind, device = request["module"], request["device"]
     topology = Topology(request["hosts"], request["near"], device, "1 GB", "10 GB/s", "10 GB/s", 0.0, 0.0)
-    count = max(_FEWEST_TABLES, topology.devices)
-    dims = _DIMS.get(kind, _ONE_DIM)
+    dims = _DIMS[kind]
     tables = [
-        Table(f"{kind}_{number}", _ROWS, dims[number % len(dims)], _POOLING, pooled=kind != "sequence")
-        for number in range(count)
+        Table(
+            f"{kind}_{number}", _ROWS, dims[number // topology.devices % len(dims)], _POOLING, pooled=kind != "sequence"
+        )
+        for number in range(max(_FEWEST_TABLES, len(dims) * topology.devices))
     ]
     exchange = Exchange(collectives="shared" if kind == "shared" else "by_type")
     task = Task(tables, topology, _SAMPLES.get(device, _MORE_SAMPLES) * topology.devices, exchange=exchange)

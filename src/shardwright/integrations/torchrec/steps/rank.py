@@ -78,11 +78,15 @@ def run_rounds(plans: Sequence[Plan], wanted: Rounds, member: Member) -> list[li
 
     Returns:
         Reports of each plan by round and rank.
+
+    Raises:
+        InvalidPlan: see `prepared`.
     """
+    sharding_plans = [prepared(plan, member.device.type) for plan in plans]
     of_plans: list[list[RankReport]] = [[] for _ in plans]
     for round_ in range(wanted.rounds):
-        for plan, reports in zip(plans, of_plans, strict=True):
-            sharded = trained_by(plan, member)
+        for plan, its, reports in zip(plans, sharding_plans, of_plans, strict=True):
+            sharded = trained_by(plan, its, member)
             reports.append(_report(sharded, Batches(plan.task, wanted.seed + round_), wanted, member))
             del sharded
             gc.collect()  # a model has reference cycles
@@ -91,13 +95,8 @@ def run_rounds(plans: Sequence[Plan], wanted: Rounds, member: Member) -> list[li
     return [[list(ranks) for ranks in zip(*rounds, strict=True)] for rounds in zip(*by_rank, strict=True)]
 
 
-def trained_by(plan: Plan, member: Member) -> ShardedModel | RuntimeModel:
-    """The plan's tables in what trains it; every rank must call this.
-
-    Raises:
-        InvalidPlan: see `prepared`.
-    """
-    sharding_plan = prepared(plan, member.device.type)
+def trained_by(plan: Plan, sharding_plan: ShardingPlan | None, member: Member) -> ShardedModel | RuntimeModel:
+    """The plan's tables in what trains it, by the answer of `prepared`; every rank must call this."""
     if sharding_plan is None:
         return RuntimeModel.of(plan, member)
     return ShardedModel.of(plan.task, sharding_plan, member)
