@@ -139,11 +139,8 @@ class Wire:
         arrival = Arrival(arriving, by.tolist(), self._members, _KINDS.index(label.kind))
         parts = [rows(group) for group in range(len(widths))]
         leaving = _transposed(parts, out, self._take("leaving", to.sum(), kind))
-        narrowed = leaving.to(travelling)
         with self._meter.around(label):
-            if label.phase == "forward" and self._members.back is not None:
-                _give_way()
-            arrival.send(narrowed, to.tolist())
+            arrival.send(leaving.to(travelling), to.tolist())
         if travelling != kind:
             own, staying = (slice(sizes[:me].sum(), sizes[: me + 1].sum()) for sizes in (by, to))
             arriving = self._take("wide", by.sum(), kind).copy_(arriving)
@@ -214,6 +211,7 @@ class Arrival:
             if members.group is not None and members.back is None:
                 dist.all_to_all_single(self._target, source, self._sizes, list(sizes), group=members.group)
                 return
+            _give_way()
             for other in members.others(1):
                 if sizes[other]:
                     way = members.connection(members.me, other)
@@ -236,7 +234,7 @@ def _give_way() -> None:
     """Let gloo's threads that are ready run before this one sends.
 
     Else one of them may take this thread's core while this thread holds a connection's lock. It then spins on the lock until its time slice
-    of about 4 ms ends. In a forward pass such threads are often ready: other ranks posted their receives while this one computed rows.
+    of about 4 ms ends. Such threads are often ready: other ranks post their receives while this one computes rows.
     """
     if hasattr(os, "sched_yield"):
         os.sched_yield()
