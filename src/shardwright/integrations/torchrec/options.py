@@ -38,17 +38,20 @@ def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: C
     """
     tables = {name: plan.plan[place.path][place.name] for name, place in problem.places.items()}
     blocks = {name: _blocks(name, table, problem) for name, table in tables.items()}
-    shards = list(dict.fromkeys(shard for of_table in blocks.values() for shard in of_table if shard is not None))
+    # By identity: the hash of a replica's shard reads all its devices, and each device has that shard.
+    shards = list(
+        {id(shard): shard for of_table in blocks.values() for shard in of_table if shard is not None}.values()
+    )
     works = [shard_work(problem.task, shard) for shard in shards]
     perf = _perf(works, problem, cost_model)
     loads = {
-        shard: _load(shard, work, times, tables[shard.table], problem)
+        id(shard): _load(shard, work, times, tables[shard.table], problem)
         for shard, work, times in zip(shards, works, perf, strict=True)
     }
     return [
         _option(place, tables[name], _shards(place, tables[name], of_table), problem)
         for name, place in problem.places.items()
-        if (of_table := [loads[shard] if shard else _NOTHING for shard in blocks[name]])
+        if (of_table := [loads[id(shard)] if shard else _NOTHING for shard in blocks[name]])
     ]
 
 
