@@ -8,7 +8,14 @@ import json
 import pytest
 from benchmarks.hosts import why_not
 
+import shardwright as sw
+from shardwright.errors import InvalidPlan
+from shardwright.sharding import Shard
+from shardwright.sharding.runtimes import training_runtime
+
 pytest.importorskip("torchrec", reason="needs TorchRec")
+
+from benchmarks.runtime_steps import run_by
 
 pytestmark = pytest.mark.torchrec
 FEW = {
@@ -48,6 +55,17 @@ def test_entries_take_turns_on_hosts_with_slow_links(program, tmp_path, capsys):
     program.main(arguments)  # all of it is known
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == len(rows)
     capsys.readouterr()
+
+
+def test_each_entry_is_trained_by_the_runtime_of_its_title():
+    task = sw.Task([sw.Table("a", 1000, 16, 2.0), sw.Table("b", 500, 8, 1.0)], sw.Topology(2, 1, "cpu"), 64)
+    for runtime in ("torchrec", "shardwright"):
+        whole = sw.Plan(task, [Shard.whole(table, number) for number, table in enumerate(task.tables)])
+        assert training_runtime(run_by(whole, runtime)) == runtime
+    rows = (0, 1000)
+    unequal = [Shard("a", rows, (0, 4), (0,)), Shard("a", rows, (4, 16), (1,)), Shard.whole(task.tables[1], 0)]
+    with pytest.raises(InvalidPlan):
+        run_by(sw.Plan(task, unequal), "torchrec")
 
 
 @pytest.mark.parametrize("name", [*FEW, "dlrm_throughput", "steps_measured", "flexshard_measured"])
