@@ -16,9 +16,8 @@ from benchmarks import results_table
 from benchmarks.program import options_of
 from shardwright.hardware import cache_bytes
 from shardwright.measure import fused
-from shardwright.measure.device_work import Visit
-from shardwright.measure.sampling import SampleSpace, TableSet
-from shardwright.measure.stock import work_of
+from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.sampling import SampleSpace
 from shardwright.measure.worker import ReservedCore, Session, WorkerOptions
 from shardwright.task.table import row_bytes
 from shardwright.workload.generators import table_pool
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     core.pin()
     space = SampleSpace(tuple(table_pool("dlrm-2021")), seed=5)
     session = Session(WorkerOptions("cpu", "fbgemm", ARENA_BYTES))
-    every = [timed(session, space.draw(number)) for number in range(options.sets)]
+    every = [timed(session, space.draw(number).work) for number in range(options.sets)]
     quiet = [timed_set for timed_set in every if timed_set[1]]
     heads = (
         "rows of a batch / last-level cache", "sets", "fresh / repeated, median", "10th to 90th percentile", "fresh / fresh",
@@ -49,21 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
 
 
-def timed(session: Session, drawn: TableSet) -> tuple[float, bool, float, float]:
+def timed(session: Session, work: DeviceWork) -> tuple[float, bool, float, float]:
     """Return bytes of distinct rows in a batch, whether all visits were quiet, fresh / repeated time, and fresh / fresh."""
-    first, repeated, again = (visit(session, drawn, batches) for batches in (None, 1, None))
-    read = sum(work.access.distinct_rows(work.lookups) * row_bytes(work.dtype, work.dim) for work in drawn.works)
+    first, repeated, again = (visit(session, work, batches) for batches in (None, 1, None))
+    read = sum(shard.access.distinct_rows(shard.lookups) * row_bytes(shard.dtype, shard.dim) for shard in work.works)
     times = [visited.forward_ms + visited.backward_ms for visited in (first, repeated, again)]
     return read, first.quiet and repeated.quiet and again.quiet, times[0] / times[1], times[2] / times[0]
 
 
-def visit(session: Session, drawn: TableSet, batches: int | None) -> Visit:
+def visit(session: Session, work: DeviceWork, batches: int | None) -> Visit:
     """Visit a set with this many batches; None for the usual number."""
     usual = fused.fresh_batches
     if batches is not None:
         fused.fresh_batches = lambda works, cache_bytes: batches
     try:
-        return session.visit(work_of(drawn))
+        return session.visit(work)
     finally:
         fused.fresh_batches = usual
 

@@ -125,7 +125,7 @@ def test_samples_hold_what_was_measured(tmp_path: Path) -> None:
     table = read_samples(tmp_path)
     space = SampleSpace(POOL, 3, 16_000_000 - 160_000, Breadth(batch_sizes=(32,)))
     for row in table.slice(0, 4).to_pylist():
-        expected = space.draw(int(row["label"].partition(":")[2])).works
+        expected = space.draw(int(row["label"].partition(":")[2])).work.works
         assert [shard["rows"] for shard in row["shards"]] == [work.rows for work in expected]
         for shard, work in zip(row["shards"], expected, strict=True):
             np.testing.assert_allclose(shard["reuse_rows"], work.access.reuse(work.lookups)[0], rtol=1e-6, atol=1e-12)
@@ -144,7 +144,7 @@ def test_wide_sets_run_on_real_kernels(tmp_path: Path) -> None:
     space = Collection(6, space="wide", batch_sizes=(16,)).sets(16_000_000).breadth
     expected = SampleSpace(POOL, 1, 15_840_000, space)
     assert table["optimizer"].to_pylist() == [
-        expected.draw(int(label.partition(":")[2])).optimizer for label in table["label"].to_pylist()
+        expected.draw(int(label.partition(":")[2])).work.optimizer for label in table["label"].to_pylist()
     ]
     other = collect(tmp_path, samples=2, seed=1, **{**options, "optimizer": "sgd"})
     assert other.samples == 2  # other sets, in the same store

@@ -19,7 +19,7 @@ from shardwright.learned.rnn import RnnOptions
 from shardwright.measure.collectives.rank import RunPolicy
 from shardwright.measure.collectives.sampling import CollectiveSpace
 from shardwright.measure.measuring import measure_plans, measure_works
-from shardwright.measure.sampling import Breadth, SampleSpace, breadth_named
+from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.measure.stock import Collection, seconds_or_default
 from shardwright.measure.timing import TimingPolicy
 from shardwright.modelling.neuroshard_training import NeuroShardOptions
@@ -155,7 +155,7 @@ CASES: list[tuple[Callable[..., object], str, list[Any], str]] = [
     (with_defaults(SampleSpace, POOL), "room_bytes", [10], "at least 1 MiB"),
     (Breadth, "batch_sizes", [(), (0,)], "batch_sizes … each at least 1"),
     (Breadth, "sequence_share", [1.5], "between 0 and 1"),
-    (breadth_named, "name", ["huge"], "space is 'huge', must be one of usual, wide"),
+    (with_defaults(Collection, 5), "space", ["huge"], "space is 'huge', must be one of usual, wide"),
     (collective, "pool", [()], "pool: is empty"),
     (collective, "world", [1], "world is 1, must be at least 2"),
     (collective, "seed", [-1], "seed is -1"),

@@ -31,7 +31,8 @@ from shardwright.hardware import (
     device_memory,
     fingerprint,
 )
-from shardwright.measure.measurer import Job, Measurer, Visitor
+from shardwright.measure.device_work import Job
+from shardwright.measure.measurer import Measurer, Visitor
 from shardwright.measure.pace import check_enough, check_minutes, minutes_text
 from shardwright.measure.store import SampleStore
 from shardwright.measure.visits import control_works

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.calibration.sets import Group, cut_pair, heavy_sets, plan_sets, random_sets, task_sets
+from shardwright.calibration.sets import Group, cut_pair, heavy_sets, plan_sets, task_sets
 from shardwright.cost.files import kind_of_table
 from shardwright.cost.model import ComputeModel, CostModel
 from shardwright.cost.score import device_ms
-from shardwright.measure.measurer import Job
+from shardwright.measure.device_work import Job
 from shardwright.measure.pace import VisitSeconds
 from shardwright.measure.sampling import BREADTHS, SampleSpace
 from shardwright.modelling.accuracy import predict
@@ -84,7 +84,7 @@ class Curriculum:
 
     def told_by(self, model: CostModel, count: int) -> Samples:
         """Random sets, and some of the task's tables, with the times that a model predicts, so that another model can learn from them."""
-        sets = (*random_sets(self._space, 0, count), *self._of_task(count, np.random.default_rng(self.seed)))
+        sets = (*map(self._space.draw, range(count)), *self._of_task(count, np.random.default_rng(self.seed)))
         works = [job.work.works for job in sets]
         return samples_of_works(works, np.array([device_ms(model, some) for some in works]))
 
@@ -144,8 +144,9 @@ class Curriculum:
 
     def _new_sets(self, count: int, of_task: int) -> list[Job]:
         """Random sets that were not drawn before, and some of the task's tables."""
-        self._drawn += count
-        return [*random_sets(self._space, self._drawn - count, count), *self._of_task(of_task, self._rng)]
+        numbers = range(self._drawn, self._drawn + count)
+        self._drawn = numbers.stop
+        return [*map(self._space.draw, numbers), *self._of_task(of_task, self._rng)]
 
     def _of_task(self, count: int, rng: np.random.Generator) -> Iterable[Job]:
         return task_sets(self.task, count, rng) if self.task is not None else ()

@@ -15,9 +15,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
-from shardwright.measure.device_work import DeviceWork, device_works
-from shardwright.measure.measurer import Job
-from shardwright.measure.sampling import SampleSpace
+from shardwright.measure.device_work import DeviceWork, Job, device_works
 from shardwright.modelling.dataset import pair_label
 from shardwright.search import plan
 from shardwright.sharding.shard import Shard
@@ -35,13 +33,6 @@ _FILL = 0.5  # share of the room that an even share of the tables may fill
 
 Group: TypeAlias = tuple[Job, ...]
 """Sets that are worth measuring together."""
-
-
-def random_sets(space: SampleSpace, first: int, count: int) -> Iterator[Job]:
-    """Sets drawn from a sample space: numbers `first` to `first + count - 1`."""
-    for number in range(first, first + count):
-        drawn = space.draw(number)
-        yield Job(DeviceWork(drawn.works, drawn.seeds, drawn.optimizer), "random")
 
 
 def task_sets(task: Task, count: int, rng: np.random.Generator) -> Iterator[Job]:

@@ -21,8 +21,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import beside_kernels_ms, communication_ms, device_ms
 from shardwright.errors import InvalidInput
 from shardwright.measure.campaign import Campaign
-from shardwright.measure.device_work import DeviceWork, Visit, device_works
-from shardwright.measure.measurer import Job
+from shardwright.measure.device_work import DeviceWork, Job, Visit, device_works
 from shardwright.measure.pace import VisitSeconds
 from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore, reading, work_id

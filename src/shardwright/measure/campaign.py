@@ -15,8 +15,8 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes
-from shardwright.measure.measurer import Job, Measurer, Visitor
+from shardwright.measure.device_work import DeviceWork, Job, Visit, arena_bytes
+from shardwright.measure.measurer import Measurer, Visitor
 from shardwright.measure.pace import VisitSeconds
 from shardwright.measure.store import SampleStore
 from shardwright.measure.visits import Controls, settled, time_of, usual_state

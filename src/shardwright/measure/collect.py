@@ -18,8 +18,8 @@ from shardwright.hardware import default_backend, fingerprint
 from shardwright.measure.backends import BACKEND_HELP, check_backend, is_own
 from shardwright.measure.campaign import Campaign
 from shardwright.measure.checks import require_checked
-from shardwright.measure.device_work import Visit
-from shardwright.measure.measurer import Job, Measurer, Visitor
+from shardwright.measure.device_work import Job, Visit
+from shardwright.measure.measurer import Measurer, Visitor
 from shardwright.measure.measuring import Printer
 from shardwright.measure.sampling import BREADTHS
 from shardwright.measure.stock import (

@@ -55,6 +55,23 @@ class DeviceWork:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A work in a queue, with the kind and label of its visits in the store.
+
+    Attributes:
+        work: the work of a device.
+        kind: why it is measured: "random", "policy", "neighbour", "task", "pair", "tune" or "control".
+        label: its origin: the number of a sample, or a pair and its variant (see `shardwright.modelling.dataset`).
+        batch_size: samples in a batch; by default the most samples of any shard.
+    """
+
+    work: DeviceWork
+    kind: str = "random"
+    label: str = ""
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True)
 class Visit:
     """One timing of a device's work: built, warmed up, and run on fresh batches, some passes over each.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import Protocol, Self, TypeAlias
 
 from shardwright.errors import MeasurementFailed
 from shardwright.hardware import available_memory, check_device, default_backend
 from shardwright.measure.backends import check_backend
-from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.device_work import DeviceWork, Job, Visit
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker import Worker, WorkerOptions
 from shardwright.task.quantities import format_bytes
@@ -20,23 +20,6 @@ from shardwright.task.quantities import format_bytes
 _MOST_STARTS = 3  # most failed restarts in a row of a process that ended
 _START_AGAIN_S = 10.0  # a driver may need a while to free the memory of a killed process
 _SLACK_BYTES = 256 * 2**20  # sentinel, buffers of torch, and other memory of the process
-
-
-@dataclass(frozen=True)
-class Job:
-    """A work in a queue, with the kind and label of its visits in the store.
-
-    Attributes:
-        work: the work of a device.
-        kind: why it is measured: "random", "policy", "neighbour", "task", "pair", "tune" or "control".
-        label: its origin: the number of a sample, or a pair and its variant (see `shardwright.modelling.dataset`).
-        batch_size: samples in a batch; by default the most samples of any shard.
-    """
-
-    work: DeviceWork
-    kind: str = "random"
-    label: str = ""
-    batch_size: int | None = None
 
 
 Visited: TypeAlias = tuple[Job, Visit | str]

@@ -20,8 +20,8 @@ from shardwright.files import write_atomically
 from shardwright.hardware import DECISIVE, Fingerprint, default_backend, device_memory, fingerprint, import_torch
 from shardwright.measure.backends import check_backend, is_own
 from shardwright.measure.checks import CHECKS, check_machine
-from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.measurer import Job, Measurer, Visited, check_memory
+from shardwright.measure.device_work import DeviceWork, Job, Visit
+from shardwright.measure.measurer import Measurer, Visited, check_memory
 from shardwright.measure.timing import TimingPolicy
 
 

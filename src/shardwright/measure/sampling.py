@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwright.arrays import Bools
 from shardwright.errors import InvalidInput
+from shardwright.measure.device_work import DeviceWork, Job
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
@@ -74,17 +75,6 @@ BREADTHS: Mapping[str, Breadth] = {
 """The breadths by name: "usual" is the default for CPUs, "wide" for GPUs."""
 
 
-def breadth_named(name: str) -> Breadth:
-    """The breadth of this name.
-
-    Raises:
-        InvalidInput: there is no such breadth.
-    """
-    if name not in BREADTHS:
-        raise InvalidInput(f"space is {name!r}, must be one of {', '.join(BREADTHS)}")
-    return BREADTHS[name]
-
-
 DIMS = tuple(range(4, BREADTHS["usual"].largest_dim + 1, 4))
 USUAL_TABLES = 15
 MAX_TABLES = 60
@@ -109,25 +99,6 @@ _PAGE = 4096
 
 
 @dataclass(frozen=True)
-class TableSet:
-    """One sample: the shards of one device.
-
-    Attributes:
-        sample: number of the sample.
-        batch_size: samples in the batch.
-        works: the shards.
-        seeds: the seed of each shard's lookups.
-        optimizer: optimizer inside backward.
-    """
-
-    sample: int
-    batch_size: int
-    works: tuple[ShardWork, ...]
-    seeds: tuple[int, ...]
-    optimizer: str
-
-
-@dataclass(frozen=True)
 class SampleSpace:
     """All samples of a collection: sample i depends only on the seed and i.
 
@@ -149,8 +120,8 @@ class SampleSpace:
         if self.room_bytes < 2**20:
             raise InvalidInput(f"room_bytes: {self.room_bytes} must be at least 1 MiB")
 
-    def draw(self, sample: int) -> TableSet:
-        """The set of tables of a sample."""
+    def draw(self, sample: int) -> Job:
+        """The set of tables of a sample, as one device might hold them."""
         rng = np.random.default_rng([self.seed, sample])
         count, wide = _table_count(self.seed, sample), self.breadth
         optimizer = str(rng.choice(wide.optimizers)) if len(wide.optimizers) > 1 else wide.optimizers[0]
@@ -171,7 +142,7 @@ class SampleSpace:
             works = _as_sequences(works, chosen, self.room_bytes // 16)
         works = _with_fewer_lookups(works, wide.lookup_bytes)
         seeds = tuple(int(seed) for seed in rng.integers(2**62, size=count))
-        return TableSet(sample, batch_size, tuple(works), seeds, optimizer)
+        return Job(DeviceWork(tuple(works), seeds, optimizer), batch_size=batch_size)
 
     def _draw_table(self, dim: int, rng: np.random.Generator) -> Table:
         """A jittered table of the pool with `dim` columns; some tables are scaled down, and some take another table's pooling factor."""

@@ -24,9 +24,8 @@ import numpy as np
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput, MeasurementFailed, counted
 from shardwright.hardware import Fingerprint, check_device, device_memory
-from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.measurer import Job
-from shardwright.measure.sampling import Breadth, SampleSpace, TableSet, breadth_named, pool_digest
+from shardwright.measure.device_work import Job, Visit
+from shardwright.measure.sampling import BREADTHS, Breadth, SampleSpace, pool_digest
 from shardwright.measure.store import SampleStore
 from shardwright.measure.visits import settled, time_of
 from shardwright.task.table import Table
@@ -74,8 +73,10 @@ class Collection:
         if self.seed < 0:
             raise InvalidInput(f"seed is {self.seed}, must not be negative")
         check_device(self.device)
-        if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
-            raise InvalidInput(f"optimizer is {self.optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
+        for name, known in (("optimizer", OPTIMIZERS), ("space", BREADTHS)):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise InvalidInput(f"{name} is {value!r}, must be one of {', '.join(known)}")
 
     def arena(self, memory: Callable[[], int] = device_memory) -> int:
         """Room for the tables of a sample, in bytes. All GPUs of one kind get the same default.
@@ -104,7 +105,7 @@ class Collection:
 
     def _breadth(self, arena_bytes: int) -> Breadth:
         """The named breadth with the given options; on smaller devices, the lookups of a sample are bounded too."""
-        named = breadth_named(self.space or _SPACES[self.device])
+        named = BREADTHS[self.space or _SPACES[self.device]]
         bounded = min(named.lookup_bytes, arena_bytes / 3)
         return replace(
             named,
@@ -171,14 +172,12 @@ class Stock:
     def __init__(
         self, folder: Path, hardware: Fingerprint, collection: Collection, arena_bytes: int, *, ahead: bool
     ) -> None:
-        self.folder, self.hardware, self.wanted, self.arena_bytes = folder, hardware, collection.samples, arena_bytes
-        self._space: SampleSpace = collection.sets(arena_bytes)
+        self.folder, self.wanted = folder, collection.samples
+        self._space = collection.sets(arena_bytes)
         self._prefix = f"{request_digest(self._space, arena_bytes)}:"
         self.store = SampleStore(folder, hardware)
         self.on_gpu = collection.device == "cuda"
-        self.visits: defaultdict[int, list[Visit]] = defaultdict(list)
-        for number, visits in self._numbered(self.store.labelled(KIND, self._prefix)).items():
-            self.visits[number] = list(visits)
+        self.visits = defaultdict(list, self._numbered(self.store.labelled(KIND, self._prefix)))
         self.failures = self._numbered(self.store.failures())
         self.measured = 0
         self.spent: defaultdict[str, float] = defaultdict(float)
@@ -186,7 +185,7 @@ class Stock:
         self._new = deque(number for number in todo if number not in self.visits)
         self._again = deque((0.0, number) for number in todo if number in self.visits)
         self._pool = ThreadPoolExecutor(1) if ahead else None
-        self._coming: dict[int, Future[TableSet]] = {}
+        self._coming: dict[int, Future[Job]] = {}
 
     @property
     def left(self) -> int:
@@ -198,26 +197,24 @@ class Stock:
         """Number of sets that were never visited."""
         return len(self._new)
 
-    def take(self) -> int:
-        """Take the next set from the queue; return its number."""
-        waited = not self.on_gpu and self._again and self._again[0][0] <= monotonic()
-        return self._again.popleft()[1] if waited or not self._new else self._new.popleft()
-
-    def draw(self, number: int, ahead: int = 0) -> TableSet:
-        """Draw a set, and start drawing the next `ahead` new sets."""
-        for coming in islice(self._new, ahead) if self._pool else ():
-            if coming not in self._coming and self._pool:
-                self._coming[coming] = self._pool.submit(self._space.draw, coming)
-        drawn = self._coming.pop(number, None)
-        return drawn.result() if drawn else self._space.draw(number)
-
     def queue(self, stop_at: float, ahead: int) -> Iterator[Job]:
-        """The sets that are still to be visited, drawn one by one, until `time.monotonic()` reaches `stop_at`."""
+        """The sets that are still to be visited, drawn one by one, until `time.monotonic()` reaches `stop_at`.
+
+        Args:
+            stop_at: the time.
+            ahead: number of new sets that the thread, if there is one, draws ahead.
+        """
         while self.left and monotonic() < stop_at:
             began = monotonic()
-            drawn = self.draw(self.take(), ahead)
+            waited = not self.on_gpu and self._again and self._again[0][0] <= began
+            number = self._again.popleft()[1] if waited or not self._new else self._new.popleft()
+            if self._pool:
+                for coming in islice(self._new, ahead):
+                    if coming not in self._coming:
+                        self._coming[coming] = self._pool.submit(self._space.draw, coming)
+            drawn = self._coming.pop(number).result() if number in self._coming else self._space.draw(number)
             self.spent["waiting for a draw"] += monotonic() - began
-            yield Job(work_of(drawn), KIND, f"{self._prefix}{drawn.sample}", drawn.batch_size)
+            yield replace(drawn, label=f"{self._prefix}{number}")
 
     def saw(self, job: Job, result: Visit | str) -> None:
         """Note the visit to a set, or why it cannot be measured; the set returns to the queue if it needs another visit.
@@ -258,11 +255,6 @@ class Stock:
         """The entries that belong to sets of this collection, by number."""
         numbers = {label: label.removeprefix(self._prefix) for label in labelled if label.startswith(self._prefix)}
         return {int(number): labelled[label] for label, number in numbers.items() if number.isdecimal()}
-
-
-def work_of(drawn: TableSet) -> DeviceWork:
-    """The measured work of a set."""
-    return DeviceWork(drawn.works, drawn.seeds, drawn.optimizer)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import shardwright.calibration.calibration as calibration
 from shardwright import calibrate, tune
 from shardwright.calibration.calibration import _published
 from shardwright.calibration.curriculum import Curriculum
-from shardwright.calibration.sets import random_sets
 from shardwright.calibration.visits import Observed
 from shardwright.cost import PublishedModel, cost_model_for, device_ms, resolve_cost_model
 from shardwright.cost.choice import user_models
@@ -52,7 +51,7 @@ def test_the_error_falls_until_the_aim_and_planning_takes_the_model(cache_folder
 def test_a_burst_at_the_start_does_not_scale_what_is_measured(visitor):
     """The first visits found a machine twice as slow, whose forward follows the state fully and whose backward hardly does."""
     space = SampleSpace(table_pool("dlrm-2021"), 0, 1 << 30, Breadth(batch_sizes=(256,)))
-    sets = list(random_sets(space, 0, 8))
+    sets = [space.draw(number) for number in range(8)]
     observed = Observed(visitor, batch_size=256)
     follows = (1.0, 0.3)
     for place, job in enumerate(sets):
@@ -237,6 +236,6 @@ def test_a_gpus_calibration_starts_from_what_is_published_of_it():
     curriculum = Curriculum(None, 65_536, "rowwise_adagrad", 8 << 30, "h100")
     start = _published("h100", "rowwise_adagrad", curriculum, (50 << 20, 100 << 20))
     space = SampleSpace(table_pool("dlrm-2021"), 1, 8 << 30, Breadth(batch_sizes=(65_536,)))
-    sets = [job.work.works for job in random_sets(space, 0, 60)]
+    sets = [space.draw(number).work.works for number in range(60)]
     published = np.array([device_ms(PublishedModel("h100"), works) for works in sets])
     assert error_of(start, samples_of_works(sets, published)) < 0.05

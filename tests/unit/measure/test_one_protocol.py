@@ -10,8 +10,8 @@ from benchmarks.plan_requests import measure_requests, read_results, requests_of
 
 from shardwright.calibration.visits import Observed
 from shardwright.learned.worlds import MeasuredWorld
-from shardwright.measure.device_work import DeviceWork, Visit, device_works
-from shardwright.measure.measurer import Job, Measurer
+from shardwright.measure.device_work import DeviceWork, Job, Visit, device_works
+from shardwright.measure.measurer import Measurer
 from shardwright.measure.measuring import measure_plans
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Task

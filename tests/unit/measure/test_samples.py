@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.samples import columns, export_parquet, fingerprints, main, read_samples
 from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.measure.store import SampleStore
@@ -74,8 +73,7 @@ def test_a_file_holds_what_models_are_trained_on(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
         for number in range(60):
             drawn = space.draw(number)
-            one = DeviceWork(drawn.works, drawn.seeds, drawn.optimizer)
-            store.add(one, visit(1.0 + number / 7), label=str(number), batch_size=drawn.batch_size)
+            store.add(drawn.work, visit(1.0 + number / 7), label=str(number), batch_size=drawn.batch_size)
     file = tmp_path / "samples.parquet"
     assert export_parquet([tmp_path], file) == 60
     assert file.stat().st_size < 60 * 600 + 20_000

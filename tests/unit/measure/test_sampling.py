@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.measure.backend import kernel_groups
+from shardwright.measure.device_work import Job
 from shardwright.measure.sampling import (
     BREADTHS,
     MAX_POOLING,
@@ -15,7 +16,6 @@ from shardwright.measure.sampling import (
     MAX_TABLES,
     Breadth,
     SampleSpace,
-    TableSet,
 )
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.task import AccessProfile, Table
@@ -39,7 +39,7 @@ def test_a_sample_follows_from_seed_and_number_alone() -> None:
 
 def test_table_counts_are_balanced() -> None:
     space = SampleSpace(POOL)
-    counts = Counter(len(space.draw(sample).works) for sample in range(60))
+    counts = Counter(len(space.draw(sample).work.works) for sample in range(60))
     assert [counts[count] for count in range(1, 16)] == [3] * 15
     large = [count for count in counts.elements() if count > 15]
     assert len(large) == 15
@@ -47,7 +47,7 @@ def test_table_counts_are_balanced() -> None:
 
 
 def test_shapes_stay_inside_their_limits_and_vary() -> None:
-    works = [work for sample in range(200) for work in SampleSpace(POOL).draw(sample).works]
+    works = [work for sample in range(200) for work in SampleSpace(POOL).draw(sample).work.works]
     assert all(1 <= work.rows <= MAX_ROWS and 0 < work.pooling <= MAX_POOLING for work in works)
     assert all(abs(work.access.total_rows - work.rows) < 1e-6 * work.rows for work in works)
     assert len({work.rows for work in works}) > 20 * len(POOL)
@@ -58,7 +58,10 @@ def test_sets_fit_the_room(optimizer: str) -> None:
     room = 50_000_000
     space = SampleSpace(POOL, room_bytes=room, breadth=Breadth(optimizers=(optimizer,)))
     used = [
-        sum(work.weight_bytes + optimizer_bytes(optimizer, work.rows, work.dim) for work in space.draw(sample).works)
+        sum(
+            work.weight_bytes + optimizer_bytes(optimizer, work.rows, work.dim)
+            for work in space.draw(sample).work.works
+        )
         for sample in range(150)
     ]
     assert max(used) <= room
@@ -69,7 +72,7 @@ def test_only_the_largest_tables_are_cut() -> None:
     small = SampleSpace(POOL, room_bytes=20_000_000)
     large = SampleSpace(POOL, room_bytes=20_000_000_000)
     for sample in range(30):
-        for cut, whole in zip(small.draw(sample).works, large.draw(sample).works, strict=True):
+        for cut, whole in zip(small.draw(sample).work.works, large.draw(sample).work.works, strict=True):
             assert cut.rows <= whole.rows
             if whole.weight_bytes < 20_000_000 / 20 / 16:  # a block may be a 16th of its table
                 assert cut.rows == whole.rows
@@ -77,7 +80,7 @@ def test_only_the_largest_tables_are_cut() -> None:
 
 def test_some_tables_are_row_blocks() -> None:
     pool = (replace(POOL[2], access=AccessProfile.from_counts(np.arange(1, 1001), rows=200_000)),)
-    works = [work for sample in range(100) for work in SampleSpace(pool).draw(sample).works]
+    works = [work for sample in range(100) for work in SampleSpace(pool).draw(sample).work.works]
     ratio = np.array([work.pooling / pool[0].pooling for work in works])
     assert 0.03 < (ratio < 0.3).mean() < 0.2
 
@@ -87,7 +90,7 @@ def test_sequences_of_half_precision_return_rows_of_fp32_and_leave_room_for_them
     breadth = replace(BREADTHS["wide"], batch_sizes=(1024,), fp16_share=1.0, sequence_share=1.0)
     space = SampleSpace(POOL, room_bytes=room, breadth=breadth)
     returned = [
-        sum(4 * work.lookups * work.dim for work in space.draw(sample).works if not work.pooled)
+        sum(4 * work.lookups * work.dim for work in space.draw(sample).work.works if not work.pooled)
         for sample in range(200)
     ]
     assert 0.5 * room / 16 < max(returned) <= room / 16
@@ -96,7 +99,7 @@ def test_sequences_of_half_precision_return_rows_of_fp32_and_leave_room_for_them
 def test_samples_of_stores_that_were_begun_long_ago_stay_what_they_were() -> None:
     space = SampleSpace(POOL, 3, 50_000_000, Breadth(batch_sizes=(64, 256), sequence_share=0.3))
     text = [
-        [(w.rows, w.dim, w.samples, f"{w.lookups:.9g}", w.pooled, w.dtype) for w in space.draw(sample).works]
+        [(w.rows, w.dim, w.samples, f"{w.lookups:.9g}", w.pooled, w.dtype) for w in space.draw(sample).work.works]
         for sample in range(20)
     ]
     assert hashlib.sha256(repr(text).encode()).hexdigest()[:16] == "8bec0783f442612c"
@@ -108,12 +111,12 @@ SPACE = SampleSpace(table_pool("dlrm-2021"), 0, ROOM, WIDE)
 
 
 @pytest.fixture(scope="module")
-def sets() -> list[TableSet]:
+def sets() -> list[Job]:
     return [SPACE.draw(sample) for sample in range(240)]
 
 
-def test_wide_sets_cover_their_ranges(sets: list[TableSet]) -> None:
-    works = [work for drawn in sets for work in drawn.works]
+def test_wide_sets_cover_their_ranges(sets: list[Job]) -> None:
+    works = [work for drawn in sets for work in drawn.work.works]
     assert {work.dim for work in works} == set(range(4, 257, 4))
     rows, pooling = (np.array([getattr(work, name) for work in works]) for name in ("rows", "pooling"))
     assert rows.max() > 9e6
@@ -124,35 +127,35 @@ def test_wide_sets_cover_their_ranges(sets: list[TableSet]) -> None:
     assert {work.samples for work in works} >= {128, 1024, 65_536}  # replicas see a part of the batch
 
 
-def test_wide_sets_mix_optimizers_weight_types_and_sequences(sets: list[TableSet]) -> None:
-    assert 0.2 < np.mean([drawn.optimizer == "sgd" for drawn in sets]) < 0.5
-    half = [np.mean([work.dtype == "fp16" for work in drawn.works]) for drawn in sets]
+def test_wide_sets_mix_optimizers_weight_types_and_sequences(sets: list[Job]) -> None:
+    assert 0.2 < np.mean([drawn.work.optimizer == "sgd" for drawn in sets]) < 0.5
+    half = [np.mean([work.dtype == "fp16" for work in drawn.work.works]) for drawn in sets]
     assert 0.25 < np.mean(np.array(half) > 0) < 0.45
     assert 0.2 < np.mean(np.array(half) == 1) < 0.4
     assert any(0 < share < 1 for share in half)
-    assert 0.1 < np.mean([any(not work.pooled for work in drawn.works) for drawn in sets]) < 0.3
-    assert max(len(kernel_groups(drawn.works)) for drawn in sets) > 4
-    sequences = [{work.dim for work in drawn.works if not work.pooled} for drawn in sets]
+    assert 0.1 < np.mean([any(not work.pooled for work in drawn.work.works) for drawn in sets]) < 0.3
+    assert max(len(kernel_groups(drawn.work.works)) for drawn in sets) > 4
+    sequences = [{work.dim for work in drawn.work.works if not work.pooled} for drawn in sets]
     one_dim = [len(dims) == 1 for dims in sequences if dims]
     assert 0.6 < np.mean(one_dim) < 1
 
 
-def test_wide_sets_fit_a_gpu(sets: list[TableSet]) -> None:
+def test_wide_sets_fit_a_gpu(sets: list[Job]) -> None:
     for drawn in sets:
-        tables = sum(w.weight_bytes + optimizer_bytes(drawn.optimizer, w.rows, w.dim) for w in drawn.works)
+        tables = sum(w.weight_bytes + optimizer_bytes(drawn.work.optimizer, w.rows, w.dim) for w in drawn.work.works)
         assert tables <= ROOM
-        assert sum(work.lookups for work in drawn.works) * 64 < WIDE.lookup_bytes  # ids, and sorting in backward
-        outputs = sum((w.samples if w.pooled else w.lookups) * w.dim * 4 for w in drawn.works)
+        assert sum(work.lookups for work in drawn.work.works) * 64 < WIDE.lookup_bytes  # ids, and sorting in backward
+        outputs = sum((w.samples if w.pooled else w.lookups) * w.dim * 4 for w in drawn.work.works)
         assert outputs < 10e9
 
 
-def test_only_the_sets_that_read_most_have_fewer_lookups(sets: list[TableSet]) -> None:
+def test_only_the_sets_that_read_most_have_fewer_lookups(sets: list[Job]) -> None:
     boundless = replace(SPACE, breadth=replace(WIDE, lookup_bytes=float("inf")))
     cut = 0
-    for drawn in sets[:60]:
-        free = boundless.draw(drawn.sample)
-        assert [work.rows for work in free.works] == [work.rows for work in drawn.works]
-        for work, other in zip(drawn.works, free.works, strict=True):
+    for number, drawn in enumerate(sets[:60]):
+        free = boundless.draw(number).work.works
+        assert [work.rows for work in free] == [work.rows for work in drawn.work.works]
+        for work, other in zip(drawn.work.works, free, strict=True):
             assert work.lookups <= other.lookups
             cut += work.lookups < other.lookups
     assert 0 < cut < 30

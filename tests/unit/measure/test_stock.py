@@ -41,7 +41,7 @@ def disturbed(number: int, before: int) -> Visit:
 @pytest.fixture
 def scripted(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], list[int]]:
     """Measures by a script; returns the numbers of the sets that are visited, as they come."""
-    numbers = {stock.work_of(SPACE.draw(number)): number for number in range(80)}
+    numbers = {SPACE.draw(number).work: number for number in range(80)}
     monkeypatch.setattr(module, "fingerprint", lambda device, backend: HERE | {"device_kind": device})
     monkeypatch.setattr(module, "check_backend", lambda name: None)
 
@@ -183,8 +183,7 @@ def test_collections_share_a_store(tmp_path: Path, scripted: Callable[[Script], 
     with Stock(tmp_path, HERE, other, ARENA, ahead=True) as second:
         assert (second.left, second.unseen) == (2, 2)
         first, following = islice(second.queue(float("inf"), ahead=1), 2)
-        assert first.work == stock.work_of(other.sets(ARENA).draw(0))
-        assert following.work == stock.work_of(other.sets(ARENA).draw(1))
+        assert [first.work, following.work] == [other.sets(ARENA).draw(number).work for number in range(2)]
         second.store.add(first.work, quiet(0, 0), kind=first.kind, label=first.label)
         second.saw(first, quiet(0, 0))
         assert (second.left, second.unseen) == (1, 0)  # every 20th set is visited twice
