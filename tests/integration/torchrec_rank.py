@@ -119,9 +119,8 @@ def memory(plan, member):
     outputs = sharded.forward(Batches(plan.task).draw(0, member.rank)).tensors()
     sharded.update(outputs, [torch.ones_like(output) for output in outputs])
     del outputs
-    allocated = allocated_bytes(sharded)
     table = torch.zeros(member.world, 3, dtype=torch.int64)
-    table[member.rank] = torch.tensor([allocated.weights, allocated.optimizer, new_tensor_bytes()])
+    table[member.rank] = torch.tensor([*allocated_bytes(sharded), new_tensor_bytes()])
     dist.all_reduce(table)
     return {"bytes": table.tolist()}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -19,25 +18,15 @@ _STATE = ("momentum1_", "momentum2_")
 _PLACES = ("dev", "host", "uvm")
 
 
-@dataclass(frozen=True)
-class Allocated:
-    """Bytes of a rank.
+def allocated_bytes(sharded: ShardedModel | RuntimeModel) -> tuple[int, int]:
+    """Return this rank's bytes of embedding weights and of optimizer state.
 
-    Attributes:
-        weights: embedding weights.
-        optimizer: optimizer state.
+    Call after the first step, which creates the optimizer state of replicated tables.
     """
-
-    weights: int
-    optimizer: int
-
-
-def allocated_bytes(sharded: ShardedModel | RuntimeModel) -> Allocated:
-    """Return the bytes of this rank. Call after the first step, which creates the optimizer state of replicated tables."""
     if isinstance(sharded, RuntimeModel):
         storage = sharded.module.storage
         states = [storage.states(group) for group in range(len(storage.weights))]
-        return Allocated(_bytes(storage.weights), _bytes(matrix for of_group in states for matrix in of_group))
+        return _bytes(storage.weights), _bytes(matrix for of_group in states for matrix in of_group)
     weights: list[torch.Tensor] = []
     state: list[torch.Tensor] = []
     for module in sharded.lookup_modules():
@@ -49,7 +38,7 @@ def allocated_bytes(sharded: ShardedModel | RuntimeModel) -> Allocated:
     if sharded.dense is not None:
         for of_parameter in sharded.dense.state.values():
             state += [value for value in of_parameter.values() if torch.is_tensor(value) and value.dim()]
-    return Allocated(_bytes(weights), _bytes(state))
+    return _bytes(weights), _bytes(state)
 
 
 def _tensors(module: torch.nn.Module, prefixes: Iterable[str]) -> list[torch.Tensor]:

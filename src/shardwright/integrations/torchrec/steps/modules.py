@@ -92,15 +92,12 @@ def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[s
     """Train the steps of a module, or measure a rung, on this rank with all others at the same time; return the reply of rank 0."""
     if "module" not in request and request.get("rung", {}).get("collective") != "exchange":
         return rank.answer(member, request, policy)
-    from shardwright.integrations.torchrec.steps import shared
     from shardwright.integrations.torchrec.steps.rank import Rounds, quiet, run_rounds
+    from shardwright.integrations.torchrec.steps.shared import exchange_call
 
     if "rung" in request:
-        return rank.measure_rung(member, request, shared.exchange_call)
+        return rank.measure_rung(member, request, exchange_call)
     quiet()
-    if request["module"] == "shared":
-        step_ms, cpu_ms = shared.steps_of(_plan(request), member, _WARM_UP, _ROUNDS * _STEPS)
-        return {"step_ms": step_ms, "cpu_ms": cpu_ms * _slowdown(member)}
     wanted = Rounds(rounds=_ROUNDS, warm_up=_WARM_UP, steps=_STEPS, profiled=1)
     (rounds,) = run_rounds([_plan(request)], wanted, member)
     step_ms, cpu_ms = (

@@ -125,13 +125,13 @@ def _report(sharded: ShardedModel | RuntimeModel, batches: Batches, wanted: Roun
     phases = (
         profiled_phases(sharded, later, member) if isinstance(sharded, ShardedModel) else sharded.phases(later, member)
     )
-    allocated = allocated_bytes(sharded)
+    weights_bytes, optimizer_bytes = allocated_bytes(sharded)
     return RankReport(
         step_ms=[step_ms for step_ms, _ in times],
         cpu_ms=[cpu_ms for _, cpu_ms in times],
         phases=phases,
-        weights_bytes=allocated.weights,
-        optimizer_bytes=allocated.optimizer,
+        weights_bytes=weights_bytes,
+        optimizer_bytes=optimizer_bytes,
     )
 
 

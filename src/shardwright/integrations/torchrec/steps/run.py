@@ -28,19 +28,13 @@ from shardwright.sharding.plan import Plan
 from shardwright.task.quantities import format_bytes
 
 STEP = "step"
-PHASES: dict[str, tuple[tuple[str, ...], Callable[[PlanCost], float]]] = {
-    "forward kernel": (("lookup_ms",), lambda cost: max(device.forward_ms for device in cost.devices)),
-    "forward communication": (
-        ("input_dist_ms", "output_dist_ms"),
-        lambda cost: max(device.forward_communication_ms for device in cost.devices),
-    ),
-    "backward communication": (
-        ("gradient_dist_ms",),
-        lambda cost: max(device.backward_communication_ms for device in cost.devices),
-    ),
-    "backward kernel": (("backward_ms",), lambda cost: max(device.backward_ms for device in cost.devices)),
+PHASES = {
+    "forward kernel": ("forward_ms", ("lookup_ms",)),
+    "forward communication": ("forward_communication_ms", ("input_dist_ms", "output_dist_ms")),
+    "backward communication": ("backward_communication_ms", ("gradient_dist_ms",)),
+    "backward kernel": ("backward_ms", ("backward_ms",)),
 }
-"""The phases of a predicted step: the parts of a measured one that they hold, and the prediction."""
+"""The phases of a predicted step: a device's time in `DeviceCost`, and the parts of a measured step that the phase holds."""
 
 _RANK = "import os, sys; os.environ['GLIBC_TUNABLES'] = {!r}; os.execv({!r}, [{!r}, '-m', {!r}, sys.argv[1]])"
 _PROCESS_BYTES = 600 * 2**20  # torch, FBGEMM and TorchRec in one process
@@ -69,7 +63,7 @@ class Steps:
     @property
     def step_ms(self) -> float:
         """Time of a step: the median over rounds."""
-        return median(self.rounds(STEP))
+        return self.measured(STEP)
 
     @property
     def spread(self) -> float:
@@ -80,7 +74,8 @@ class Steps:
     def rounds(self, phase: str) -> list[float]:
         """Ms of a step, or of one of `PHASES`, in each round: the median over its steps of the slowest rank."""
         return [
-            median(max(of_step) for of_step in zip(*map(_times(phase), ranks), strict=True)) for ranks in self.reports
+            median(max(of_step) for of_step in zip(*(_times(report, phase) for report in ranks), strict=True))
+            for ranks in self.reports
         ]
 
     def measured(self, phase: str) -> float:
@@ -92,7 +87,7 @@ class Steps:
         cost = self._cost
         if cost is None:
             return None
-        return cost.step_ms if phase == STEP else PHASES[phase][1](cost)
+        return cost.step_ms if phase == STEP else max(getattr(device, PHASES[phase][0]) for device in cost.devices)
 
     @cached_property
     def _cost(self) -> PlanCost | None:
@@ -108,12 +103,11 @@ Measure = Callable[[Sequence[Plan], Rounds], list[Steps]]
 """Measures plans on ranks that are kept between calls."""
 
 
-def _times(phase: str) -> Callable[[RankReport], list[float]]:
-    """A function that returns a rank's ms of a phase in each step of a round."""
+def _times(report: RankReport, phase: str) -> list[float]:
+    """A rank's ms of a phase in each step of a round."""
     if phase == STEP:
-        return lambda report: report.step_ms
-    parts = PHASES[phase][0]
-    return lambda report: [sum(of_step) for of_step in zip(*(report.phases[part] for part in parts), strict=True)]
+        return report.step_ms
+    return [sum(of_step) for of_step in zip(*(report.phases[part] for part in PHASES[phase][1]), strict=True)]
 
 
 def run_here(

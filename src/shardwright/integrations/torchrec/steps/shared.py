@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from statistics import median
-from time import perf_counter, thread_time
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from torchrec import KeyedJaggedTensor
 
-from shardwright.integrations.torchrec.models import Batches, feature_names
+from shardwright.integrations.torchrec.models import feature_names
 from shardwright.integrations.torchrec.steps.phases import PHASES, settle, start_together
 from shardwright.measure.collectives.links import Rung
 from shardwright.measure.collectives.rank import Member
@@ -125,21 +124,3 @@ class _PhaseClock:
         self.start()
         yield
         self.lap(itself)
-
-
-def steps_of(plan: Plan, member: Member, warm_up: int, steps: int) -> tuple[float, float]:
-    """Median ms of a step of `ShardedEmbeddings`, and of the computing in it, each of the slowest rank."""
-    model, batches = RuntimeModel.of(plan, member), Batches(plan.task, 0)
-    times: list[float] = []
-    for step in range(warm_up + steps):
-        batch = batches.draw(step, member.rank).to(member.device)
-        settle(member)
-        start_together(member)
-        started, computed = perf_counter(), thread_time()
-        outputs = model.outputs(batch)
-        model.update(outputs, [torch.ones_like(output) for output in outputs])
-        settle(member)
-        if step >= warm_up:
-            times += [(perf_counter() - started) * 1e3, (thread_time() - computed) * 1e3]
-    slowest = np.array(member.gather(times)).max(axis=0)
-    return median(slowest[::2].tolist()), median(slowest[1::2].tolist())
