@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -18,6 +18,8 @@ from shardwright.integrations.torchrec.off_device import CACHED
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.checking import check_tiling
 from shardwright.sharding.ways import most_columns
+
+_Made = TypeVar("_Made")
 
 
 def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None, *, whole: bool) -> None:
@@ -173,7 +175,7 @@ def _check_towers(plan: ShardingPlan, problem: TorchRecProblem) -> None:
             )
 
 
-def on_first_rank(make: Callable[[], ShardingPlan], group: dist.ProcessGroup | None) -> ShardingPlan:
+def on_first_rank(make: Callable[[], _Made], group: dist.ProcessGroup | None) -> _Made:
     """Call `make` on the first rank of a process group, and return its result on all ranks of the group.
 
     If planning fails, TorchRec's planner leaves the other ranks waiting. Here they fail too, with the same message.
@@ -193,9 +195,8 @@ def on_first_rank(make: Callable[[], ShardingPlan], group: dist.ProcessGroup | N
     dist.broadcast_object_list(outcome, first, group=group)
     if failed is not None:
         raise failed
-    plan, why = outcome
-    if why is not None:
-        raise PlannerError(f"planning failed on the first rank: {why[1]}", why[0])
-    if not isinstance(plan, ShardingPlan):
-        raise PlannerError("the first rank sent no sharding plan; call collective_plan on all ranks of the group")
-    return plan
+    made: _Made = outcome[0]
+    if outcome[1] is not None:
+        kind, why = outcome[1]
+        raise PlannerError(f"planning failed on the first rank: {why}", kind)
+    return made

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
-from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardMetadata
+from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
+from shardwright.arrays import Floats
 from shardwright.integrations.torchrec.caching import cache_bytes, missed_rows
 from shardwright.integrations.torchrec.off_device import (
     CACHED,
@@ -54,8 +56,7 @@ class Moved:
         )
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """The part of a shard off device memory.
 
     Attributes:
@@ -83,14 +84,10 @@ def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, ro
         rows: rows of the shard, counted in the parameter's rows.
         columns: columns of the shard.
     """
-    kernel, table, task, place = (
-        sharding.compute_kernel,
-        problem.task.table_by_name[name],
-        problem.task,
-        problem.places[name],
-    )
     if problem.compute_device == "cpu":
         return Kept()
+    kernel, task, place = sharding.compute_kernel, problem.task, problem.places[name]
+    table = task.table_by_name[name]
     row = row_bytes(table.dtype, columns)
     held = rows * row + optimizer_bytes(task.optimizer, rows, columns)
     if kernel in STORES:
@@ -113,36 +110,23 @@ def _load_factor(sharding: ParameterSharding, place: TablePlace) -> float:
 
 def moved(plan: ShardingPlan, problem: TorchRecProblem) -> Moved:
     """Sum up the rows that a plan of a problem keeps off device memory."""
-    kernels: dict[str, str] = {}
-    ms = np.zeros(problem.task.topology.devices)
-    total = np.zeros(4)
+    kernels = {
+        name: sharding.compute_kernel
+        for name, place in problem.places.items()
+        if (sharding := plan.plan[place.path][place.name]).compute_kernel in OFF_DEVICE
+    }
+    by_rank = kept_by_rank(plan, problem)
+    host, ssd, cache, fetched, _ = by_rank.sum(axis=0)
+    return Moved(kernels, int(host), int(ssd), int(cache), float(fetched), float(by_rank[:, -1].max()))
+
+
+def kept_by_rank(plan: ShardingPlan, problem: TorchRecProblem) -> Floats:
+    """`(ranks, 5)` the fields of `Kept`, summed over the shards of each rank."""
+    by_rank = np.zeros((problem.task.topology.devices, len(Kept._fields)))
     for name, place in problem.places.items():
         sharding: ParameterSharding = plan.plan[place.path][place.name]
-        if sharding.compute_kernel in OFF_DEVICE:
-            kernels[name] = sharding.compute_kernel
-        for rank, kept in _shards(problem, name, sharding):
-            ms[rank] += kept.ms
-            total += (kept.host, kept.ssd, kept.cache, kept.fetched)
-    host, ssd, cache = (int(size) for size in total[:3])
-    return Moved(kernels, host, ssd, cache, float(total[3]), float(ms.max()))
-
-
-def bytes_off_device(plan: ShardingPlan, problem: TorchRecProblem) -> dict[str, list[int]]:
-    """`(ranks,)` bytes in the host memory of each rank, as "ddr", and on its SSD, as "ssd"."""
-    bytes_ = {tier: [0] * problem.task.topology.devices for tier in ("ddr", "ssd")}
-    for name, place in problem.places.items():
-        for rank, kept in _shards(problem, name, plan.plan[place.path][place.name]):
-            bytes_["ddr"][rank] += kept.host
-            bytes_["ssd"][rank] += kept.ssd
-    return bytes_
-
-
-def _shards(problem: TorchRecProblem, name: str, sharding: ParameterSharding) -> list[tuple[int, Kept]]:
-    if sharding.compute_kernel not in OFF_DEVICE or sharding.sharding_spec is None:
-        return []
-    shards: list[ShardMetadata] = sharding.sharding_spec.shards
-    return [
-        (shard.placement.rank(), kept_by(problem, name, sharding, *shard.shard_sizes))
-        for shard in shards
-        if shard.placement is not None and min(shard.shard_sizes) > 0
-    ]
+        if sharding.compute_kernel in OFF_DEVICE and sharding.sharding_spec is not None:
+            for shard in sharding.sharding_spec.shards:
+                if shard.placement is not None and min(shard.shard_sizes) > 0:
+                    by_rank[shard.placement.rank()] += kept_by(problem, name, sharding, *shard.shard_sizes)
+    return by_rank

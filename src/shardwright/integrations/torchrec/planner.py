@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Callable, Dict, List
@@ -45,7 +46,7 @@ from shardwright.integrations.torchrec.checks import (
 )
 from shardwright.integrations.torchrec.context import EnumeratorOnDemand, enumerator_without_times, other_orders
 from shardwright.integrations.torchrec.conversion import plan_of
-from shardwright.integrations.torchrec.enumerators import Listed, Said, listed_by
+from shardwright.integrations.torchrec.enumerators import Said, listed_by
 from shardwright.integrations.torchrec.events import (
     PlannerEvents,
     SearchPage,
@@ -55,7 +56,7 @@ from shardwright.integrations.torchrec.events import (
     reservation_line,
 )
 from shardwright.integrations.torchrec.loader import loaded_plan
-from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables, unsharded
+from shardwright.integrations.torchrec.modules import Sharder, shardable_tables, unsharded
 from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
 from shardwright.integrations.torchrec.problem import (
@@ -66,25 +67,24 @@ from shardwright.integrations.torchrec.problem import (
     warn_without_optimizer,
 )
 from shardwright.integrations.torchrec.profiles import Profiles, check_numbers, profiles_by_name
-from shardwright.integrations.torchrec.searching import Search
+from shardwright.integrations.torchrec.searching import best_plan
 from shardwright.integrations.torchrec.sharding_groups import (
     GroupSizeChoice,
     Planned,
     best_size,
     group_candidates,
     group_topology,
-    of_first_rank,
 )
 from shardwright.integrations.torchrec.topology import KnownLinks, default_cost_model, warn_of_multipliers
 from shardwright.questions.group_sizes import GroupSizes
 from shardwright.questions.review import Review, compared
+from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.groups import in_group
 from shardwright.sharding.plan import Plan
 from shardwright.task.links import Links
 from shardwright.task.quantities import real
 from shardwright.task.sharding_groups import ShardingGroups
-from shardwright.task.table import Table
 
 Callback = Callable[[List[ShardingOption]], List[ShardingOption]]
 
@@ -254,7 +254,19 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         known = profiles_by_name(self._profiles)
         try:
             with _as_planner_error():
-                problem = self._problem(tables, left, listed, known)
+                problem = problem_of_tables(
+                    tables,
+                    self._topology,
+                    left,
+                    self._said.batch_size,
+                    constraints,
+                    known,
+                    self._known_links,
+                    listed,
+                    self._said.pipeline,
+                )
+                if self._group is not None:
+                    problem = replace(problem, task=in_group(problem.task, self._group))
             self._cost_model = self._given_model or default_cost_model(self._topology, problem.task)
             plan = self._finish(self._found(problem, sharders, begin), problem, sharders, begin)
         except PlannerError as error:
@@ -278,9 +290,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         """
         check_process_group(self._topology, pg, whole=bool(self._sizes))
         given = get_default_sharders() if sharders is None else sharders
-        result = on_first_rank(lambda: self.plan(module, given), pg)
-        if self._sizes:
-            self.last_groups = of_first_rank(self.last_groups, pg)
+        result, self.last_groups = on_first_rank(lambda: (self.plan(module, given), self.last_groups), pg)
         return result
 
     def review(
@@ -367,29 +377,6 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         """The search space of TorchRec's enumerator for the last model, also for TorchRec 1.9; it is listed only when asked for."""
         return self._enumerator.last_stored_search_space
 
-    def _problem(
-        self, tables: list[ShardableTable], left: TorchRecTopology, listed: Listed | None, known: dict[str, Table]
-    ) -> TorchRecProblem:
-        """The problem of tables that were found.
-
-        Raises:
-            PlannerError: constraints break a rule or leave nothing, or no device has memory.
-        """
-        said = self._said
-        with _as_planner_error():
-            problem = problem_of_tables(
-                tables,
-                self._topology,
-                left,
-                said.batch_size,
-                said.constraints,
-                known,
-                self._known_links,
-                listed,
-                said.pipeline,
-            )
-        return problem if self._group is None else replace(problem, task=in_group(problem.task, self._group))
-
     def _limit(self, problem: TorchRecProblem) -> float:
         """Seconds that the search may take."""
         size = len(problem.task.tables) * problem.task.topology.devices
@@ -401,8 +388,16 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         result = loaded_plan(self.plan_loader, problem, self._context_hashes)
         if result is None:
             self._num_proposals = 1
+            find = partial(
+                find_plan,
+                strategy=self._strategy,
+                cost_model=self._cost_model,
+                seed=self._seed,
+                time_limit=self._limit(problem),
+                runs_on="torchrec",
+            )
             try:
-                self.last_plan, result = Search(self._strategy, self._cost_model, self._seed, self._limit).run(problem)
+                self.last_plan, result = best_plan(problem, find)
             except PlannerError:
                 options = unplaced_options(problem, self._cost_model)
                 self._log(ShardingPlan({}), options, sharders, begin)

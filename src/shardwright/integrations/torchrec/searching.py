@@ -9,13 +9,12 @@ synchronise tables in host memory is added afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.types import ShardingPlan
 
-from shardwright.cost.model import CostModel
 from shardwright.cost.synchronisation import all_reduce_ms_per_byte
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.integrations.torchrec.caching import (
@@ -29,11 +28,9 @@ from shardwright.integrations.torchrec.caching import (
     missed_rows,
 )
 from shardwright.integrations.torchrec.conversion import KernelChoice, runnable, sharding_plan_of
-from shardwright.integrations.torchrec.moved import bytes_off_device
+from shardwright.integrations.torchrec.moved import kept_by_rank
 from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, KEY_VALUE, VIRTUAL, bandwidth_of
 from shardwright.integrations.torchrec.problem import TorchRecProblem
-from shardwright.search.solve import plan as find_plan
-from shardwright.search.strategy import Strategy
 from shardwright.sharding.costs import PlanCost
 from shardwright.sharding.memory import buffer_bytes
 from shardwright.sharding.plan import Plan
@@ -48,31 +45,7 @@ from shardwright.task.task import Task
 _MOST_SLOWER = 64.0
 
 
-@dataclass(frozen=True)
-class SearchTask:
-    """A task to search, and the way back to the problem.
-
-    Attributes:
-        task: the task to search.
-        same: whether it is the problem's own.
-    """
-
-    task: Task
-    same: bool
-
-    def answer(self, plan: Plan, problem: TorchRecProblem) -> Plan:
-        """Convert a plan of the searched task to one of the problem's task. Its costs and bound stay those of the search."""
-        if self.same:
-            return plan
-        shards = [
-            shard
-            for table in self.task.tables
-            for shard in _enlarged(plan.by_table[table.name], problem.task.table_by_name[table.name].rows, table.rows)
-        ]
-        return replace(plan, task=problem.task, shards=tuple(shards))
-
-
-def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *, spread: bool = False) -> SearchTask:
+def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *, spread: bool) -> Task:
     """The task to search for a problem, with the kernels chosen for its tables in host memory and on SSD.
 
     Args:
@@ -83,14 +56,14 @@ def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *
     """
     task = problem.task
     if not choices:
-        return SearchTask(task, True)
+        return task
     limits, tables = dict(task.constraints.tables), dict(task.table_by_name)
     for name, choice in choices.items():
         limits[name] = _off_device_limits(task.constraints.of(name), choice)
         tables[name] = _cached(problem, tables[name], choice, _least(problem, choice, spread))
     given = task.constraints
     constraints = Constraints(limits, given.colocate, given.apart)
-    return SearchTask(replace(task, tables=list(tables.values()), constraints=constraints), False)
+    return replace(task, tables=list(tables.values()), constraints=constraints)
 
 
 def _least(problem: TorchRecProblem, choice: KernelChoice, spread: bool) -> float:
@@ -130,6 +103,18 @@ def _off_device_limits(limits: TableConstraint, choice: KernelChoice) -> TableCo
     return replace(limits, sharding_types=tuple(sorted(kinds))) if kinds else limits
 
 
+def _of_problem(plan: Plan, searched: Task, problem: TorchRecProblem) -> Plan:
+    """Convert a plan of the searched task to one of the problem's task. Its costs and bound stay those of the search."""
+    if searched is problem.task:
+        return plan
+    shards = [
+        shard
+        for table in searched.tables
+        for shard in _enlarged(plan.by_table[table.name], problem.task.table_by_name[table.name].rows, table.rows)
+    ]
+    return replace(plan, task=problem.task, shards=tuple(shards))
+
+
 def _enlarged(shards: list[Shard], rows: int, searched_rows: int) -> list[Shard]:
     """The same blocks for a table with more rows."""
     blocks = sorted({shard.rows for shard in shards})
@@ -164,60 +149,36 @@ _FILLS = (0.95, 0.85, 0.7, 0.5, 0.0)
 """Parts of all devices' memory that tables and caches may take. They are tried in turn, because full devices may not be packable."""
 
 
-@dataclass(frozen=True)
-class Search:
-    """Settings of the search for plans.
+def best_plan(problem: TorchRecProblem, find: Callable[[Task], Plan]) -> tuple[Plan, ShardingPlan]:
+    """Find the best plan; return it in our form and in TorchRec's.
 
-    Attributes:
-        strategy: a strategy or its name.
-        cost_model: prices shards.
-        seed: seed of the search.
-        limit: seconds that the search of a problem may take.
+    Args:
+        problem: the problem.
+        find: searches a task for a plan that TorchRec runs.
+
+    Raises:
+        PlannerError: there is no plan, or none was found.
     """
-
-    strategy: str | Strategy
-    cost_model: CostModel
-    seed: int
-    limit: Callable[[TorchRecProblem], float]
-
-    def run(self, problem: TorchRecProblem) -> tuple[Plan, ShardingPlan]:
-        """Find the best plan; return it in our form and in TorchRec's.
-
-        Raises:
-            PlannerError: there is no plan, or none was found.
-        """
-        binding: InfeasibleTask | None = None
-        tried: list[dict[str, KernelChoice]] = []
-        for choices in _kernels_to_try(problem):
-            if choices in tried:
-                continue
-            tried.append(choices)
-            for spread in (False, True) if choices else (False,):
-                try:
-                    plan = self._with(problem, choices, spread)
-                    result = sharding_plan_of(plan, problem, choices)
-                    _check_room(result, problem)
-                    return plan, result
-                except InfeasibleTask as error:
-                    binding = binding or error
-                except InvalidPlan as error:
-                    raise PlannerError(str(error), PlannerErrorType.OTHER) from error
-        raise _no_plan(problem, binding) from binding
-
-    def _with(self, problem: TorchRecProblem, choices: dict[str, KernelChoice], spread: bool) -> Plan:
-        searched = search_task(problem, choices, spread=spread)
-        plan = find_plan(
-            searched.task,
-            strategy=self.strategy,
-            cost_model=self.cost_model,
-            seed=self.seed,
-            time_limit=self.limit(problem),
-            runs_on="torchrec",
-        )
-        result = with_host_sync(runnable(searched.answer(plan, problem), problem), problem, choices)
-        if not choices:
-            result.check()
-        return result
+    binding: InfeasibleTask | None = None
+    tried: list[dict[str, KernelChoice]] = []
+    for choices in _kernels_to_try(problem):
+        if choices in tried:
+            continue
+        tried.append(choices)
+        for spread in (False, True) if choices else (False,):
+            try:
+                searched = search_task(problem, choices, spread=spread)
+                plan = runnable(_of_problem(find(searched), searched, problem), problem)
+                if not choices:
+                    plan.check()
+                result = sharding_plan_of(plan, problem, choices)
+                _check_room(result, problem)
+                return with_host_sync(plan, problem, choices), result
+            except InfeasibleTask as error:
+                binding = binding or error
+            except InvalidPlan as error:
+                raise PlannerError(str(error), PlannerErrorType.OTHER) from error
+    raise _no_plan(problem, binding) from binding
 
 
 def _kernels_to_try(problem: TorchRecProblem) -> Iterator[dict[str, KernelChoice]]:
@@ -234,7 +195,7 @@ def _kernels_to_try(problem: TorchRecProblem) -> Iterator[dict[str, KernelChoice
             yield cached_within(problem, fill, whole=whole)
 
 
-_ROOMS = {"ddr": ("host memory", "UVM"), "ssd": ("SSD", "key_value")}
+_ROOMS = {"ddr": ("host memory", "UVM"), "ssd": ("SSD", "key_value")}  # in the order of `Kept`
 
 
 def _check_room(plan: ShardingPlan, problem: TorchRecProblem) -> None:
@@ -243,13 +204,13 @@ def _check_room(plan: ShardingPlan, problem: TorchRecProblem) -> None:
     Raises:
         InfeasibleTask: a rank has too little room.
     """
-    for tier, needs in bytes_off_device(plan, problem).items():
-        for rank, (needed, device) in enumerate(zip(needs, problem.reserved.devices, strict=True)):
+    by_rank = kept_by_rank(plan, problem)
+    for column, (tier, (what, kind)) in enumerate(_ROOMS.items()):
+        for rank, (needed, device) in enumerate(zip(by_rank[:, column], problem.reserved.devices, strict=True)):
             room = max(getattr(device.storage, tier), 0)
             if needed > room:
-                what, kind = _ROOMS[tier]
                 raise InfeasibleTask(
-                    f"rank {rank} needs {format_bytes(needed)} of {what} for its {kind} tables and has {format_bytes(room)}: "
+                    f"rank {rank} needs {format_bytes(int(needed))} of {what} for its {kind} tables and has {format_bytes(room)}: "
                     f"allow them row_wise or column_wise sharding, or set a larger {tier}_cap"
                 )
 

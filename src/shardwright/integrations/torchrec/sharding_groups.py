@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-import torch.distributed as dist
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, Storage
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingPlan, ShardingStrategy
@@ -127,11 +126,3 @@ def dmp_arguments(groups: ShardingGroups) -> dict[str, Any]:
         "use_inter_host_allreduce": groups.inter_host_allreduce,
         "sharding_strategy": ShardingStrategy.FULLY_SHARDED if groups.fully_sharded else ShardingStrategy.DEFAULT,
     }
-
-
-def of_first_rank(groups: ShardingGroups | None, group: dist.ProcessGroup | None) -> ShardingGroups | None:
-    """Send the groups that the first rank of a process group has chosen to all of its ranks."""
-    sent: list[Any] = [groups]
-    dist.broadcast_object_list(sent, dist.get_global_rank(group, 0) if group is not None else 0, group=group)
-    chosen: ShardingGroups | None = sent[0]
-    return chosen
