@@ -21,14 +21,9 @@ Options = tuple[Floats, Floats]
 
 
 class DynamicProgramming(Proposer):
-    """For each bin of total memory the options with the least sum of costs, most memory first; before that, the smallest options.
+    """For each bin of total memory the options with the least sum of costs, most memory first; before that, the smallest options."""
 
-    Args:
-        bins_per_device: bins of memory for each device.
-    """
-
-    def __init__(self, bins_per_device: int = _BINS_PER_DEVICE) -> None:
-        self._bins_per_device = bins_per_device
+    def __init__(self) -> None:
         self._options: list[list[ShardingOption]] = []
         self._proposals: list[list[ShardingOption]] | None = None
 
@@ -69,7 +64,7 @@ class DynamicProgramming(Proposer):
             )
             for options in usable
         ]
-        chosen = cheapest_by_memory(tables, float(sum(memory)), self._bins_per_device * len(memory))
+        chosen = cheapest_by_memory(tables, float(sum(memory)), _BINS_PER_DEVICE * len(memory))
         self._proposals = [[options[index] for options, index in zip(usable, each, strict=True)] for each in chosen]
 
 

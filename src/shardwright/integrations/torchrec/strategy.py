@@ -113,13 +113,12 @@ def main() -> None:
     os.dup2(2, 1)  # TorchRec's prints must not mix with the reply
     logging.disable(logging.WARNING)
     request = json.load(sys.stdin)
-    timeout_s = request["timeout_s"]
     try:
         plan = torchrec_plan(
             task_from_dict(request["task"], "task"),
             statistics=request["statistics"],
             proposer=request["proposer"],
-            timeout_seconds=None if timeout_s is None else max(1, int(timeout_s)),
+            timeout_seconds=request["timeout_s"],
             seed=request["seed"],
         )
         reply: dict[str, Any] = {"shards": [asdict(shard) for shard in plan.shards]}
