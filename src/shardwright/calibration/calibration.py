@@ -16,26 +16,18 @@ import numpy as np
 from shardwright.arrays import Floats
 from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.sets import Group, fitted_task
-from shardwright.calibration.visits import Observed, calibration_lock, earlier_samples, pace_by
+from shardwright.calibration.visits import Observed, calibration_lock, earlier_samples, machine_for, pace_by
 from shardwright.cost.choice import cache_folder, keep_model, path_for, samples_folder, task_digest
 from shardwright.cost.files import bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.errors import InvalidInput, counted
-from shardwright.hardware import (
-    Fingerprint,
-    available_memory,
-    cache_bytes,
-    check_device,
-    default_backend,
-    device_memory,
-    fingerprint,
-)
+from shardwright.hardware import Fingerprint, available_memory, cache_bytes, device_memory
 from shardwright.measure.device_work import Job
 from shardwright.measure.measurer import Measurer, Visitor
 from shardwright.measure.pace import check_enough, check_minutes, minutes_text
 from shardwright.measure.store import SampleStore
-from shardwright.measure.visits import control_works
+from shardwright.measure.visits import Controls, control_works
 from shardwright.modelling.accuracy import Accuracy, accuracy_metadata
 from shardwright.modelling.adapting import FEWEST_SCALING, FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
 from shardwright.modelling.dataset import Samples
@@ -138,21 +130,13 @@ def calibrate(
         MeasurementFailed: this machine has no such device, or its kernels cannot run.
     """
     began = monotonic()
-    kind = device or (task.topology.compute_device if task is not None else "cpu")
-    check_device(kind)
+    kind, machine = machine_for(task, device, "calibrated")
     limit = MINUTES[kind] if minutes is None else minutes
     check_minutes(limit)
     if visitor is None:
         check_enough(limit, kind)
     if not 0 < aim < 1:
         raise InvalidInput(f"aim is {aim:g}, must be an error between 0 and 1, such as 0.05 for 5%")
-    machine = fingerprint(kind, default_backend())
-    here = device_type(machine)
-    if task is not None and task.topology.device != here:
-        raise InvalidInput(
-            f"the task is for {task.topology.device}, and would be calibrated on {here}: calibrate on a machine with "
-            f"{task.topology.device} devices, or plan for {here}"
-        )
     with calibration_lock(cache_folder()):
         return _calibrated(task, machine, began, 60 * limit, aim, seed, progress or (lambda *_: None), visitor)
 
@@ -195,8 +179,10 @@ def _calibrated(
     )
     if run.learnable:
         told(monotonic() - began, len(observed), None, "training the model")
-        covered = coverage(task, machine, optimizer, batch_size, curriculum.kinds)
-        result = _with_model(result, run, covered, path_for(covered, machine))
+        metadata = model_metadata(
+            task, machine, optimizer, batch_size, curriculum.kinds, len(observed), observed.of_controls()
+        )
+        result = _with_model(result, run, metadata, path_for(metadata, machine))
     else:
         before = error_of(run.start, observed.samples()) if run.start is not None and len(observed) else None
         result = replace(result, before=before)
@@ -205,18 +191,11 @@ def _calibrated(
     return replace(result, seconds=monotonic() - began)
 
 
-def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], path: Path) -> Calibration:
+def _with_model(result: Calibration, run: Calibrating, metadata: dict[str, str], path: Path) -> Calibration:
     """Train a model on all sets, save it if it beats the one saved before, and return the completed result."""
     samples = run.observed.samples()
     best, model = run.finished()
-    controls = run.observed.of_controls()
-    metadata = covered | accuracy_metadata(best.accuracy) | {
-        "samples": str(len(samples)),
-        "recipe": best.name,
-        "controls": controls.text(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "calibrated_at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
+    metadata = metadata | accuracy_metadata(best.accuracy) | {"recipe": best.name}
     model = replace(model, metadata=metadata)
     model = replace(model, metadata=metadata | {"name": telling_name(model)})
     older = _model_at(path)
@@ -230,7 +209,7 @@ def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], 
         accuracy=best.accuracy,
         recipe=best.name,
         before=before,
-        slower=controls.slower_than(older.metadata) if older is not None else None,
+        slower=run.observed.of_controls().slower_than(older.metadata) if older is not None else None,
     )
     if older is not None and not _better(best, older, samples, result.new_sets):
         kept = f"the earlier model predicts the new sets better and is kept: {older.name}"
@@ -249,18 +228,32 @@ def _better(best: Validated, older: ComputeModel, samples: Samples, new: int) ->
     return error <= error_of(older, samples.select(recent))
 
 
-def coverage(
-    task: Task | None, machine: Fingerprint, optimizer: str, batch_size: int, kinds: Iterable[str]
+def model_metadata(
+    task: Task | None,
+    machine: Fingerprint,
+    optimizer: str,
+    batch_size: int,
+    kinds: Iterable[str],
+    samples: int,
+    controls: Controls,
 ) -> dict[str, str]:
-    """Metadata of a model's coverage: hardware, optimizer, batch size, kinds of tables, and the task if there is one."""
-    covered = {
+    """Metadata of a model: what it covers, the number of samples that it learned from, the state of the machine, and the date.
+
+    It covers hardware, optimizer, batch size, kinds of tables, and the task if there is one.
+    """
+    now = datetime.now(UTC)
+    metadata = {
         "device": device_type(machine),
         "hardware": ", ".join(f"{key} {value}" for key, value in machine.items()),
         "optimizer": optimizer,
         "batch_sizes": str(batch_size),
         "tables": ", ".join(sorted(kinds)),
+        "samples": str(samples),
+        "controls": controls.text(),
+        "date": now.date().isoformat(),
+        "calibrated_at": now.isoformat(timespec="seconds"),
     }
-    return covered | ({"task": task_digest(task)} if task is not None else {})
+    return metadata | ({"task": task_digest(task)} if task is not None else {})
 
 
 def _published(device: str, optimizer: Optimizer, curriculum: Curriculum, caches: tuple[int, int]) -> ComputeModel:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, astuple
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
 
-from shardwright.calibration.visits import calibration_lock
+from shardwright.calibration.visits import calibration_lock, writing_to
 from shardwright.cost.choice import cache_folder
 from shardwright.cost.files import device_type
 from shardwright.errors import InvalidInput
@@ -25,7 +24,7 @@ from shardwright.measure.collectives.group import (
     place_of_this_process,
     telling_what_is_kept,
 )
-from shardwright.measure.collectives.links import Rung, measure_ladders
+from shardwright.measure.collectives.links import Ask, Rung, measure_ladders
 from shardwright.measure.collectives.rank import Member, RunPolicy, answer, group_backend
 from shardwright.measure.visits import Progress
 from shardwright.modelling.links import links_path, measured_links
@@ -36,8 +35,6 @@ SECONDS = 180.0
 _NOTES = 3  # format of the notes of an interrupted calibration
 TIMEOUT_S = 120.0  # of one rung
 _PROBED = 3  # factor on the time of the probe: with less time, only the links are measured
-
-Ask = Callable[[dict[str, Any], str], dict[str, Any]]
 
 
 class Probe(Protocol):
@@ -136,9 +133,9 @@ def _measured(
     probe: Probe | None,
 ) -> tuple[MeasuredLinks, Path]:
     path = links_path(cluster.device, cluster.hosts, cluster.devices_per_host)
-    path.parent.mkdir(parents=True, exist_ok=True)
     notes = path.with_suffix(".partial")
-    times = _earlier(notes, cluster)
+    with writing_to(path.parent):
+        times = _earlier(notes, cluster)
     if probe is not None:
         seconds -= probe.seconds
     collectives = probe.collectives if probe else TORCHREC_CALLS

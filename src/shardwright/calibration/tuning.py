@@ -6,8 +6,8 @@
    the measurements allow; every other round also searches with the corrected model. Only new devices are measured.
 4. A plan becomes the best only if its measured gain exceeds the noise. The number of moves at once grows while gains
    come as promised, and shrinks otherwise.
-5. If the time is too short to measure a whole plan, the devices measured so far still correct the model, and the next run continues. 6.
-Tuning ends when the best plan is within noise of the floor, when several rounds in a row gain nothing, or when time is up.
+5. If the time is too short to measure a whole plan, the devices measured so far still correct the model, and the next run continues.
+6. Tuning ends when the best plan is within noise of the floor, when several rounds in a row gain nothing, or when time is up.
 """
 
 from __future__ import annotations
@@ -17,31 +17,24 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
 import numpy as np
 
-from shardwright.calibration.calibration import coverage
+from shardwright.calibration.calibration import model_metadata
 from shardwright.calibration.moves import Moves
 from shardwright.calibration.sets import fitted_task
-from shardwright.calibration.visits import Candidate, Comparison, calibration_lock, pace_by
+from shardwright.calibration.visits import Candidate, Comparison, calibration_lock, machine_for, pace_by, writing_to
 from shardwright.cost.choice import cache_folder, keep_model, path_for, resolve_cost_model, samples_folder
 from shardwright.cost.correction import CorrectedModel
-from shardwright.cost.files import device_type, kind_of_table, telling_name
+from shardwright.cost.files import kind_of_table, telling_name
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score, scored
 from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed, counted
-from shardwright.hardware import (
-    Fingerprint,
-    available_memory,
-    check_device,
-    default_backend,
-    device_memory,
-    fingerprint,
-)
+from shardwright.hardware import Fingerprint, available_memory, device_memory
 from shardwright.measure.device_work import arena_bytes
 from shardwright.measure.measurer import Measurer, Visitor
 from shardwright.measure.pace import check_enough, check_minutes, minutes_text
@@ -144,7 +137,7 @@ def tune(
     """
     began, tell = monotonic(), progress or (lambda *_: None)
     check_minutes(minutes)
-    kind, machine = tuned_machine(task, device)
+    kind, machine = machine_for(task, device, "tuned")
     if visitor is None:
         check_enough(minutes, kind)
     base = resolve_cost_model(cost_model, task)
@@ -153,8 +146,10 @@ def tune(
     with calibration_lock(cache_folder()):
         kept = _kept_plan(fitted, machine)
         controls = control_works(kind, task.optimizer)
-        measurer = visitor or Measurer(kind, None, arena_bytes(controls))
-        with SampleStore(samples_folder(), machine) as store:
+        with (
+            SampleStore(samples_folder(), machine) as store,
+            Measurer(kind, None, arena_bytes(controls)) if visitor is None else nullcontext(visitor) as measurer,
+        ):
             measured = Comparison(
                 measurer, controls, store, lambda: tell(monotonic() - began, 60 * minutes, run.doing),
                 rng=np.random.default_rng([seed, 1]), until=began + 60 * minutes, pace=pace_by(base),
@@ -164,11 +159,7 @@ def tune(
                 seed=seed, seconds=60 * minutes, keep=lambda best: best.save(kept), earlier=_earlier(kept, fitted),
                 began=began, room_bytes=max(room, arena_bytes(controls)),
             )  # fmt: skip
-            try:
-                run.run()
-            finally:
-                if isinstance(measurer, Measurer):
-                    measurer.close()
+            run.run()
             slower = measured.of_controls().slower_than(base.metadata)
     model, path = _kept_model(run, task, machine)
     first = _for_task(run.first.plan, task, base, None)
@@ -194,13 +185,9 @@ def _kept_model(run: Tuner, task: Task, machine: Fingerprint) -> tuple[Corrected
     works, times, noise = run.measured.samples()
     error = held_out_error(run.base, run.task, [work.works for work in works], times, noise)
     kinds = {kind_of_table(table.pooled, table.dtype) for table in task.tables}
-    metadata = coverage(task, machine, task.optimizer, task.batch_size, kinds) | {
-        "tuned": f"from {run.base.name}",
-        "samples": str(len(works)),
-        "controls": run.measured.of_controls().text(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "calibrated_at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    controls = run.measured.of_controls()
+    metadata = model_metadata(task, machine, task.optimizer, task.batch_size, kinds, len(works), controls)
+    metadata["tuned"] = f"from {run.base.name}"
     if error is not None:
         metadata |= {"mean_error": f"{error:.5f}", "test_sets": str(len(works))}
     named = metadata | {"name": telling_name(run.model)}
@@ -210,25 +197,6 @@ def _kept_model(run: Tuner, task: Task, machine: Fingerprint) -> tuple[Corrected
     except InvalidInput:  # the base is a plug-in
         return run.model, None
     return model, path
-
-
-def tuned_machine(task: Task, device: str | None) -> tuple[str, Fingerprint]:
-    """The device on which a task is measured, "cpu" or "cuda", and this machine's facts.
-
-    Raises:
-        InvalidInput: there is no such device, or the task is for devices of another type.
-        MeasurementFailed: this machine has no such device.
-    """
-    kind = device or task.topology.compute_device
-    check_device(kind)
-    machine = fingerprint(kind, default_backend())
-    here = device_type(machine)
-    if task.topology.device != here:
-        raise InvalidInput(
-            f"the task is for {task.topology.device}, and would be tuned on {here}: tune on the hardware that will train, a machine with "
-            f"{task.topology.device} devices"
-        )
-    return kind, machine
 
 
 def _for_task(measured_plan: Plan, task: Task, base: CostModel, first: Plan | None) -> Plan:
@@ -258,20 +226,11 @@ def _for_task(measured_plan: Plan, task: Task, base: CostModel, first: Plan | No
 
 
 def _kept_plan(task: Task, machine: Fingerprint) -> Path:
-    """The file that keeps the best tuned plan of a task on a machine; creates its folder.
-
-    Raises:
-        InvalidInput: the cache folder cannot be written to.
-    """
+    """The file in the cache folder that keeps the best tuned plan of a task on a machine."""
     told = json.dumps([machine, task_to_dict(task)], sort_keys=True)
     folder = cache_folder() / "tuning"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(
-            f"{folder}: cannot be written to ({error.strerror}); name another cache folder with SHARDWRIGHT_CACHE"
-        ) from None
-    return folder / f"{hashlib.sha256(told.encode()).hexdigest()[:16]}.plan.json"
+    with writing_to(folder):
+        return folder / f"{hashlib.sha256(told.encode()).hexdigest()[:16]}.plan.json"
 
 
 def _earlier(path: Path, task: Task) -> Plan | None:

@@ -17,9 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.arrays import Floats
+from shardwright.cost.files import device_type
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import beside_kernels_ms, communication_ms, device_ms
 from shardwright.errors import InvalidInput
+from shardwright.hardware import Fingerprint, check_device, default_backend, fingerprint
 from shardwright.measure.campaign import Campaign
 from shardwright.measure.device_work import DeviceWork, Job, Visit, device_works
 from shardwright.measure.pace import VisitSeconds
@@ -28,6 +30,7 @@ from shardwright.measure.store import SampleStore, reading, work_id
 from shardwright.measure.visits import settled, standard_error, visit_noise
 from shardwright.modelling.dataset import Samples, join, samples_of, samples_of_works
 from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
 
 _DRAWS = 400
 
@@ -100,6 +103,46 @@ def earlier_samples(store: SampleStore, optimizer: str, batch_size: int) -> Samp
     return samples_of(table) if table.num_rows else None
 
 
+def machine_for(task: Task | None, device: str | None, done: str) -> tuple[str, Fingerprint]:
+    """The kind of device to measure on, "cpu" or "cuda", and this machine's facts.
+
+    Args:
+        task: the task whose tables are measured; None for any tables.
+        device: the kind that the user asks for; by default the task's, or "cpu" without a task.
+        done: what the task would be, for the message: "calibrated" or "tuned".
+
+    Raises:
+        InvalidInput: there is no such device, or the task is for devices of another type.
+        MeasurementFailed: this machine has no such device.
+    """
+    kind = device or (task.topology.compute_device if task is not None else "cpu")
+    check_device(kind)
+    machine = fingerprint(kind, default_backend())
+    here = device_type(machine)
+    if task is not None and task.topology.device != here:
+        raise InvalidInput(
+            f"the task is for {task.topology.device}, and would be {done} on {here}: use the hardware that will train, a machine with "
+            f"{task.topology.device} devices, or plan for {here}"
+        )
+    return kind, machine
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Make a folder in the cache, and open or make files there in a block.
+
+    Raises:
+        InvalidInput: the folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise InvalidInput(
+            f"{folder}: cannot be written to ({error.strerror}); name another cache folder with SHARDWRIGHT_CACHE"
+        ) from None
+
+
 @contextmanager
 def calibration_lock(folder: Path) -> Iterator[None]:
     """Lock out other calibrations on this machine; the kernel releases the lock when the process ends, even by a crash.
@@ -107,13 +150,8 @@ def calibration_lock(folder: Path) -> Iterator[None]:
     Raises:
         InvalidInput: another calibration is running, or the cache folder cannot be written to.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing_to(folder):
         lock = (folder / f"calibrating-{platform.node()}.lock").open("wb")
-    except OSError as error:
-        raise InvalidInput(
-            f"{folder}: the cache folder cannot be written to ({error.strerror}); name another one with SHARDWRIGHT_CACHE"
-        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ import pytest
 
 import shardwright.calibration.calibration as calibration
 from shardwright import calibrate, tune
+from shardwright.calibration import links
 from shardwright.calibration.calibration import _published
 from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.visits import Observed
@@ -21,6 +22,7 @@ from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.modelling.adapting import error_of
 from shardwright.modelling.dataset import samples_of_works
 from shardwright.task import Topology
+from shardwright.task.link_files import Cluster
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 from shardwright.workload.generators import table_pool
@@ -212,10 +214,24 @@ def test_bad_options_are_refused(cache_folder, visitor, options, said):
     assert not visitor.works
 
 
-def test_an_unwritable_cache_folder_raises_before_measuring(cache_folder, visitor):
-    cache_folder.write_text("a file")
+def measured_links(visitor):
+    links._measured(visitor.visits, Cluster("cpu", 1, 2, "gloo", "2"), 1.0, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        (lambda visitor: calibrate(visitor=visitor), "."),
+        (lambda visitor: tune(TASK, visitor=visitor), "tuning"),
+        (measured_links, "links"),
+    ],
+)
+def test_an_unwritable_cache_folder_raises_before_measuring(cache_folder, visitor, command, file):
+    path = cache_folder / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("a file")
     with pytest.raises(InvalidInput, match="SHARDWRIGHT_CACHE"):
-        calibrate(visitor=visitor)
+        command(visitor)
     assert not visitor.works
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 from shardwright.errors import InvalidInput
 from shardwright.hardware import MACHINE, Fingerprint, fingerprint
 from shardwright.measure.collectives.group import GroupOptions, RankGroup, telling_what_is_kept
+from shardwright.measure.collectives.links import Ask
 from shardwright.measure.collectives.rank import RunPolicy, group_backend
 from shardwright.measure.collectives.sampling import CollectiveSample, CollectiveSpace
 from shardwright.measure.sampling import pool_digest
@@ -26,9 +27,6 @@ from shardwright.task.table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Ask = Callable[[dict[str, Any], str], dict[str, Any]]
-"""Has all ranks serve a request, for a purpose that is named, and returns the reply of rank 0; see `RankGroup.ask`."""
 
 _REPEAT_AFTER = 10  # samples between a sample and its repeat
 

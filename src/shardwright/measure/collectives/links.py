@@ -21,13 +21,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardwright.measure.visits import Progress
 from shardwright.task.links import DIRECT, TORCHREC_CALLS, Collective
 
 if TYPE_CHECKING:
     from shardwright.task.link_files import Cluster
+
+Ask: TypeAlias = Callable[[dict[str, Any], str], dict[str, Any]]
+"""Has all ranks serve a request, for a purpose that is named, and returns the reply of rank 0; see `group.RankGroup.ask`."""
 
 SIZES = tuple(2**power for power in range(13, 27))
 """Bytes of a buffer, 8 KiB to 64 MiB."""
@@ -101,7 +104,7 @@ def ladders(cluster: Cluster, collectives: Sequence[Collective] = TORCHREC_CALLS
 
 
 def measure_ladders(
-    ask: Callable[[dict[str, Any], str], dict[str, Any]],
+    ask: Ask,
     cluster: Cluster,
     seconds: float,
     known: dict[Rung, float],
@@ -113,7 +116,7 @@ def measure_ladders(
     Sizes that would take too long are left out, so that slow links are measured in time too.
 
     Args:
-        ask: has all ranks serve a request, for a purpose, and returns the reply of rank 0.
+        ask: asks the ranks.
         cluster: the cluster of the ranks.
         seconds: about how long all rungs may take.
         known: ms of the rungs that were measured before.

@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from time import monotonic
 
-from shardwright.calibration.tuning import Told, tuned_machine
+from shardwright.calibration.tuning import Told
+from shardwright.calibration.visits import machine_for
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
@@ -181,7 +182,7 @@ def tune_steps(
     """
     require_torchrec()
     check_minutes(minutes)
-    kind, _ = tuned_machine(task, device)
+    kind, _ = machine_for(task, device, "tuned")
     if task.groups is not None:
         raise InvalidInput(
             "the task is for sharding groups, whose synchronisation these steps do not include; leave sharding_groups out of it"
