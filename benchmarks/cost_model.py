@@ -41,7 +41,7 @@ def main() -> None:
             result = train(samples, TrainingOptions(head=head, seed=seed))
             by_head.append((f"{head}, seed {seed}", *row(result.accuracy)))
             if (head, seed) == ("convex", 0):
-                by_kind = kinds(result.model, split(samples, seed)[2])
+                by_kind = kinds(result.model, samples.select(split(samples.sample, seed)[2]))
     by_size = []
     shuffled = np.random.default_rng(0).permutation(measured)
     for size in SIZES:

@@ -29,7 +29,8 @@ from shardwright.measure.samples import read_parquet
 from shardwright.modelling.accuracy import accuracy, predict
 from shardwright.modelling.adapting import recipes
 from shardwright.modelling.dataset import Floats, Samples, join, pairs_of, samples_of
-from shardwright.modelling.training import Width, train
+from shardwright.modelling.gpu_parts import Width
+from shardwright.modelling.training import train
 from shardwright.threads import one_thread
 
 FOLDER = Path(__file__).parent.parent / "data" / "costs"
@@ -86,7 +87,7 @@ def _rows(
     samples, kinds = samples_of(table), np.array(table["kind"].to_pylist())
     for size in [0, *(size for size in sizes if size <= (1 - TEST_SHARE) * len(samples))]:
         for origin, start in [*starts.items(), *([("nothing", None)] if size else [])]:
-            ways = recipes(start, caches, width=width) if size else {"as it is": None}
+            ways = recipes(start, caches, width) if size else {"as it is": None}
             for name, recipe in ways.items():
                 if start is not None and name == "from nothing":
                     continue

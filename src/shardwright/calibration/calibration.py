@@ -31,6 +31,7 @@ from shardwright.measure.visits import Controls, control_works
 from shardwright.modelling.accuracy import Accuracy, accuracy_metadata
 from shardwright.modelling.adapting import FEWEST_SCALING, FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
 from shardwright.modelling.dataset import Samples
+from shardwright.modelling.gpu_parts import width_of
 from shardwright.search.strategy import Interruptible
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
@@ -162,7 +163,7 @@ def _calibrated(
         curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(earlier) if earlier else 0)
         if start is None and device in GPUS:
             start = _published(device, optimizer, curriculum, cache_bytes(kind))
-        ways = recipes(start, cache_bytes(kind), kind)
+        ways = recipes(start, cache_bytes(kind), width_of(kind))
         with Measurer(kind, None, room + _PAGES) if visitor is None else nullcontext(visitor) as measurer:
             if start is not None:
                 curriculum.seconds = pace_by(start)
@@ -259,7 +260,7 @@ def model_metadata(
 def _published(device: str, optimizer: Optimizer, curriculum: Curriculum, caches: tuple[int, int]) -> ComputeModel:
     """A trainable model that has learned a GPU's published figures, to be fine-tuned."""
     lessons = curriculum.told_by(PublishedModel(device, optimizer), _LESSONS)
-    return recipes(None, caches, "cuda")["from nothing"](lessons, 0, _THOROUGH)
+    return recipes(None, caches, "widest")["from nothing"](lessons, 0, _THOROUGH)
 
 
 def _model_at(path: Path | None) -> ComputeModel | None:

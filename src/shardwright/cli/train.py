@@ -111,7 +111,8 @@ def run(
 
 
 def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:
-    from shardwright.modelling.training import TrainingOptions, train, width_of
+    from shardwright.modelling.gpu_parts import width_of
+    from shardwright.modelling.training import TrainingOptions, train
 
     width = width_of(stores.machines[0]["device_kind"])
     with progress("training", total=epochs) as report:

@@ -19,9 +19,10 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import WIDE, ComputeModel
 from shardwright.modelling.accuracy import Accuracy, accuracy, predict
 from shardwright.modelling.dataset import Samples, pairs_of
+from shardwright.modelling.gpu_parts import Width
 
 if TYPE_CHECKING:
-    from shardwright.modelling.training import TrainingOptions, Width
+    from shardwright.modelling.training import TrainingOptions
 
 Recipe: TypeAlias = Callable[[Samples, int, float], ComputeModel]
 """Makes a model from samples, a seed, and the effort as a share of the usual updates."""
@@ -57,23 +58,19 @@ class Validated:
     predicted: Floats
 
 
-def recipes(
-    start: ComputeModel | None, caches: tuple[int, int], device_kind: str = "cpu", width: Width | None = None
-) -> dict[str, Recipe]:
+def recipes(start: ComputeModel | None, caches: tuple[int, int], width: Width = "own") -> dict[str, Recipe]:
     """The recipes for a model, by name.
 
     Args:
         start: a model that was learned elsewhere; if None, "from nothing" is the only recipe.
         caches: bytes of the caches of the measuring machine.
-        device_kind: kind of the measuring machine, "cpu" or "cuda".
-        width: see `TrainingOptions`; by default that of such a machine.
+        width: see `TrainingOptions`.
     """
-    machine = device_kind, width
 
     def from_nothing(samples: Samples, seed: int, effort: float) -> ComputeModel:
         from shardwright.modelling.training import fitted  # needs torch
 
-        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, machine, seed), caches)
+        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, width, seed), caches)
 
     if start is None:
         return {"from nothing": from_nothing}
@@ -84,7 +81,7 @@ def recipes(
     def fine_tuned(samples: Samples, seed: int, effort: float) -> ComputeModel:
         from shardwright.modelling.training import fitted
 
-        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, machine, seed)
+        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, width, seed)
         return fitted(samples, options, caches, scaled(start, samples))
 
     return {"scaled": scaled_only, "fine-tuned": fine_tuned, "from nothing": from_nothing}
@@ -150,13 +147,8 @@ def _parts(samples: Samples, folds: int, seed: int) -> Ints:
     return part
 
 
-def _options(
-    samples: Samples, updates: float, rate: float, machine: tuple[str, Width | None], seed: int
-) -> TrainingOptions:
-    from shardwright.modelling.training import TrainingOptions, width_of
+def _options(samples: Samples, updates: float, rate: float, width: Width, seed: int) -> TrainingOptions:
+    from shardwright.modelling.training import TrainingOptions
 
     epochs = math.ceil(updates / math.ceil(len(samples) / _BATCH))
-    kind, width = machine
-    return TrainingOptions(
-        epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, width=width or width_of(kind), seed=seed
-    )
+    return TrainingOptions(epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, width=width, seed=seed)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -109,27 +109,16 @@ SHARES = (0.8, 0.1, 0.1)
 """Shares of training, validation and test samples, as in NeuroShard."""
 
 
-class Measured(Protocol):
-    """Measured sets as arrays: some of them make another such object."""
+def split(sample: Ints, seed: int) -> list[Bools]:
+    """Three `(n,)` masks, of training, validation and test sets, drawn at random; both measurements of a sample stay together.
 
-    @property
-    def sample(self) -> Ints:
-        """`(n,)` ids."""
-
-    def select(self, chosen: Bools, /) -> Self:
-        """The sets where `chosen`, `(n,)`, is true."""
-
-
-Sets = TypeVar("Sets", bound=Measured)
-
-
-def split(sets: Sets, seed: int) -> tuple[Sets, Sets, Sets]:
-    """Split measured sets at random into training, validation and test sets; both measurements of a sample stay together."""
-    ids = np.unique(sets.sample)
+    Args:
+        sample: `(n,)` ids.
+        seed: seed of the draw.
+    """
+    ids = np.unique(sample)
     cuts = np.cumsum([round(share * len(ids)) for share in SHARES[:-1]])
-    parts = np.split(np.random.default_rng(seed).permutation(ids), cuts)
-    train, valid, test = (sets.select(np.isin(sets.sample, part)) for part in parts)
-    return train, valid, test
+    return [np.isin(sample, part) for part in np.split(np.random.default_rng(seed).permutation(ids), cuts)]
 
 
 def join(parts: Sequence[Samples]) -> Samples:

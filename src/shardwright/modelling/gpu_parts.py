@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost.features import PARTS, WIDTHS, parts, wider
 from shardwright.cost.model import WIDE_SHAPE
 from shardwright.modelling.dataset import Samples, rates_of
+
+Width: TypeAlias = Literal["own", "widest"]
+
+
+def width_of(device_kind: str) -> Width:
+    """The `TrainingOptions.width` of a machine, given its kind: "cpu" or "cuda"."""
+    return "widest" if device_kind == "cuda" else "own"
 
 
 def part_sums(samples: Samples, cache: float) -> Floats:

@@ -139,7 +139,7 @@ def train_compute(
         InvalidInput: there are fewer than 50 sets.
     """
     check_enough(samples)
-    train, valid, test = split(samples, options.seed)
+    train, valid, test = map(samples.select, split(samples.sample, options.seed))
     raw = table_features(train.works)
     mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_STD)
     data, checked = (_padded(part, mean, std, options.loss) for part in (train, valid))
@@ -227,7 +227,7 @@ def _check(parts: Sequence[Collectives]) -> None:
 
 def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: Progress | None) -> Weights:
     """Train one network; return its arrays."""
-    train, valid, _ = split(part, options.seed)
+    train, valid, _ = map(part.select, split(part.sample, options.seed))
     raw = _inputs(train, name)
     mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_VOLUME_STD)
     data, checked = (
@@ -254,8 +254,7 @@ def _inputs(part: Collectives, name: str) -> Floats:
 
 def _errors(networks: CommunicationNetworks, part: Collectives, seed: int) -> dict[str, PassErrors]:
     """Errors on the first measurements of the test collectives."""
-    test = split(part, seed)[2]
-    first = test.select(test.repeat == 0)
+    first = part.select(split(part.sample, seed)[2] & (part.repeat == 0))
     predicted = predict_passes(networks, first)
     return {
         f"all_to_all_{name}": errors_of(predicted[name].ravel(), getattr(first, name).ravel(), repeat_error(part, name))

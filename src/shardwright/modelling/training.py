@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Self, TypeAlias, cast
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from shardwright.hardware import cache_bytes
 from shardwright.modelling.accuracy import Accuracy, accuracy, predict
 from shardwright.modelling.dataset import Samples, pairs_of, rates_of, split
 from shardwright.modelling.fitting import Fit, Progress
-from shardwright.modelling.gpu_parts import fitted_parts
+from shardwright.modelling.gpu_parts import Width, fitted_parts
 from shardwright.options import Options, number, whole
 
 _linear = partial(nn.Linear, dtype=torch.float64)
@@ -130,12 +130,6 @@ class ComputeNetwork(nn.Module):
 
 
 FEWEST_SETS = 50
-Width: TypeAlias = Literal["own", "widest"]
-
-
-def width_of(device_kind: str) -> Width:
-    """The `TrainingOptions.width` of a machine, given its kind: "cpu" or "cuda"."""
-    return "widest" if device_kind == "cuda" else "own"
 
 
 @dataclass(frozen=True)
@@ -212,12 +206,12 @@ def train(
     """
     options = options or TrainingOptions()
     check_enough(samples)
-    shares = split(samples, options.seed)
-    constants = _constants(shares[0], caches)
-    data, valid = (_Tensors(share, constants) for share in shares[:2])
-    network, epochs = options.fit()(_new_network(options, shares[0], constants), data, valid, progress)
+    train_sets, valid_sets, test_sets = map(samples.select, split(samples.sample, options.seed))
+    constants = _constants(train_sets, caches)
+    data, valid = (_Tensors(sets, constants) for sets in (train_sets, valid_sets))
+    network, epochs = options.fit()(_new_network(options, train_sets, constants), data, valid, progress)
     model = network.export(constants, metadata or {})
-    return Trained(model, accuracy(predict(model, shares[2]), shares[2], samples), epochs)
+    return Trained(model, accuracy(predict(model, test_sets), test_sets, samples), epochs)
 
 
 def fitted(

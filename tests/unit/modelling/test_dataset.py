@@ -1,4 +1,15 @@
-from shardwright.modelling.dataset import pair_label, pairs_of
+import numpy as np
+
+from shardwright.modelling.dataset import pair_label, pairs_of, split
+
+
+def test_the_split_keeps_both_measurements_of_a_set_together():
+    sample = np.concatenate([np.arange(600), np.arange(300)])
+    parts = split(sample, seed=3)
+    assert [len(np.unique(sample[part])) for part in parts] == [480, 60, 60]
+    assert (np.sum(parts, axis=0) == 1).all()
+    assert all((part[:300] == part[600:]).all() for part in parts)
+    assert (split(sample, seed=4)[2] != parts[2]).any()
 
 
 def test_complete_variants_are_compared_with_the_first():

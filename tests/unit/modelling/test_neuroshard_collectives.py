@@ -3,7 +3,6 @@ import pyarrow as pa
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.modelling.dataset import split
 from shardwright.modelling.neuroshard_collectives import collectives_of, repeat_error
 from tests.unit.modelling.made_collectives import rows, table
 
@@ -20,16 +19,6 @@ def test_stores_are_joined_by_devices_and_their_samples_kept_apart():
     assert [len(np.unique(part.sample)) for part in parts] == [12, 24]
     assert len(np.unique(np.concatenate([part.sample for part in parts]))) == 36
     assert parts[1].dims.shape == (len(parts[1]), 4)
-
-
-def test_the_split_keeps_repeats_together():
-    (part,) = collectives_of([table(600, repeated=300)])
-    parts = split(part, seed=3)
-    ids = [set(p.sample.tolist()) for p in parts]
-    assert [len(one) for one in ids] == [480, 60, 60]
-    assert len(set.union(*ids)) == 600
-    assert sum(map(len, parts)) == 900
-    assert set(split(part, seed=4)[2].sample.tolist()) != ids[2]
 
 
 def test_repeats_are_aligned_row_by_row():

@@ -8,11 +8,12 @@ from shardwright.cost.features import WorkArrays, cached, features, parts, scale
 from shardwright.cost.model import WIDE
 from shardwright.cost.score import device_ms
 from shardwright.modelling.accuracy import predict, repeat_noise
-from shardwright.modelling.dataset import Samples, split
+from shardwright.modelling.dataset import Samples, join
 from shardwright.modelling.training import ComputeNetwork, TrainingOptions, fitted, train
 from shardwright.sharding import Shard, shard_work
 from shardwright.testing.tasks import task_of
 from tests.unit.cli.models import linear_model
+from tests.unit.modelling.conftest import make_samples
 from tests.wide import wide_model
 
 
@@ -117,13 +118,6 @@ def test_training_stops_early_when_validation_no_longer_improves(samples):
     assert result.epochs == len(seen) < 60
 
 
-def test_the_split_keeps_both_measurements_of_a_set_together(samples):
-    parts = split(samples, seed=0)
-    ids = [set(part.sample.tolist()) for part in parts]
-    assert sum(map(len, ids)) == len(set.union(*ids)) == 400
-    assert sum(len(part) for part in parts) == len(samples)
-
-
 def test_repeat_noise_is_what_was_put_in(samples):
     """Two factors exp(0.02 z) on each of two parts: the sums differ by about 0.02 × √2 × √(2/π) at most."""
     assert 0.008 < repeat_noise(samples) < 0.03
@@ -131,9 +125,6 @@ def test_repeat_noise_is_what_was_put_in(samples):
 
 
 def test_joined_stores_keep_their_sets_apart(samples):
-    from shardwright.modelling.dataset import join
-    from tests.unit.modelling.conftest import make_samples
-
     other = make_samples(60, seed=5)
     both = join([samples, other])
     assert len(both) == len(samples) + len(other)
