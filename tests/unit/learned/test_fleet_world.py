@@ -16,18 +16,19 @@ from shardwright.testing.tasks import task_of
 from shardwright.threads import one_thread
 from tests.kills import DiesAfter, Killed
 from tests.unit.learned.autoshard.made import QUICK, varied_task
-from tests.unit.measure.fleets import HARDWARE, Machine, MadeUpCluster, MadeUpWorker
+from tests.unit.measure.fleets import HARDWARE, Machine, MadeUpCluster
+from tests.unit.measure.workers import FakeWorker
 
 MACHINES = (Machine("a", "a", cores=2), Machine("b", "b", cores=1))
 
 
 @pytest.fixture(autouse=True)
 def processes(monkeypatch):
-    monkeypatch.setattr(MadeUpWorker, "started", [])
-    monkeypatch.setattr(MadeUpWorker, "measured", [])
-    monkeypatch.setattr("shardwright.measure.measurer.Worker", MadeUpWorker)
+    for notes in ("started", "asked", "controls"):
+        monkeypatch.setattr(FakeWorker, notes, [])
+    monkeypatch.setattr("shardwright.measure.measurer.Worker", FakeWorker)
     monkeypatch.setattr("shardwright.hardware.fingerprint", lambda device, backend: HARDWARE)
-    return MadeUpWorker
+    return FakeWorker
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ def as_lists(costs):
 def test_a_fleet_finds_what_this_machine_finds(placed, processes, deaths):
     alone = MeasuredWorld(rounds=2, seed=3)
     expected = alone.costs(placed)
-    counts = Counter(processes.measured)
-    processes.measured.clear()
+    counts = Counter(processes.asked)
+    processes.asked.clear()
     with open_fleet(MadeUpCluster(MACHINES, deaths=deaths)) as fleet:
         world = MeasuredWorld(rounds=2, seed=3, fleet=fleet)
         costs = world.costs(placed)
@@ -57,7 +58,7 @@ def test_a_fleet_finds_what_this_machine_finds(placed, processes, deaths):
         == alone.name
         == "measured: device_kind cpu, processor Abacus 1, cores 4, backend embedding_bag, torch 2.9, fbgemm absent, python 3.11.1"
     )
-    seen = Counter(processes.measured)
+    seen = Counter(processes.asked)
     assert set(seen) == set(counts)
     assert seen == counts if not deaths else all(seen[key] >= times for key, times in counts.items())
 

@@ -1,15 +1,13 @@
-"""A cluster of made-up machines, and measuring processes of them that take no time."""
+"""A cluster of made-up machines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from shardwright.cluster import Cluster
-from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.visits import control_works
 from tests.pools import UnrulyPool
 
 HARDWARE = {
@@ -68,32 +66,3 @@ class MadeUpCluster(Cluster):
         for state, machine in zip(pool.states, held, strict=True):
             state.host, state.of_machine = machine.host, machine.fingerprint
         yield pool
-
-
-class MadeUpWorker:
-    """A measuring process: takes time in proportion to the lookups, and twice as long for a set it has not seen yet."""
-
-    started: ClassVar[list[Any]] = []
-    measured: ClassVar[list[tuple[int, ...]]] = []
-
-    def __init__(self, options: Any) -> None:
-        MadeUpWorker.started.append(options)
-        self.alive = True
-
-    def __enter__(self) -> MadeUpWorker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.alive = False
-
-    def visit(self, work: DeviceWork) -> Visit:
-        if work in control_works("cpu", work.optimizer):
-            return Visit(1.0, 1.0, 2, 1.0, 1.0, 0.0)
-        key = tuple(sorted(work.seeds))
-        slow = 1 if key in MadeUpWorker.measured else 2
-        MadeUpWorker.measured.append(key)
-        forward = slow * sum(one.lookups for one in work.works) / 1000
-        return Visit(forward, 3 * forward, 2, 1.0 if slow == 1 else 2.0, 1.0, 0.0)

@@ -22,22 +22,23 @@ def a_gpu_of_80_gb(monkeypatch):
 
 
 def test_the_machines_of_the_most_common_kind_work_on_all_their_cores():
-    cluster = MadeUpCluster(MIXED)
-    with open_fleet(cluster) as fleet:
+    with open_fleet(MadeUpCluster(MIXED)) as fleet:
         assert fleet.pool.size == 5
         assert fleet.facts.hardware["processor"] == "Abacus 1"
         assert [state.host for state in fleet.pool.states] == ["two", *["three"] * 4]
     assert fleet.left_out == ("one (Abacus 2, 4 cores, torch 2.9)",)
     (note,) = fleet.notes
-    assert note.startswith("machines of the cluster differ: working on those with Abacus 1, 4 cores, torch 2.9 alone")
-    assert note.endswith("without one (Abacus 2, 4 cores, torch 2.9)")
+    assert "Abacus 1, 4 cores, torch 2.9" in note
+    assert "one (Abacus 2, 4 cores, torch 2.9)" in note
 
 
-@pytest.mark.parametrize(("local", "device", "workers"), [(False, "cpu", 2), (True, "cpu", 6), (False, "cuda", 3)])
-def test_on_machines_of_many_one_measures_at_a_time_on_each_cpu(local, device, workers):
-    machines = [Machine("a", "a", cores=4, gpus=2), Machine("b", "b", cores=2, gpus=1)]
+@pytest.mark.parametrize(
+    ("local", "device", "hosts"), [(False, "cpu", "abc"), (True, "cpu", "aaaabbc"), (False, "cuda", "aab")]
+)
+def test_on_machines_of_many_one_measures_at_a_time_on_each_cpu_and_gpu(local, device, hosts):
+    machines = [Machine("a", "a", cores=4, gpus=2), Machine("b", "b", cores=2, gpus=1), Machine("c", "c", cores=1)]
     with open_fleet(MadeUpCluster(machines, local=local), device) as fleet:
-        assert fleet.pool.size == workers
+        assert "".join(state.host for state in fleet.pool.states) == hosts
 
 
 def test_of_equally_common_kinds_the_first_machine_counts():
@@ -61,14 +62,6 @@ def test_a_python_of_another_patch_level_is_no_other_kind():
         assert fleet.pool.size == 4
 
 
-def test_on_cuda_a_worker_has_a_gpu():
-    machines = [Machine("a", "a", cores=8, gpus=2), Machine("b", "b", cores=64)]
-    cluster = MadeUpCluster(machines)
-    with open_fleet(cluster, "cuda") as fleet:
-        assert fleet.pool.size == 2
-        assert {state.host for state in fleet.pool.states} == {"a"}
-
-
 def test_machines_that_do_not_answer_are_left_out():
     with open_fleet(MadeUpCluster(MIXED, silent=("three",))) as fleet:
         assert fleet.facts.hardware["processor"] == "Abacus 2"
@@ -77,7 +70,7 @@ def test_machines_that_do_not_answer_are_left_out():
 @pytest.mark.parametrize(("device", "what"), [("cpu", "CPU core"), ("cuda", "GPU with a free CPU core")])
 def test_a_cluster_that_lends_nothing_is_refused(device, what):
     with (
-        pytest.raises(ClusterFailed, match=f"--ray local: no node lends a {what}; add nodes, or leave --ray out"),
+        pytest.raises(ClusterFailed, match=f"--ray local: no node lends a {what}"),
         open_fleet(MadeUpCluster(MIXED[3:]), device),
     ):
         pass

@@ -27,7 +27,7 @@ from shardwright.measure.timing import (
 
 @dataclass
 class ScriptedClock:
-    """Runs the parts, and returns the times of a script."""
+    """Runs the parts, and returns the times of a script, which is given the number of the call."""
 
     times: Callable[[int], list[float]]
     calls: list[int] = field(default_factory=list)
@@ -169,50 +169,27 @@ def test_the_gpu_is_flushed_and_kept_busy_before_each_part(monkeypatch: pytest.M
     assert log[0] == f"idle {int(0.1 * 20_000_000 / 8)}"
 
 
-class Machine:
-    """A clock on which everything takes `elapsed` ms."""
-
-    def __init__(self) -> None:
-        self.elapsed = 1.0
-        self.timed = 0
-
-    def time(self, parts: Sequence[Callable[[int], None]], run: int) -> list[float]:
-        for part in parts:
-            part(run)
-        self.timed += 1
-        return [self.elapsed for _ in parts]
-
-
-def make(monkeypatch: pytest.MonkeyPatch) -> tuple[Sentinel, Machine]:
+def make(monkeypatch: pytest.MonkeyPatch) -> tuple[Sentinel, ScriptedClock]:
     for name, value in {"SENTINEL_BYTES": 2**18, "_READINGS_KEPT": 500}.items():
         monkeypatch.setattr(module, name, value)
-    machine = Machine()
-    return Sentinel(Arena(2**20, torch.device("cpu")), machine), machine
+    clock = ScriptedClock(lambda _: [1.0])
+    return Sentinel(Arena(2**20, torch.device("cpu")), clock), clock
 
 
 def test_a_slow_machine_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentinel, machine = make(monkeypatch)
-    assert sentinel.usual_ms == sentinel.read() == 1
-    machine.elapsed = 1.3
-    assert sentinel.read() / sentinel.usual_ms == 1.3
-    machine.elapsed = 1.0
-    assert sentinel.read() / sentinel.usual_ms == 1.0
+    sentinel, clock = make(monkeypatch)
+    for elapsed in (1.0, 1.3, 1.0):
+        clock.times = lambda _, elapsed=elapsed: [elapsed]
+        assert (sentinel.read(), sentinel.usual_ms) == (elapsed, 1.0)
 
 
-def test_a_machine_that_stays_slow_is_usual_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentinel, machine = make(monkeypatch)
-    machine.elapsed = 1.3
-    for _ in range(600):
+@pytest.mark.parametrize(("elapsed", "readings"), [(1.3, 600), (0.5, 30)], ids=["slow from now on", "a burst before"])
+def test_a_state_that_lasts_is_usual_then(monkeypatch: pytest.MonkeyPatch, elapsed: float, readings: int) -> None:
+    sentinel, clock = make(monkeypatch)
+    clock.times = lambda _: [elapsed]
+    for _ in range(readings):
         sentinel.read()
-    assert sentinel.usual_ms == 1.3
-
-
-def test_a_burst_at_the_start_does_not_stay_usual(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentinel, machine = make(monkeypatch)
-    machine.elapsed = 0.5
-    for _ in range(30):
-        sentinel.read()
-    assert sentinel.usual_ms == 0.5
+    assert sentinel.usual_ms == elapsed
 
 
 @given(st.floats(0.1, 100), st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0.1, 10))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.errors import MeasurementFailed
 from shardwright.measure import worker as module
 from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.timing import Timing
@@ -25,21 +25,12 @@ def own_locks(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2})
 
 
-def test_each_measuring_process_has_a_core_of_its_own() -> None:
-    reserved = [ReservedCore() for _ in range(3)]
-    assert [core.number for core in reserved] == [2, 1, 0]
-
-
-def test_when_all_are_taken_the_last_is_shared() -> None:
+def test_each_measuring_process_has_a_core_of_its_own_while_there_are_any() -> None:
     reserved = [ReservedCore() for _ in range(4)]
-    assert reserved[-1].number == 2
-
-
-def test_a_core_is_free_again_after_its_process_ends() -> None:
-    first = ReservedCore()
-    assert first._lock is not None
-    first._lock.close()
-    assert ReservedCore().number == 2
+    assert [core.number for core in reserved] == [2, 1, 0, 2]
+    assert reserved[1]._lock is not None
+    reserved[1]._lock.close()  # as when its process ends
+    assert ReservedCore().number == 1
 
 
 def test_pinning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,27 +68,19 @@ def scripted(monkeypatch: pytest.MonkeyPatch, timing: Timing) -> Session:
 def test_a_visit_records_what_was_timed_and_in_which_state(
     monkeypatch: pytest.MonkeyPatch, state_ms: float, quiet: bool
 ) -> None:
-    visit = scripted(monkeypatch, Timing((3.0, 4.0), 12, state_ms, 2.0)).visit(WORK)
+    visit = scripted(monkeypatch, Timing((3.0, 4.0), 12, state_ms, 2.0, 0.25, 0.5)).visit(WORK)
     assert (visit.forward_ms, visit.backward_ms, visit.batches) == (3.0, 4.0, 2)
     assert (visit.sentinel, visit.usual_ms, visit.quiet) == (state_ms / 2, 2.0, quiet)
     assert visit.elasticity == [0.7, 0.7]
-
-
-def test_the_time_of_each_step_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = scripted(monkeypatch, Timing((3.0, 4.0), 12, 2.0, 2.0, 0.25, 0.5))
-    spent = session.visit(WORK).spent
-    assert set(spent) == {"build", "batches", "warm-up", "runs"}
-    assert (spent["warm-up"], spent["runs"]) == (0.25, 0.5)
+    assert set(visit.spent) == {"build", "batches", "warm-up", "runs"}
+    assert (visit.spent["warm-up"], visit.spent["runs"]) == (0.25, 0.5)
 
 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore"),
-            r"does not fit .* allocate 9 GiB\)",
-        ),
-        (RuntimeError("D must be at most 2048"), r"cannot run this set \(D must be at most 2048\); leave it out"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore"), r"does not fit .*9 GiB\)"),
+        (RuntimeError("D must be at most 2048"), r"\(D must be at most 2048\)"),
     ],
 )
 def test_a_set_that_the_kernels_refuse_fails_alone(
@@ -117,11 +100,6 @@ def test_without_cuda_the_message_names_it() -> None:
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(MeasurementFailed, match="'cuda' is not available here; use device='cpu'"):
         Session(WorkerOptions("cuda", "fbgemm", 2**20))
-
-
-def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="unknown backend 'tpu'; known backends are fbgemm, embedding_bag"):
-        Session(WorkerOptions("cpu", "tpu", 2**20))
 
 
 NOTHING = DeviceWork((), (), "sgd")
@@ -145,22 +123,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, program: str) -> Worker:
     return Worker(WorkerOptions("cpu", "embedding_bag", 2**20))
 
 
-def test_a_worker_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begun", ["pass", "print('{', end='', flush=True)"])
+def test_a_worker_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, begun: str) -> None:
     says = "import sys; print('kernel launched', file=sys.stderr, flush=True)"
-    with stand_in(monkeypatch, f"{says}; {READY}; {SLEEPS}") as worker:
+    with stand_in(monkeypatch, f"{says}; {READY}; {begun}; {SLEEPS}") as worker:
         assert worker.alive
-        with pytest.raises(MeasurementFailed, match=r"sent no answer within 0\.3 s .* kernel launched"):
+        with pytest.raises(MeasurementFailed, match=r"within 0\.3 s .* kernel launched"):
             worker.visit(NOTHING)
         assert not worker.alive
         assert worker.process.returncode is not None
-
-
-def test_a_worker_that_hangs_in_the_middle_of_a_line_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        stand_in(monkeypatch, f"{READY}; print('{{', end='', flush=True); {SLEEPS}") as worker,
-        pytest.raises(MeasurementFailed, match="sent no answer"),
-    ):
-        worker.visit(NOTHING)
 
 
 def test_a_worker_that_never_starts_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
