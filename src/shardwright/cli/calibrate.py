@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwright.cli.checks import check_target, given_parameters
+from shardwright.cli.checks import check_absent, check_target
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Seed, option
 from shardwright.cli.output import MISSING, Report, emit, note, percent, progress, saved, signed, table
@@ -79,10 +79,11 @@ def run(
         torchrun --nnodes 2 --nproc-per-node 8 … -m shardwright calibrate --links --device cuda
     """
     require("measure", "measuring")
-    _check_together(context, links)
     if links:
+        check_absent(context, ("task", "aim", "seed"), "does not apply to --links; leave it out")
         _run_links(devices=devices, device=device or "cpu", minutes=minutes, output=output, as_json=as_json)
         return
+    check_absent(context, ("devices", "output"), "needs --links; add that flag, or leave it out")
     from shardwright.calibration import calibrate
     from shardwright.calibration.calibration import MINUTES
     from shardwright.task import Task
@@ -105,17 +106,6 @@ def run(
         raise Interrupted("stopped early; all measurements are kept: run the same command again to go on")
     if result.model is None:
         raise typer.Exit(1)
-
-
-def _check_together(context: typer.Context, links: bool) -> None:
-    """Check that all given options belong to the chosen measurement, kernels or links."""
-    others = ("task", "aim", "seed") if links else ("devices", "output")
-    for parameter in given_parameters(context):
-        if parameter.name in others:
-            rule = (
-                "does not apply to --links; leave it out" if links else "needs --links; add that flag, or leave it out"
-            )
-            raise InvalidInput(f"{parameter.opts[0]} {rule}")
 
 
 def progress_of(report: Report, total: float) -> Callable[[float, int, float | None, str], None]:

@@ -163,6 +163,22 @@ def given_parameters(context: typer.Context) -> list[Any]:
     return [parameter for parameter, source in sources if source is not None and source.name == "COMMANDLINE"]
 
 
+def check_absent(context: typer.Context, names: Iterable[str], rule: str) -> None:
+    """Check that the command line names none of these parameters.
+
+    Args:
+        context: the command.
+        names: names of parameters.
+        rule: why they do not belong to it, and the remedy; follows the option in the message.
+
+    Raises:
+        InvalidInput: it names one.
+    """
+    for parameter in given_parameters(context):
+        if parameter.name in names:
+            raise InvalidInput(f"{parameter.opts[0]} {rule}")
+
+
 def _is_folder(path: Path, otherwise: str) -> bool:
     """Whether a path is a folder.
 

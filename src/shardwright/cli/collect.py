@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from shardwright.cli.checks import check_folder, given_parameters
+from shardwright.cli.checks import check_absent, check_folder
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, BackendName, Device, RayAddress, Seed, option
 from shardwright.cli.output import emit, note, percent, progress
-from shardwright.errors import InvalidInput, require
+from shardwright.errors import require
 from shardwright.measure.backends import is_own
 from shardwright.measure.stock import seconds_or_default
 from shardwright.task.quantities import parse_bytes
@@ -122,7 +123,10 @@ def run(
         shardwright collect -o samples/ --ray auto
         shardwright collect -o samples/ --collectives --world 4
     """
-    _check_together(context, collectives)
+    if collectives:
+        check_absent(context, _OF_KERNELS, "does not apply to --collectives; leave it out")
+    else:
+        check_absent(context, _OF_COLLECTIVES, "needs --collectives; add that flag, or leave it out")
     if ray is None:  # with --ray, the machines of the cluster need torch; this one does not
         require("measure", "measuring")
     from shardwright.workload.generators import table_pool
@@ -187,19 +191,7 @@ def _kernels_collected(
             for text in fleet.notes:
                 note(text)
             summary = collect(output, seconds=seconds, progress=report, fleet=fleet, **options)
-    document: measuring.Collect = {
-        "folder": str(summary.folder),
-        "samples": summary.samples,
-        "measured": summary.measured,
-        "seconds": summary.seconds,
-        "disturbed": summary.disturbed,
-        "repeat_median": summary.repeat_median,
-        "repeat_mean": summary.repeat_mean,
-        "wanted": summary.wanted,
-        "failed": summary.failed,
-        "spent": dict(summary.spent),
-        "failure": summary.failure,
-    }
+    document = cast("measuring.Collect", asdict(summary) | {"folder": str(summary.folder)})
     return document, f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
 
 
@@ -219,31 +211,4 @@ def _collectives_collected(
         f"repeats of a sample differ by {percent(summary.repeat_mean)} (mean), {percent(summary.repeat_median)} (median)\n"
         f"next: shardwright train {summary.folder} --network neuroshard -o model.safetensors"
     )
-    document: measuring.CollectCollectives = {
-        "folder": str(summary.folder),
-        "samples": summary.samples,
-        "measured": summary.measured,
-        "seconds": summary.seconds,
-        "repeat_median": summary.repeat_median,
-        "repeat_mean": summary.repeat_mean,
-    }
-    return document, text
-
-
-def _check_together(context: typer.Context, collectives: bool) -> None:
-    """Check that all given options belong to the kind of samples, kernels or collectives.
-
-    Raises:
-        InvalidInput: an option belongs to the other kind.
-    """
-    given = {str(parameter.name): parameter.opts[0] for parameter in given_parameters(context)}
-    for name in _OF_KERNELS if collectives else _OF_COLLECTIVES:
-        if name not in given:
-            continue
-        if name == "ray":
-            raise InvalidInput(
-                "--ray does not apply to --collectives, whose ranks are processes of this machine; leave it out"
-            )
-        rule = "does not apply to" if collectives else "needs"
-        remedy = "leave it out" if collectives else "add that flag, or leave it out"
-        raise InvalidInput(f"{given[name]} {rule} --collectives; {remedy}")
+    return cast("measuring.CollectCollectives", asdict(summary) | {"folder": str(summary.folder)}), text

@@ -30,6 +30,7 @@ from shardwright.cli.options import (
 from shardwright.cli.output import Report, emit, ms, note, percent, progress, saved, seconds, signed, table
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency, require
+from shardwright.hardware import check_device
 from shardwright.questions.review import elsewhere_line, plan_elsewhere
 from shardwright.search import plan, rival_names, strategy_named, strategy_names
 from shardwright.sharding import BOUND_SCOPES, Plan
@@ -73,6 +74,7 @@ def run(
     """
     if measure:
         require("measure", "measuring")
+        check_device(device)
     placed = Cluster().load(task)
     cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed, task)
@@ -103,10 +105,10 @@ def run(
     emit(
         document,
         attempts_table(f"{task}, cost model {cost_model.name}", attempts),
-        *_bound_line(attempts),
-        *([elsewhere_line(best, elsewhere)] if best else []),
+        _bound_line(attempts),
+        elsewhere_line(best, elsewhere) if best else None,
         *failures(attempts),
-        *agreement(attempts, unlike, cost_model.metadata),
+        agreement(attempts, unlike, cost_model.metadata),
         *(saved(file) for file in files),
         as_json=as_json,
     )
@@ -200,11 +202,11 @@ def _bounded_by(proven: Plan, plan: Plan) -> Plan:
     return replace(plan, bound_ms=proven.bound_ms if holds else None, bound_scope=proven.bound_scope)
 
 
-def _bound_line(attempts: Sequence[Attempt]) -> list[str]:
-    """A line with the bound that gaps refer to and the plans that it covers; no line without a proven bound."""
+def _bound_line(attempts: Sequence[Attempt]) -> str | None:
+    """A line with the bound that gaps refer to and the plans that it covers; None without a proven bound."""
     plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
     proven = next((plan for plan in plans if plan.bound_ms is not None), None)
-    return [f"bound: {ms(proven.bound_ms)} ms, {BOUND_SCOPES[proven.bound_scope]}"] if proven else []
+    return f"bound: {ms(proven.bound_ms)} ms, {BOUND_SCOPES[proven.bound_scope]}" if proven else None
 
 
 def measure_each(
@@ -253,8 +255,8 @@ def failures(attempts: Sequence[Attempt]) -> list[str]:
 
 def agreement(
     attempts: Sequence[Attempt], unlike: str | None = None, metadata: Mapping[str, str] | None = None
-) -> list[str]:
-    """A line that compares measured with predicted times, or the reason why it cannot; no line without measurements.
+) -> str | None:
+    """A line that compares measured with predicted times, or the reason why it cannot; None without measurements.
 
     Args:
         attempts: the planned and measured attempts.
@@ -262,7 +264,7 @@ def agreement(
         metadata: metadata of the cost model that predicted the times.
     """
     measured = [attempt.measured for attempt in attempts if attempt.measured and attempt.measured.plan.cost]
-    return [unlike or truth_line("plans", measured, metadata or {})] if measured else []
+    return (unlike or truth_line("plans", measured, metadata or {})) if measured else None
 
 
 def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[str, str]) -> str:

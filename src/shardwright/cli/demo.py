@@ -99,7 +99,7 @@ def run(
         saved(file)
     said = agreement(attempts, metadata=getattr(cost_model, "metadata", None))
     if not as_json:
-        show(view(title(task, quick), attempts, cost_model), *failures(attempts), *said, "")
+        show(view(title(task, quick), attempts, cost_model), *failures(attempts), said, "")
     emit(document, next_steps(output), as_json=as_json)
 
 

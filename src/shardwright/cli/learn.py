@@ -21,7 +21,6 @@ from shardwright.threads import one_thread
 
 if TYPE_CHECKING:
     import rich.table
-    from _typeshed import DataclassInstance
 
     from shardwright.cli.documents import measuring
     from shardwright.learned.options import PolicyOptions
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from shardwright.measure.remote import Fleet
     from shardwright.task import Task
 
-Options = TypeVar("Options", bound="DataclassInstance")
+Options = TypeVar("Options", bound="PolicyOptions")
 
 PRESET = "preset=published"
 
@@ -38,7 +37,7 @@ def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Se
     """Build the options of a training run.
 
     Args:
-        kind: dataclass of the options; every default is a number or a text.
+        kind: class of the options; every default is a number or a text.
         chosen: options with their own flag.
         texts: further options, such as "learning_rate=0.001"; "preset=published" makes the paper's values the defaults.
 
@@ -46,8 +45,7 @@ def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Se
         InvalidInput: a text is not NAME=VALUE, names no option or one that is set already, or a value has a wrong type or breaks a rule.
     """
     defaults = {field.name: field.default for field in fields(kind)}
-    published: Mapping[str, Any] = getattr(kind, "published_values", {})
-    values = dict(chosen)
+    published, values = kind.published_values, dict(chosen)
     for text in dict.fromkeys(texts):
         if published and text == PRESET:
             continue

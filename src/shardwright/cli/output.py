@@ -48,14 +48,14 @@ def begin() -> None:
     _SAVED.clear()
 
 
-def emit(document: Document, *views: RenderableType, as_json: bool) -> None:
+def emit(document: Document, *views: RenderableType | None, as_json: bool) -> None:
     """Print a command's result.
 
     Every document has `notes`, its own and those printed on stderr, and `saved`, the files that `saved` was called with.
 
     Args:
         document: the result, as the type of `documents` that the command's schema is made of.
-        views: the result for people.
+        views: the result for people; None for parts that this result has not.
         as_json: whether to print the data rather than the views.
     """
     if as_json:
@@ -65,14 +65,19 @@ def emit(document: Document, *views: RenderableType, as_json: bool) -> None:
     show(*views)
 
 
-def show(*views: RenderableType) -> None:
-    """Print results for people. On a terminal, lines are at most as wide as it is; elsewhere, lines of text stay whole."""
-    console = console_on_stdout()
+def show(*views: RenderableType | None) -> None:
+    """Print results for people. On a terminal, lines are at most as wide as it is; elsewhere, lines of text stay whole.
+
+    Text is printed as it is. If stdout is no terminal, the lines are wide enough for every table.
+    """
+    shown = sys.stdout.isatty()
+    room = None if shown else _PIPE_WIDTH
+    console = Console(markup=False, emoji=False, highlight=False, force_terminal=shown, width=room)
+    width = console.width if shown else None
     for view in views:
         if isinstance(view, str):
-            width = console.width if console.is_terminal else None
             console.print("\n".join(_fitting(line, width) for line in view.split("\n")), soft_wrap=True)
-        else:
+        elif view is not None:
             console.print(view, crop=False)
 
 
@@ -99,13 +104,6 @@ def note(text: str) -> None:
     width = Console(stderr=True).width if sys.stderr.isatty() else None
     line = _fitting(text, width) + "\n"
     print(line, end="", file=sys.stderr, flush=True)  # in one write, so that Ctrl-C cannot cut the line
-
-
-def console_on_stdout() -> Console:
-    """A console that prints text as it is. If stdout is no terminal, the console is wide enough for every table."""
-    shown = sys.stdout.isatty()
-    width = None if shown else _PIPE_WIDTH
-    return Console(markup=False, emoji=False, highlight=False, force_terminal=shown, width=width)
 
 
 def table(

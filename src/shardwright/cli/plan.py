@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 from rich.console import RenderableType
 
-from shardwright.cli.checks import check_target, given_parameters
+from shardwright.cli.checks import check_absent, check_target, given_parameters
 from shardwright.cli.clusters import Cluster
 from shardwright.cli.errors import about
 from shardwright.cli.export import export_to_torchrec, exported_files
@@ -39,7 +39,6 @@ from shardwright.task.quantities import format_bytes
 if TYPE_CHECKING:
     from shardwright.cli.change import PlanChange
     from shardwright.cli.documents import planning
-    from shardwright.cost import CostModel
     from shardwright.questions.group_sizes import GroupSizes
     from shardwright.search.balance import Balanced
     from shardwright.sharding import Plan, RankMap
@@ -132,8 +131,8 @@ Check = Annotated[
     typer.Option("--check", help="TASK is a plan file: check and price it, without a search."),
 ]
 
-_OF_GROUPS = ("--sync-interval", "--inter-host-allreduce", "--fully-sharded")
-_GOALS = ("--balance-memory", "--least-moves", "--most-moved")
+_OF_GROUPS = ("sync_interval", "inter_host_allreduce", "fully_sharded")
+_NOT_OF_GROUPS = ("start", "move_cost", "cross_replicas", "balance_memory", "least_moves", "most_moved")
 _SAME = 1e-9  # two steps closer than this (relatively) are the same
 _SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes")
 
@@ -191,6 +190,7 @@ def run(
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.show import device_table, headline
     from shardwright.questions.review import with_stated_bound
+    from shardwright.report import idle_sentence
     from shardwright.search import strategy_named
     from shardwright.search.registry import with_policy
 
@@ -198,7 +198,7 @@ def run(
         _check(context, task, model, as_json, export is not None)
         return
     _check_targets(output, rank_maps, [task, model, policy, rank_maps], export is not None)
-    size = _size_of(sharding_group_size, runs_on, {parameter.opts[0] for parameter in given_parameters(context)})
+    size = _size_of(sharding_group_size, runs_on, context)
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
     if export is not None:
         runs_on = _checked_export(output, runs_on, sharding_group_size)
@@ -230,10 +230,10 @@ def run(
         *(_sizes_views(sizes) if sizes is not None else ()),
         device_table(best),
         headline(best),
-        *_idle_line(best, cost_model),
-        *_runtime_note(best, runs_on),
+        idle_sentence(best, cost_model) or None,
+        _runtime_note(best, runs_on),
         *_rank_map_notes(best, rank_maps, older),
-        *([even.sentence()] if even else ()),
+        even.sentence() if even else None,
         *(change_views(change) if change else ()),
         saved(output),
         *(_exported(best, output) if export else ()),
@@ -362,8 +362,8 @@ def _check(context: typer.Context, file: Path, model: Path | None, as_json: bool
     from shardwright.schema import Place
     from shardwright.sharding import Plan
 
-    if {str(given.name) for given in given_parameters(context)} - {"task", "check", "model", "export", "as_json"}:
-        raise InvalidInput("--check searches nothing; leave all options but --model, --export and --json out")
+    others = {str(given.name) for given in given_parameters(context)} - {"task", "check", "model", "export", "as_json"}
+    check_absent(context, others, "is for searches, and --check searches nothing; leave it out")
     plan = Plan.load(file)
     with Place(str(model or file)).naming():
         cost_model = model_behind(plan) if model is None else given_cost_model(model, plan.task.optimizer)
@@ -402,21 +402,13 @@ def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
     return maps
 
 
-def _idle_line(plan: Plan, cost_model: CostModel) -> list[str]:
-    """Why devices hold no table; no line if all hold one."""
-    from shardwright.report import idle_sentence
-
-    text = idle_sentence(plan, cost_model)
-    return [text] if text else []
-
-
-def _runtime_note(plan: Plan, runs_on: str) -> list[str]:
+def _runtime_note(plan: Plan, runs_on: str) -> str | None:
     """A line if TorchRec was chosen for sequence tables, which the other runtime can tier."""
     from shardwright.search.flexshard.strategy import tiered_tables
 
     if runs_on != "auto" or "torchrec" not in plan.runs_on or not tiered_tables(plan.task):
-        return []
-    return ["shardwright.runtime trains sequence tables in tiers: shardwright compare prints the step with them"]
+        return None
+    return "shardwright.runtime trains sequence tables in tiers: shardwright compare prints the step with them"
 
 
 def _rank_map_notes(plan: Plan, given: Path | None, older: Plan | None) -> list[str]:
@@ -433,28 +425,23 @@ def _rank_map_notes(plan: Plan, given: Path | None, older: Plan | None) -> list[
     return notes
 
 
-def _size_of(given: str | None, runs_on: str, options: set[str]) -> int | None:
+def _size_of(given: str | None, runs_on: str, context: typer.Context) -> int | None:
     """The size of the sharding groups; None for every size, or without groups.
 
     Args:
         given: the value of `--sharding-group-size`.
         runs_on: the value of `--runs-on`.
-        options: the options that the command line names.
+        context: the command with its options.
 
     Raises:
         InvalidInput: the size is no number, or options do not go together.
     """
     if given is None:
-        if lonely := [name for name in _OF_GROUPS if name in options]:
-            raise InvalidInput(f"{lonely[0]} is for sharding groups; add --sharding-group-size auto, or a size")
+        check_absent(context, _OF_GROUPS, "is for sharding groups; add --sharding-group-size auto, or a size")
         return None
     if runs_on not in ("auto", "torchrec"):
         raise InvalidInput(f"--sharding-group-size is for TorchRec's DMPCollection; leave out --runs-on {runs_on}")
-    if "--from" in options:
-        raise InvalidInput("--sharding-group-size cannot start from an older plan; leave out --from")
-    for goal in _GOALS:
-        if goal in options:
-            raise InvalidInput(f"--sharding-group-size has no goals with a tolerance; leave out {goal}")
+    check_absent(context, _NOT_OF_GROUPS, "does not go with --sharding-group-size; leave it out")
     if given == "auto":
         return None
     if not given.isascii() or not given.isdigit() or len(given) > 9 or int(given) < 1:

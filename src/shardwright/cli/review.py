@@ -30,6 +30,7 @@ from shardwright.cli.output import MISSING, emit, ms, progress, saved, table
 from shardwright.cli.review_files import read_log, read_plan, save_better
 from shardwright.cli.show import beside_lines
 from shardwright.errors import InvalidInput, require
+from shardwright.hardware import check_device
 from shardwright.task.quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def run(
     check_target(save_task, inputs=[plan, task, model, output])
     if measure:
         require("measure", "measuring")
+        check_device(device)
     settings = {"--topology": topology, "--pipeline": pipeline, "--dense-ms": dense_ms}
     log = read_log(plan, task, settings, which)
     only_of_logs = [

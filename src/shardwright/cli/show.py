@@ -61,8 +61,7 @@ def run(
     words = verdict(entry)
     views: list[RenderableType] = [words, "", device_table(entry.plan), _waits(entry, waits)]
     views += [*_tables_view(rows, tables), *_tier_views(entry), headline(entry.plan)]
-    views += [tuning_lines(entry.plan)] if entry.plan.tuning else []
-    emit(_document(plan, entry, waits, rows, words), *views, as_json=as_json)
+    emit(_document(plan, entry, waits, rows, words), *views, tuning_lines(entry.plan), as_json=as_json)
 
 
 def device_table(plan: Plan) -> Table:
@@ -131,11 +130,11 @@ def _of_group(plan: Plan) -> str:
     return f"\n{many}, synchronised {often}, which takes {ms(takes)} ms a step"
 
 
-def tuning_lines(plan: Plan) -> str:
-    """Lines that compare a tuned plan's measured time with that of the plan before tuning and with the floor; empty for other plans."""
+def tuning_lines(plan: Plan) -> str | None:
+    """Lines that compare a tuned plan's measured time with that of the plan before tuning and with the floor; None for other plans."""
     tuning = plan.tuning
     if tuning is None:
-        return ""
+        return None
     (low, high), (first_low, first_high) = tuning.interval_ms, tuning.first_interval_ms
     rounds = max((trial.round for trial in tuning.history), default=0)
     accepted = sum(trial.accepted for trial in tuning.history if trial.round)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -177,20 +178,15 @@ def entry_of(
     return Entry(name, plan, marginal, measured, tuple(notes), priced_changes(plan, model, marginal), model)
 
 
-def distinct_names(names: Sequence[str]) -> list[str]:
-    """Make names distinct: the second and later uses of a name get a number."""
-    seen: dict[str, int] = {}
-    result = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return result
-
-
 def renamed(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, with names made distinct."""
-    names = distinct_names([entry.name for entry in entries])
-    return [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
+    """The entries, with names made distinct: the second and later uses of a name get a number."""
+    seen: Counter[str] = Counter()
+    result = []
+    for entry in entries:
+        seen[entry.name] += 1
+        count = seen[entry.name]
+        result.append(entry if count == 1 else replace(entry, name=f"{entry.name} ({count})"))
+    return result
 
 
 def phase_ms(cost: PlanCost) -> list[list[float]]:

@@ -7,7 +7,7 @@ from shardwright.cost import PublishedModel, cost_model_for
 from shardwright.errors import InvalidInput
 from shardwright.report import MeasuredTimes, bottlenecks, entry_of, not_comparable, read_measured, report_page
 from shardwright.report.document import document
-from shardwright.report.entry import distinct_names
+from shardwright.report.entry import Entry, renamed
 from shardwright.sharding import Plan
 from tests.unit.report.plans import mixed_plan, row_wise_plan
 
@@ -52,7 +52,8 @@ def test_without_a_model_and_without_a_cost_there_is_nothing_to_show():
 
 
 def test_names_are_made_distinct():
-    assert distinct_names(["plan", "other", "plan"]) == ["plan", "other", "plan (2)"]
+    entries = [Entry(name, mixed_plan()) for name in ("plan", "other", "plan")]
+    assert [entry.name for entry in renamed(entries)] == ["plan", "other", "plan (2)"]
 
 
 def verified(plan):
