@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import shardwright as sw
 from shardwright.cli.main import main
 from shardwright.cost import save_model
 from shardwright.testing.tasks import task_of
@@ -45,4 +46,12 @@ def task_file(tmp_path):
 def model_file(tmp_path):
     path = tmp_path / "model.safetensors"
     save_model(linear_model(), path)
+    return path
+
+
+@pytest.fixture
+def plan_file(task_file, tmp_path):
+    """A plan of the task, by the model, with room for improvement."""
+    path = tmp_path / "plan.json"
+    sw.plan(sw.Task.load(task_file), strategy="random", cost_model=linear_model()).save(path)
     return path

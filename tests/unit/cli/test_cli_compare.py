@@ -6,9 +6,13 @@ import pytest
 
 import shardwright as sw
 from shardwright.cli import compare
+from shardwright.cost import save_model
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.measuring import MeasuredPlan
 from shardwright.testing.tasks import impossible_task, task_of
+from tests.unit.cli.models import linear_model
+
+QUICK = ("--time-limit", 0.1)
 
 
 @pytest.fixture
@@ -38,20 +42,10 @@ def test_other_planners_take_part_if_installed(task_file):
     assert names[len(sw.strategy_names()) :] == ((*(("torchrec",) if find_spec("torchrec") else ()), "auto"))
 
 
-def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):
-    task_of(12, 4).save(tmp_path / "greedy.json")
-    before = (tmp_path / "greedy.json").read_text()
-    options = ("--model", model_file, "--strategies", "dim,greedy", "-o", tmp_path)
-    outcome = cli("compare", tmp_path / "greedy.json", *options)
-    assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {tmp_path / 'greedy.json'}: is an input too")
-    assert (tmp_path / "greedy.json").read_text() == before
-    assert not (tmp_path / "dim.json").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_rivals")
 def test_every_strategy_is_listed(cli, task_file, model_file):
+    task_of(5, 2).save(task_file)
     outcome = cli("compare", task_file, "--model", model_file, "--json")
     assert outcome.code == 0
     strategies = outcome.document["strategies"]
@@ -72,7 +66,7 @@ def test_every_strategy_is_listed(cli, task_file, model_file):
 
 def test_chosen_strategies_are_measured_and_saved(cli, task_file, model_file, tmp_path, fake_measuring):
     folder = tmp_path / "plans"
-    options = ("--strategies", "dim,greedy,dim", "--measure", "--rounds", 2, "-o", folder)
+    options = ("--strategies", "dim,greedy,dim", "--measure", "--rounds", 2, "-o", folder, *QUICK)
     outcome = cli("compare", task_file, "--model", model_file, *options)
     assert outcome.code == 0
     assert fake_measuring == [(2, 2, "cpu")]
@@ -86,7 +80,7 @@ def test_chosen_strategies_are_measured_and_saved(cli, task_file, model_file, tm
 def test_measured_times_of_another_device_are_not_compared(cli, task_file, model_file, fake_measuring):
     task = sw.Task.load(task_file)
     replace(task, topology=replace(task.topology, device="h200")).save(task_file)
-    arguments = ("compare", task_file, "--model", model_file, "--strategies", "dim,greedy", "--measure")
+    arguments = ("compare", task_file, "--model", model_file, "--strategies", "dim,greedy", *QUICK, "--measure")
     outcome = cli(*arguments)
     note = "predicted for h200, measured on cpu: the times differ because the devices do"
     assert outcome.code == 0
@@ -103,7 +97,7 @@ def test_a_strategy_that_fails_is_listed_with_its_reason(cli, task_file, model_f
         return sw.plan(task, strategy=strategy, **options)
 
     monkeypatch.setattr(compare, "plan", plan)
-    arguments = ("compare", task_file, "--model", model_file, "--strategies", "dim,size,greedy", "--measure")
+    arguments = ("compare", task_file, "--model", model_file, "--strategies", "dim,size,greedy", "--measure", *QUICK)
     outcome = cli(*arguments, "--json")
     assert outcome.code == 0
     one, failed, other = outcome.document["strategies"]
@@ -126,12 +120,8 @@ def test_the_command_fails_if_all_strategies_fail(cli, tmp_path, model_file, fak
 
 
 def test_a_task_unlike_the_samples_of_the_model_is_noted(cli, task_file, model_file):
-    from shardwright.cost import load_model, save_model
-
-    model = load_model(model_file)
-    model.metadata.update(batch_sizes="1024, 2048", optimizer="sgd")
-    save_model(model, model_file)
-    outcome = cli("compare", task_file, "--model", model_file, "--strategies", "greedy", "--json")
+    save_model(linear_model(batch_sizes="1024, 2048", optimizer="sgd"), model_file)
+    outcome = cli("compare", task_file, "--model", model_file, "--strategies", "greedy", "--json", *QUICK)
     assert outcome.code == 0
     assert outcome.document["cost_model"] == "cpu/convex"
     batch, optimizer, remedy = sorted(outcome.err.splitlines())

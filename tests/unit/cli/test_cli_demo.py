@@ -56,14 +56,6 @@ def test_everything_is_planned_measured_shown_and_saved(cli, tmp_path, model_fil
     assert outcome.out.rstrip().endswith(f"{folder / 'report.html'}")
 
 
-def test_a_task_of_the_user_is_not_overwritten(cli, task_file, model_file):
-    before = task_file.read_text()
-    outcome = cli("demo", "--quick", "--model", model_file, "-o", task_file.parent)
-    assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {task_file}: is not the demo's task")
-    assert task_file.read_text() == before
-
-
 @pytest.mark.slow
 def test_a_new_user_gets_a_model_of_this_machine_first(cli, tmp_path, measured, monkeypatch):
     asked = []

@@ -150,17 +150,6 @@ def test_measured_costs_are_asked_of_this_machine(cli, train_file, model_file, t
     assert load_policy(target, "dreamshard").metadata["world"].startswith("measured: device_kind cpu")
 
 
-def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
-    for device in ("cpu", "h100"):
-        sw.Task([sw.Table("t", 100, 16)], sw.Topology(devices_per_host=2, device=device), 64).save(
-            tmp_path / f"{device}.yaml"
-        )
-    (tmp_path / "train.yaml").write_text("groups: [{file: cpu.yaml}, {file: h100.yaml}]")
-    outcome = cli("learn", "dreamshard", "--tasks", tmp_path / "train.yaml", "-o", tmp_path / "policy.safetensors")
-    assert outcome.code == 2
-    assert "the tasks are for several device types (cpu, h100), but a cost model prices one" in outcome.err
-
-
 def test_plan_refuses_a_policy_that_does_not_fit(learn, cli, task_file, model_file, tmp_path):
     assert learn("dreamshard").code == 0
     policy = tmp_path / "policy.safetensors"

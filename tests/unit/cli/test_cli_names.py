@@ -28,12 +28,3 @@ def test_every_model_is_listed_and_shown(cli):
     listed = [one["name"] for one in cli("models", "--json").document["models"]]
     assert listed == model_names()
     assert all(name.split("/")[0] in cli("models").out for name in listed)
-
-
-@pytest.mark.parametrize("command", [("models", "show"), ("plan", "task.yaml", "--model")])
-def test_a_model_that_was_probably_meant(cli, tmp_path, monkeypatch, command):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "task.yaml").write_text(TASK.replace("DEVICE", "h200-8"))
-    outcome = cli(*command, "h200/publishd")
-    assert outcome.code == 2
-    assert "did you mean 'h200/published'" in outcome.err

@@ -49,43 +49,6 @@ def test_a_log_without_header_leads_to_a_command_that_reads_it_again(cli, tmp_pa
     assert "--no-header" in cli("profile", path, "--no-header").out.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "says"),
-    [
-        ("user,item\n1,2\n", ["--column", "nobody"], "nobody"),
-        ("user,item\n1,2\n", ["--sequence", "user"], "'user' is not a profiled column of lists"),
-        ("user,item\n1,2\n", ["--rows", "most"], "Invalid value for '--rows'"),
-        ("user,item\n1,2\n", ["--columns", "a9..b3"], "'a9..b3' is no range of names"),
-        ("1,2\n3,4\n", [], "--columns label"),
-        (
-            "user,a b,item\nx,y,1\n",
-            ["--rows", "max_id"],
-            "no row numbers; use --rows distinct, or leave columns out with --exclude user --exclude 'a b'",
-        ),
-        (f"user\n{2**62}\n", ["--rows", "max_id"], "'user' are text or too large, no row numbers; use --rows distinct"),
-        ("user,item\n1,2\n", ["--task", "task.yaml"], "save them with -o tables.yaml"),
-        ("user,item\n1,2\n", ["--topology", "x"], "unknown preset 'x'; known presets are cpu, rtx2080ti-4"),
-    ],
-)
-def test_bad_logs_and_options(cli, tmp_path, content, options, says):
-    path = tmp_path / "log.csv"
-    path.write_text(content)
-    outcome = cli("profile", path, *options, "--json")
-    assert outcome.code == 2
-    assert says in outcome.document["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    "targets", [["-o", "log.csv"], ["--rank-maps", "./log.csv"], ["-o", "x.yaml", "--rank-maps", "x.yaml"]]
-)
-def test_the_log_and_other_results_are_not_written_over(cli, log, tmp_path, monkeypatch, targets):
-    monkeypatch.chdir(tmp_path)
-    before = log.read_bytes()
-    assert cli("profile", log, *targets).code == 2
-    assert log.read_bytes() == before
-    assert not (tmp_path / "x.yaml").exists()
-
-
 @pytest.fixture
 def logs(tmp_path, monkeypatch):
     """Two days with a time, keys of sessions and a label, and the folder they lie in."""

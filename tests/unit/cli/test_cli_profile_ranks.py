@@ -39,28 +39,6 @@ def test_the_document_names_the_rank_maps(cli, log, tmp_path):
     assert "rank_maps" not in cli("profile", log, "--json").document
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--rank-maps", "x", "--rows", "distinct"], "--rows distinct renumbers ids"),
-        (["--rank-map-rows", "5"], "no rank maps are saved; name a file with --rank-maps"),
-        (["--rank-maps", "no/such/folder"], "its folder does not exist"),
-        (["--rank-maps", "x", "--rank-map-rows", "0"], "Invalid value for '--rank-map-rows'"),
-        (["--rank-maps", "x", "--column", "name"], "no column has row numbers"),
-        (
-            ["--rank-maps", "x", "--rows", "max_id"],
-            "the ids of 'name' are text or too large, no row numbers; leave --rows away",
-        ),
-    ],
-)
-def test_options_that_contradict_each_other(cli, log, tmp_path, monkeypatch, options, says):
-    monkeypatch.chdir(tmp_path)
-    outcome = cli("profile", log, *options, "--json")
-    assert outcome.code == 2
-    assert says in outcome.document["error"]["message"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
-
-
 class ByHotness:
     """Replicates the two hottest rows of every table."""
 

@@ -68,23 +68,6 @@ def test_another_model_is_noted(cli, plan_files, model_file, tmp_path):
     assert outcome.document["plans"][0]["notes"]
 
 
-def test_bad_usage(cli, plan_files, tmp_path):
-    target = tmp_path / "report.html"
-    wrong = tmp_path / "wrong.json"
-    wrong.write_text(json.dumps(verified(row_wise_plan())))
-    cases = [
-        ([plan_files[1], "-o", target, "--measured", wrong], "it is a measurement of another plan"),
-        ([plan_files[0], "-o", target, "--measured", wrong, "--measured", wrong], "more often than there are plans"),
-        ([plan_files[0], "-o", target, "--measured", wrong, "--measure"], "use one of them"),
-    ]
-    for arguments, says in cases:
-        outcome = cli("report", *arguments, "--json")
-        assert outcome.code == 2
-        assert says in outcome.document["error"]["message"]
-        assert outcome.err == f"error: {outcome.document['error']['message']}\n"
-        assert not target.exists()
-
-
 @pytest.mark.slow
 def test_kernels_are_measured_now(cli, tmp_path):
     pytest.importorskip("torch", reason="measuring needs torch")

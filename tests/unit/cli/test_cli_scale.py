@@ -1,7 +1,6 @@
 import pytest
 
 import shardwright as sw
-from shardwright.testing.tasks import task_of
 
 
 @pytest.mark.slow
@@ -25,16 +24,6 @@ def test_the_document_holds_what_the_bounds_allow(cli, task_file, model_file, tm
         assert size["bound_ms"] <= size["step_ms"] == plan.cost.step_ms
         assert size["samples_per_second"] <= size["most_samples_per_second"]
         assert size["cost_per_million"] is None
-
-
-def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):
-    task, folder = tmp_path / "1x4-cpu.json", tmp_path
-    task_of(12, 4).save(task)
-    before = task.read_text()
-    outcome = cli("scale", task, "--hosts", "1,2", "--model", model_file, "-o", folder)
-    assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {task}: is an input too")
-    assert task.read_text() == before
 
 
 @pytest.mark.slow

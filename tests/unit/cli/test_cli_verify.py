@@ -13,13 +13,6 @@ from tests.unit.cli.models import linear_model
 
 
 @pytest.fixture
-def plan_file(task_file, model_file, tmp_path):
-    path = tmp_path / "plan.json"
-    sw.plan(sw.Task.load(task_file), cost_model=str(model_file)).save(path)
-    return path
-
-
-@pytest.fixture
 def slower(monkeypatch):
     """Measuring finds every device 10% slower than predicted."""
 
@@ -33,7 +26,6 @@ def slower(monkeypatch):
     monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
 
 
-@pytest.mark.slow
 def test_predicted_and_measured_times_stand_side_by_side(cli, plan_file, task_file, slower):
     outcome = cli("verify", plan_file, "--task", task_file)
     assert outcome.code == 0
@@ -44,11 +36,10 @@ def test_predicted_and_measured_times_stand_side_by_side(cli, plan_file, task_fi
     assert outcome.out.count("+10.0%") == 4 + 1
 
 
-@pytest.mark.slow
 def test_controls_tell_the_state_of_the_machine_from_the_error_of_the_model(cli, task_file, monkeypatch, tmp_path):
     model = replace(linear_model(), metadata={"name": "cpu/mine", "controls": "1,2,4"})
     keep_model(model, cache_folder() / "models" / "mine.safetensors")
-    plan = sw.plan(sw.Task.load(task_file), cost_model=model)
+    plan = sw.plan(sw.Task.load(task_file), strategy="greedy", cost_model=model)
     plan.save(tmp_path / "plan.json")
 
     def measure_plans(plans, **_):
@@ -65,7 +56,6 @@ def test_controls_tell_the_state_of_the_machine_from_the_error_of_the_model(cli,
     assert document["controls_slower"] == pytest.approx(1.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("tolerance", "code"), [(0.05, 1), (0.2, 0)])
 def test_the_tolerance_decides(cli, plan_file, slower, tolerance, code):
     outcome = cli("verify", plan_file, "--tolerance", tolerance, "--json")
@@ -76,7 +66,6 @@ def test_the_tolerance_decides(cli, plan_file, slower, tolerance, code):
     assert ("error: the measured time differs from the predicted one by +10.0%" in outcome.err) == (code == 1)
 
 
-@pytest.mark.slow
 def test_a_plan_for_another_task(cli, plan_file, task_file, slower):
     task = sw.Task.load(task_file)
     replace(task, batch_size=512).save(task_file)
@@ -88,7 +77,6 @@ def test_a_plan_for_another_task(cli, plan_file, task_file, slower):
     )
 
 
-@pytest.mark.slow
 def test_a_plan_without_predicted_cost_is_measured_but_not_judged(cli, plan_file, slower):
     plan = sw.Plan.load(plan_file)
     sw.Plan(plan.task, plan.shards).save(plan_file)
@@ -99,7 +87,6 @@ def test_a_plan_without_predicted_cost_is_measured_but_not_judged(cli, plan_file
     assert cli("verify", plan_file, "--tolerance", 0.1).code == 2
 
 
-@pytest.mark.slow
 def test_a_plan_for_another_device_is_not_judged_by_this_one(cli, plan_file, slower):
     plan = sw.Plan.load(plan_file)
     task = replace(plan.task, topology=replace(plan.task.topology, device="h200"))
@@ -120,7 +107,6 @@ def test_a_plan_for_another_device_is_not_judged_by_this_one(cli, plan_file, slo
     assert "verify it on h200" in outcome.err
 
 
-@pytest.mark.slow
 def test_the_backend_is_the_one_that_is_named(cli, plan_file, monkeypatch):
     asked = []
 
@@ -134,23 +120,21 @@ def test_the_backend_is_the_one_that_is_named(cli, plan_file, monkeypatch):
     assert asked == ["my_kernels:Mine", None]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("here", [True, False])
 def test_predictions_of_other_hardware_are_called_so(cli, task_file, tmp_path, slower, monkeypatch, here):
     bundled = cost_model_for("cpu")
     learned_on = processors(bundled.metadata)
     monkeypatch.setattr("shardwright.cost.files.cpu_model", lambda: learned_on[-1] if here else "another processor")
     path = tmp_path / "bundled.json"
-    sw.plan(sw.Task.load(task_file)).save(path)
+    sw.plan(sw.Task.load(task_file), strategy="greedy").save(path)
     outcome = cli("verify", path)
     said = "was learned on" in outcome.err and "this machine is another processor" in outcome.err
     assert (outcome.code, said) == (0, not here)
 
 
-@pytest.mark.slow
 def test_a_model_of_ones_own_is_not_taken_for_the_bundled_one(cli, task_file, tmp_path, slower, monkeypatch):
     monkeypatch.setattr("shardwright.cost.files.cpu_model", lambda: "another processor")
-    plan = sw.plan(sw.Task.load(task_file))
+    plan = sw.plan(sw.Task.load(task_file), strategy="greedy")
     own = replace(plan.cost.devices[0], forward_ms=2 * plan.cost.devices[0].forward_ms)
     path = tmp_path / "own.json"
     replace(plan, cost=replace(plan.cost, devices=(own, *plan.cost.devices[1:])), bound_ms=None).save(path)
