@@ -19,7 +19,6 @@ from shardwright.search.engine import session
 from shardwright.search.registry import strategy_named
 from shardwright.sharding import memory_account
 from shardwright.task.topology import Exchange
-from shardwright.testing import check_strategy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 from tests.strategies import tasks
@@ -44,11 +43,6 @@ def answered():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.slow
-def test_auto_conforms():
-    check_strategy(AUTO)
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from shardwright.search.exact.formulation import Answer, Effort, all_ways, solve
 from shardwright.search.exact.placement import column_units, ways_of
 from shardwright.sharding import Shard, shard_bytes
 from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
-from shardwright.testing import check_strategy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of, tight_task
 from tests.wide import GatedModel
@@ -213,11 +212,6 @@ def test_a_program_that_is_not_built_in_time_gives_no_bound():
     task = task_of(4, 2)
     effort = Effort(time.monotonic(), None, 1e-6)
     assert solve(task, MODEL, all_ways(task, MODEL, None), effort) == Answer(None, -np.inf)
-
-
-@pytest.mark.slow
-def test_it_conforms():
-    check_strategy(Exact(units_per_table=1, max_nodes=1))
 
 
 @pytest.mark.slow

@@ -9,18 +9,15 @@ from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
 from shardwright.search.certified import Certified
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
-from shardwright.testing.tasks import impossible_task, task_of
+from shardwright.testing.tasks import task_of
 from shardwright.workload import random_task
 
 MODEL = SimpleCostModel()
-CPU_STRATEGIES = sw.strategy_names(task_of(1, 1))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CPU_STRATEGIES)
-def test_a_plan_is_complete_scored_and_repeatable(name):
-    task = task_of(20, 4)
-    plan = sw.plan(task, strategy=name, cost_model=MODEL, seed=3)
+@pytest.mark.parametrize("name", sw.strategy_names(task_of(1, 1)))
+def test_a_plan_is_complete_and_scored(name):
+    plan = sw.plan(task_of(8, 2), strategy=name, cost_model=MODEL, seed=3)
     plan.check()
     assert plan.strategy == name
     assert plan.seed == 3
@@ -28,7 +25,6 @@ def test_a_plan_is_complete_scored_and_repeatable(name):
     assert plan.cost is not None
     assert plan.cost.step_ms >= plan.cost.compute_ms > 0
     assert plan.search_s is not None
-    assert plan.shards == sw.plan(task, strategy=name, cost_model=MODEL, seed=3).shards
 
 
 def test_random_depends_on_the_seed_and_the_heuristics_do_not():
@@ -59,12 +55,6 @@ def test_a_table_too_large_for_any_device_is_cut_where_that_is_allowed():
     narrow = sw.Table("item", rows=1_000_000, dim=1, pooling=2)
     plan = sw.plan(sw.Task([narrow], sw.Topology(devices_per_host=4, memory="4 MB"), 256), cost_model=MODEL)
     assert plan.sharding_type("item") == "row_wise"
-
-
-@pytest.mark.parametrize("name", CPU_STRATEGIES)
-def test_an_impossible_task_is_refused(name):
-    with pytest.raises(InfeasibleTask, match="row_wise|at least"):
-        sw.plan(impossible_task(), strategy=name, cost_model=MODEL)
 
 
 def test_a_strategy_that_does_not_support_a_task_gives_the_reason():

@@ -5,18 +5,27 @@ from dataclasses import dataclass, replace
 import pytest
 
 from shardwright.errors import InfeasibleTask
+from shardwright.search.baselines import KINDS
 from shardwright.search.registry import strategy_named, strategy_names
 from shardwright.sharding import Shard, memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.task import TableConstraint, Task
 from shardwright.testing import check_strategy
-from shardwright.testing.tasks import task_of
+
+SHORT = {
+    **{name: {"patience": 1} for name in ("auto", "certified", "dreamshard+")},
+    "exact": {"units_per_table": 1, "max_nodes": 1, "tolerance": 0.9},
+}
+"""Options of strategies that search long, so that they end sooner."""
+SLOW = (*SHORT, "flexshard")
+NAMES = {*strategy_names(), *SHORT, *KINDS, "hugectr", "hugectr_hier"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", strategy_names(task_of(1, 1)))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in sorted(NAMES)]
+)
 def test_every_registered_strategy_conforms(name):
-    check_strategy(strategy_named(name))
+    check_strategy(replace(strategy_named(name), **SHORT.get(name, {})))
 
 
 @dataclass(frozen=True)

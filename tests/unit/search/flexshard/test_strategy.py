@@ -16,7 +16,6 @@ from shardwright.search.registry import strategy_named, strategy_names
 from shardwright.sharding import Plan, memory_account, shard_work
 from shardwright.sharding.memory import gradient_bytes
 from shardwright.task import AccessProfile, Constraints, Exchange, Table, TableConstraint, Task, Topology
-from shardwright.testing import check_strategy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import tables
 from tests.unit.search.flexshard.made import fits, sequences, task_of, with_room
@@ -29,11 +28,6 @@ def mixed(memory="10 GB", **constraints):
     task = task_of(0.9, 1.2, memory=memory)
     pooled = [table for table in tables(8, seed=3) if table.pooled]
     return replace(task, tables=[*pooled, *task.tables], constraints=Constraints(**constraints))
-
-
-@pytest.mark.slow
-def test_two_tiers_conforms():
-    check_strategy(strategy_named("two_tiers"))
 
 
 def test_a_mixed_model_gets_one_plan():
