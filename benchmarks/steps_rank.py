@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from shardwright.measure.collectives.rank import Member, RunPolicy, joined_group
+from shardwright.measure.collectives.rank import Member, PlaceInGroup, RunPolicy, joined_group
 
 TIMEOUT_S = 240.0
 
@@ -30,7 +30,7 @@ def main(program: Callable[[Member, dict[str, Any]], dict[str, Any]] = steps) ->
     """Run a program as a rank with the request of the command line; rank 0 prints the reply."""
     request = json.loads(sys.argv[1])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with joined_group("cpu", rank, world, local_rank=rank, local_world=world, timeout_s=TIMEOUT_S) as member:
+    with joined_group("cpu", PlaceInGroup(rank, world, rank, world), TIMEOUT_S) as member:
         reply = program(member, request)
     if rank == 0:
         print(json.dumps(reply), flush=True)

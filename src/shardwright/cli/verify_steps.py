@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shardwright.cli.documents import measuring
     from shardwright.integrations.torchrec.steps.run import Steps
-    from shardwright.measure.collectives.group import PlaceInGroup
+    from shardwright.measure.collectives.rank import PlaceInGroup
     from shardwright.sharding import Plan
 
 TORCHREC = "torchrec"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -118,24 +118,15 @@ def arena_bytes(works: Iterable[DeviceWork]) -> int:
 
 def encode_work(work: ShardWork) -> Json:
     """A work as plain JSON values, with every point of its access profile."""
-    return {
-        "rows": work.rows,
-        "dim": work.dim,
-        "samples": work.samples,
-        "lookups": work.lookups,
-        "pooled": work.pooled,
-        "dtype": work.dtype,
-        "access": [work.access.rows.tolist(), work.access.share.tolist()],
-        "feature_shares": work.feature_shares,
-    }
+    access = [work.access.rows.tolist(), work.access.share.tolist()]
+    return {part.name: getattr(work, part.name) for part in fields(work)} | {"access": access}
 
 
 def decode_work(values: Mapping[str, Any]) -> ShardWork:
-    """The inverse of `encode_work`."""
-    rows, share = values["access"]
-    plain = {key: values[key] for key in ("rows", "dim", "samples", "lookups", "pooled", "dtype")}
-    access = AccessProfile(np.array(rows), np.array(share))
-    return ShardWork(**plain, access=access, feature_shares=tuple(values.get("feature_shares", [1.0])))
+    """The inverse of `encode_work`; also reads files of earlier releases, which lack some fields."""
+    rows, share = map(np.array, values["access"])
+    access = AccessProfile(rows, share)
+    return ShardWork(**{**values, "access": access, "feature_shares": tuple(values.get("feature_shares", [1.0]))})
 
 
 def _device_work(task: Task, shards: Iterable[Shard], seed: int) -> DeviceWork:

@@ -18,7 +18,6 @@ LEAST_S = {"cpu": 12.0, "cuda": 45.0}
 """Least seconds for any measurement: to start the measuring process, run the controls, and measure a few works."""
 
 _GUESS = 0.05, 2e-3, 3e-7  # first guess: seconds per visit, per ms of its runs, and per lookup drawn
-_RUNS_OF_BATCH = TimingPolicy().passes
 
 
 class VisitSeconds:
@@ -73,7 +72,7 @@ class VisitSeconds:
 
     def _row(self, work: DeviceWork, ms: float) -> tuple[float, float, float]:
         batches = fresh_batches(work.works, self._cache)
-        runs = max(_RUNS_OF_BATCH * batches, TimingPolicy().runs)
+        runs = batches * TimingPolicy().passes_over(batches)
         return 1.0, ms * runs, batches * sum(shard.lookups for shard in work.works)
 
 

@@ -69,7 +69,6 @@ class MeasuringNode:
     of_machine: Callable[[str, str], Fingerprint] = fingerprint
     host: str = field(default_factory=socket.gethostname)
     _measurer: Measurer | None = None
-    _room: int = 0
     _checked: int = 0  # bytes for which the memory has room
 
     def facts(self, known: str | None) -> Facts:
@@ -111,14 +110,14 @@ class MeasuringNode:
             MeasurementFailed: the machine has too little memory, or the measuring process cannot start.
         """
         with self._named():
-            needed = largest.table_bytes + largest.buffer_bytes if largest else 0
-            if self._measurer is None or self._room < arena_bytes or self._checked < needed:
-                if self._measurer is not None:
-                    self._measurer.close()
-                if largest and self.device == "cpu":
-                    check_memory([largest])
+            if self._measurer is None:
                 self._measurer = Measurer(self.device, self.backend, arena_bytes, self.policy)
-                self._room, self._checked = arena_bytes, needed
+            self._measurer.make_room(arena_bytes)
+            needed = largest.table_bytes + largest.buffer_bytes if largest and self.device == "cpu" else 0
+            if largest and self._checked < needed:
+                self._measurer.close()  # which frees the memory that it holds
+                check_memory([largest])
+                self._checked = needed
             for _ in range(2):
                 self._measurer.ready()  # a failed start is not the work's fault, so it is not caught below
                 try:

@@ -258,30 +258,39 @@ class Stock:
 
 
 @dataclass(frozen=True)
-class CollectSummary:
-    """The content of a store after collecting.
+class StoreSummary:
+    """The content of a store after collecting kernels or collectives.
 
     Attributes:
         folder: the store.
-        samples: samples of this collection in the store.
-        measured: visits made by this call.
+        samples: measured samples in the store, without repeats.
+        measured: measurements made by this call.
         seconds: duration of this call.
-        disturbed: share of the samples without a quiet visit.
-        repeat_median: median relative difference of forward + backward time between two visits to a sample; NaN without such pairs.
+        repeat_median: median relative difference between two measurements of a sample, both passes added; NaN without such pairs.
         repeat_mean: mean of these differences.
-        wanted: samples that were asked for; 0 if unknown.
-        failed: samples that were given up, by this and earlier calls.
-        spent: seconds of this call by step.
-        failure: why the first failed sample was given up.
     """
 
     folder: Path
     samples: int
     measured: int
     seconds: float
-    disturbed: float
     repeat_median: float
     repeat_mean: float
+
+
+@dataclass(frozen=True)
+class CollectSummary(StoreSummary):
+    """The content of a store after collecting kernels: samples of this collection, and visits to them.
+
+    Attributes:
+        disturbed: share of the samples without a quiet visit.
+        wanted: samples that were asked for; 0 if unknown.
+        failed: samples that were given up, by this and earlier calls.
+        spent: seconds of this call by step.
+        failure: why the first failed sample was given up.
+    """
+
+    disturbed: float
     wanted: int = 0
     failed: int = 0
     spent: Mapping[str, float] = field(default_factory=dict)

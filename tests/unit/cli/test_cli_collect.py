@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.measure.collect import CollectSummary
-from shardwright.measure.collectives.collect import CollectivesSummary
+from shardwright.measure.stock import CollectSummary, StoreSummary
 from shardwright.workload.generators import table_pool
 
 
@@ -15,7 +14,7 @@ def fake_collect(monkeypatch):
     def collect(folder, **options):
         calls.update(options, folder=folder)
         options["progress"](21, 21)
-        return CollectSummary(Path(folder), 20, 21, 10.0, 0.25, float("nan"), float("nan"))
+        return CollectSummary(Path(folder), 20, 21, 10.0, float("nan"), float("nan"), 0.25)
 
     monkeypatch.setattr("shardwright.measure.collect.collect", collect)
     return calls
@@ -120,7 +119,7 @@ def fake_collectives(monkeypatch):
     def collect(collection, **options):
         calls.update(options, collection=collection)
         options["progress"](21, 21)
-        return CollectivesSummary(collection.folder, 20, 21, 10.0, 0.25, float("nan"))
+        return StoreSummary(collection.folder, 20, 21, 10.0, 0.25, float("nan"))
 
     monkeypatch.setattr("shardwright.measure.collectives.collect.collect_collectives", collect)
     return calls

@@ -20,7 +20,7 @@ from shardwright.measure.collectives.links import Ask
 from shardwright.measure.collectives.rank import RunPolicy, group_backend
 from shardwright.measure.collectives.sampling import CollectiveSample, CollectiveSpace
 from shardwright.measure.sampling import pool_digest
-from shardwright.measure.stock import REPEAT_EVERY, noise_of
+from shardwright.measure.stock import REPEAT_EVERY, StoreSummary, noise_of
 from shardwright.measure.store import SampleStore, chosen_hardware, hardware_of, reading
 from shardwright.measure.visits import Progress
 from shardwright.task.table import Table
@@ -111,7 +111,7 @@ def collect_collectives(
     timeout_s: float = 60.0,
     progress: Progress | None = None,
     group: GroupOptions | None = None,
-) -> CollectivesSummary:
+) -> StoreSummary:
     """Measure collectives between processes of this machine into a sample store; call it again to resume after any interruption.
 
     Sample i depends only on the seed and i. Every 20th sample is measured a second time, ten samples later.
@@ -132,7 +132,7 @@ def collect_collectives(
         return _collected(collection, ranks.ask, progress)
 
 
-def _collected(collection: CollectiveCollection, ask: Ask, progress: Progress | None) -> CollectivesSummary:
+def _collected(collection: CollectiveCollection, ask: Ask, progress: Progress | None) -> StoreSummary:
     """Measure the sets that the store lacks."""
     started = monotonic()
     wanted, backend = list(_schedule(collection.samples)), group_backend(collection.device)
@@ -273,41 +273,11 @@ def step_ms(table: pa.Table) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array([max(forward) + max(backward) for forward, backward in zip(*columns, strict=True)])
 
 
-@dataclass(frozen=True)
-class CollectivesSummary:
-    """The content of a store after collecting collectives.
-
-    Attributes:
-        folder: the store.
-        samples: measured samples in the store, without repeats.
-        measured: measurements made by this call.
-        seconds: duration of this call.
-        repeat_median: median relative difference between a sample and its repeat, in the time until the last device is done; NaN
-            without repeats.
-        repeat_mean: mean of these differences.
-    """
-
-    folder: Path
-    samples: int
-    measured: int
-    seconds: float
-    repeat_median: float
-    repeat_mean: float
-
-
-def summarise(folder: Path, measured: int, seconds: float) -> CollectivesSummary:
+def summarise(folder: Path, measured: int, seconds: float) -> StoreSummary:
     """The summary of a store after a call that made `measured` measurements in `seconds`."""
     table = read_collectives(folder, allow_other_hardware=True)
     by_key = dict(zip(keys_of(table), step_ms(table), strict=True))
     pairs = [
         (by_key[sample, 0], value) for (sample, repeat), value in by_key.items() if repeat and (sample, 0) in by_key
     ]
-    repeat_median, repeat_mean = noise_of(pairs)
-    return CollectivesSummary(
-        folder=folder,
-        samples=sum(not repeat for _, repeat in by_key),
-        measured=measured,
-        seconds=seconds,
-        repeat_median=repeat_median,
-        repeat_mean=repeat_mean,
-    )
+    return StoreSummary(folder, sum(not repeat for _, repeat in by_key), measured, seconds, *noise_of(pairs))

@@ -23,7 +23,15 @@ from typing import Any
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.hardware import MACHINE, fingerprint
-from shardwright.measure.collectives.rank import Answer, Member, RunPolicy, answer, group_backend, joined_group
+from shardwright.measure.collectives.rank import (
+    Answer,
+    Member,
+    PlaceInGroup,
+    RunPolicy,
+    answer,
+    group_backend,
+    joined_group,
+)
 from shardwright.processes import Child, parsed
 
 _LOOK_S = 0.2  # interval of checks of the ranks during a wait
@@ -169,38 +177,15 @@ def telling_what_is_kept() -> Iterator[None]:
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-@dataclass(frozen=True)
-class PlaceInGroup:
-    """Place of this process in a group that torchrun started.
-
-    Attributes:
-        rank: number of this process.
-        world: number of ranks on all hosts.
-        local_rank: number of this process on this host.
-        local_world: number of ranks on this host.
-    """
-
-    rank: int
-    world: int
-    local_rank: int
-    local_world: int
-
-    @property
-    def hosts(self) -> int:
-        """Number of hosts of the group."""
-        return self.world // self.local_world
-
-
-def place_of_this_process(environment: Mapping[str, str] | None = None) -> PlaceInGroup | None:
+def place_of_this_process() -> PlaceInGroup | None:
     """The place that torchrun's environment variables give to this process; None if torchrun did not start it.
 
     Raises:
         InvalidInput: the hosts have different numbers of ranks.
     """
-    given = os.environ if environment is None else environment
-    if not all(given.get(name) for name in _VARIABLES):
+    if not all(os.environ.get(name) for name in _VARIABLES):
         return None
-    rank, world, local_rank, local_world = (int(given[name]) for name in _VARIABLES[:4])
+    rank, world, local_rank, local_world = (int(os.environ[name]) for name in _VARIABLES[:4])
     if world % local_world or rank % local_world != local_rank:
         raise InvalidInput(
             f"WORLD_SIZE is {world}, LOCAL_WORLD_SIZE {local_world}, RANK {rank}, LOCAL_RANK {local_rank}: every host must have as many "
@@ -288,14 +273,7 @@ def led_group(
     Raises:
         MeasurementFailed: the ranks were started with different options or on different hardware, or one ended.
     """
-    with joined_group(
-        device,
-        place.rank,
-        place.world,
-        local_rank=place.local_rank,
-        local_world=place.local_world,
-        timeout_s=timeout_s,
-    ) as member:
+    with joined_group(device, place, timeout_s) as member:
         group = LedGroup(member, policy, timeout_s, program)
         _check_agreement(group, device, place, options)
         if place.rank:

@@ -194,25 +194,37 @@ def group_backend(device_kind: str) -> str:
     return "gloo" if device_kind == "cpu" else "nccl"
 
 
+@dataclass(frozen=True)
+class PlaceInGroup:
+    """Place of this process in a group.
+
+    Attributes:
+        rank: number of this process.
+        world: number of ranks on all hosts.
+        local_rank: number of this process on this host.
+        local_world: number of ranks on this host.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts of the group."""
+        return self.world // self.local_world
+
+
 @contextmanager
 def joined_group(
-    device_kind: str,
-    rank: int,
-    world: int,
-    *,
-    local_rank: int,
-    local_world: int,
-    timeout_s: float,
-    meeting_file: Path | None = None,
+    device_kind: str, place: PlaceInGroup, timeout_s: float, meeting_file: Path | None = None
 ) -> Iterator[Member]:
     """Join a group as a rank for the duration of a block.
 
     Args:
         device_kind: "cpu" or "cuda"; on cuda, rank i of a machine takes GPU i.
-        rank: number of this process in the group.
-        world: number of ranks.
-        local_rank: number of this process on this machine.
-        local_world: ranks on this machine.
+        place: place of this process.
         timeout_s: a collective that takes longer fails.
         meeting_file: new file through which ranks of one machine find each other; None to use MASTER_ADDR and MASTER_PORT.
 
@@ -224,25 +236,25 @@ def joined_group(
 
     if device_kind == "cuda":
         require_cuda()
-        if local_world > torch.cuda.device_count():
+        if place.local_world > torch.cuda.device_count():
             raise MeasurementFailed(
-                f"{local_world} ranks on this machine need a GPU each, it has {torch.cuda.device_count()}; use fewer ranks"
+                f"{place.local_world} ranks on this machine need a GPU each, it has {torch.cuda.device_count()}; use fewer ranks"
             )
-        torch.cuda.set_device(local_rank)
-        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(place.local_rank)
+        device = torch.device("cuda", place.local_rank)
     else:
         torch.set_num_threads(1)
-        _settle_on_core(local_rank)
+        _settle_on_core(place.local_rank)
         device = torch.device("cpu")
     dist.init_process_group(
         group_backend(device_kind),
         init_method=meeting_file.as_uri() if meeting_file else "env://",
-        rank=rank,
-        world_size=world,
+        rank=place.rank,
+        world_size=place.world,
         timeout=timedelta(seconds=timeout_s),
     )
     try:
-        yield Member(rank, world, device, local_world)
+        yield Member(place.rank, place.world, device, place.local_world)
     finally:
         dist.destroy_process_group()
 
@@ -284,15 +296,8 @@ def main(program: Answer | None = None) -> None:
 def _serve(options: dict[str, Any], replies: IO[str], program: Answer) -> None:
     rank, world, longest = options["rank"], options["world"], options["timeout_s"] + _GRACE_S
     policy = RunPolicy(**options["policy"])
-    with joined_group(
-        options["device"],
-        rank,
-        world,
-        local_rank=rank,
-        local_world=world,
-        timeout_s=longest,
-        meeting_file=Path(options["meeting_file"]),
-    ) as member:
+    place = PlaceInGroup(rank, world, rank, world)
+    with joined_group(options["device"], place, longest, Path(options["meeting_file"])) as member:
         if rank == 0:
             reply(replies, {"ready": True})
         for line in sys.stdin:

@@ -21,7 +21,7 @@ from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds
 from shardwright.integrations.torchrec.steps.run import Steps, rank_program, ranks, run_here
 from shardwright.integrations.torchrec.steps.sharded import planned
 from shardwright.integrations.torchrec.steps.shared import RuntimeModel
-from shardwright.measure.collectives.group import PlaceInGroup
+from shardwright.measure.collectives.rank import PlaceInGroup
 from shardwright.sharding import DeviceCost, Plan, PlanCost, Shard
 from shardwright.task import DenseTime, Exchange, Links, LinkSpeed, Table, Task, Topology
 from shardwright.task.link_files import Cluster, MeasuredLinks

@@ -16,7 +16,7 @@ from shardwright.integrations.torchrec.steps.phases import PHASES
 from shardwright.integrations.torchrec.steps.rank import RankReport
 from shardwright.integrations.torchrec.steps.run import Steps
 from shardwright.integrations.torchrec.steps.tuning import Difference, next_round, taken, tune_steps
-from shardwright.measure.collectives.group import PlaceInGroup
+from shardwright.measure.collectives.rank import PlaceInGroup
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.task.sharding_groups import ShardingGroups
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.collectives.group import PlaceInGroup, place_of_this_process
+from shardwright.measure.collectives.group import place_of_this_process
+from shardwright.measure.collectives.rank import PlaceInGroup
 
 VARIABLES = {
     "RANK": "5",
@@ -15,21 +16,26 @@ VARIABLES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+
+
 def test_the_place_is_what_torchrun_says() -> None:
-    place = place_of_this_process(VARIABLES)
+    place = place_of_this_process()
     assert place == PlaceInGroup(5, 8, 1, 4)
     assert place.hosts == 2
 
 
 @pytest.mark.parametrize("missing", VARIABLES)
-def test_without_all_variables_there_is_no_group(missing: str) -> None:
-    assert place_of_this_process({name: value for name, value in VARIABLES.items() if name != missing}) is None
+def test_without_all_variables_there_is_no_group(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.delenv(missing)
+    assert place_of_this_process() is None
 
 
-def test_uneven_hosts_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="LOCAL_WORLD_SIZE 3, .*: every host must have as many ranks"):
-        place_of_this_process({**VARIABLES, "LOCAL_WORLD_SIZE": "3"})
-    with pytest.raises(
-        InvalidInput, match="RANK 5, LOCAL_RANK 0: every host must have as many ranks, numbered host by host"
-    ):
-        place_of_this_process({**VARIABLES, "LOCAL_RANK": "0"})
+@pytest.mark.parametrize(("name", "value"), [("LOCAL_WORLD_SIZE", "3"), ("LOCAL_RANK", "0")])
+def test_uneven_hosts_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidInput, match=f"{name} {value}"):
+        place_of_this_process()

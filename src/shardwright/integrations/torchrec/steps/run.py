@@ -20,8 +20,8 @@ from shardwright.cost.score import score
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.hardware import available_memory
 from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, gathered, prepared, run_rounds
-from shardwright.measure.collectives.group import GroupFailed, GroupOptions, PlaceInGroup, RankGroup
-from shardwright.measure.collectives.rank import Member, group_backend, joined_group
+from shardwright.measure.collectives.group import GroupFailed, GroupOptions, RankGroup
+from shardwright.measure.collectives.rank import Member, PlaceInGroup, group_backend, joined_group
 from shardwright.sharding.costs import PlanCost
 from shardwright.sharding.files import plan_to_dict
 from shardwright.sharding.plan import Plan
@@ -209,11 +209,8 @@ def _of_torchrun(place: PlaceInGroup, device: str, timeout_s: float) -> Iterator
         shared = _of_rank_0(plans, member)
         return [Steps(plan, of_plan) for plan, of_plan in zip(shared, run_rounds(shared, rounds, member), strict=True)]
 
-    world, local_rank, local_world = place.world, place.local_rank, place.local_world
     try:
-        with joined_group(
-            device, place.rank, world, local_rank=local_rank, local_world=local_world, timeout_s=timeout_s
-        ) as member:
+        with joined_group(device, place, timeout_s) as member:
             yield measure
     except RuntimeError as error:  # raised by torch.distributed if another rank ended or does not answer
         first = str(error).splitlines()[0]
