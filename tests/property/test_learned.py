@@ -12,7 +12,7 @@ from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.environment import UNPLACED, Environment, PlacementBatch
-from shardwright.learned.worlds import SimulatedWorld, embedding_cost_ms, step_ms
+from shardwright.learned.worlds import SimulatedWorld, step_ms
 from shardwright.search.units import PartialPlan
 from shardwright.sharding.memory import shard_bytes
 from shardwright.testing.model import SimpleCostModel
@@ -143,4 +143,3 @@ def test_the_simulated_world_costs_what_the_plan_costs(found, seed):
         ]
         np.testing.assert_allclose(phases, columns, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(step_ms(phases), expected.step_ms, rtol=1e-9)
-        np.testing.assert_allclose(embedding_cost_ms(phases), expected.embedding_cost_ms, rtol=1e-9)

@@ -157,16 +157,12 @@ class PlacementArrays:
             "that it must be kept apart from; allow column_wise or row_wise for it, use more devices or memory, or strategy 'certified'"
         )
 
-    def shards(self, assignment: Ints | Sequence[int]) -> list[Shard]:
-        """All shards of the task if unit i lies on device `assignment[i]`."""
-        placed = [
-            shard for unit, device in zip(self.units.free, assignment, strict=True) for shard in unit.on(int(device))
-        ]
-        return [*self.units.fixed, *placed]
-
     def plan(self, assignment: Ints | Sequence[int], strategy: str, seed: int) -> Plan:
         """The plan that puts unit i on device `assignment[i]`."""
-        return Plan(self.task, self.shards(assignment), strategy, seed)
+        placed = (
+            shard for unit, device in zip(self.units.free, assignment, strict=True) for shard in unit.on(int(device))
+        )
+        return Plan(self.task, [*self.units.fixed, *placed], strategy, seed)
 
 
 def features_of(tasks: Sequence[PlacementArrays]) -> Floats:

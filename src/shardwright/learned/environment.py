@@ -124,6 +124,19 @@ def masked(logits: Tensor, mask: Tensor) -> Tensor:
     return logits.masked_fill(~mask & mask.any(dim=-1, keepdim=True), -torch.inf)
 
 
+def choices(logits: Tensor, mask: Tensor, device: Tensor) -> tuple[Tensor, Tensor]:
+    """`(...)` log-probability of each choice of a device, and `(...)` entropy; both are 0 if the mask allows no device.
+
+    Args:
+        logits: `(..., d)` logits of the devices.
+        mask: `(..., d)` devices to choose from.
+        device: `(...)` the chosen devices; any if the mask allows none.
+    """
+    log = masked(logits, mask).log_softmax(dim=-1).masked_fill(~mask, 0.0)
+    chosen = log.gather(-1, device[..., None])[..., 0]
+    return chosen, -(log.exp() * mask * log).sum(dim=-1)
+
+
 class Environment:
     """Places the units of every episode in a given order, one unit per step.
 

@@ -45,11 +45,6 @@ def step_ms(phases: Floats) -> float:
     return float(phases.max(axis=0).sum())
 
 
-def embedding_cost_ms(phases: Floats) -> float:
-    """The papers' cost from `(devices, 4)` phases: the sum over phases of the slowest device."""
-    return float(phases.sum(axis=1).max())
-
-
 def compute_ms(phases: Floats) -> Floats:
     """`(devices,)` forward and backward kernel time from `(devices, 4)` phases."""
     return np.asarray(phases[:, FORWARD] + phases[:, BACKWARD])

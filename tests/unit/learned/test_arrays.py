@@ -95,7 +95,7 @@ def test_the_plan_of_an_assignment_puts_every_unit_on_its_device(name):
 
 def test_an_assignment_of_another_length_is_refused():
     with pytest.raises(ValueError, match="zip"):
-        PlacementArrays.of(task_of(3, 2)).shards([0, 1])
+        PlacementArrays.of(task_of(3, 2)).plan([0, 1], "", 0)
 
 
 def test_a_unit_that_fits_no_device_is_refused_before_anything_is_placed():

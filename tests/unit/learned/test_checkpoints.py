@@ -6,10 +6,6 @@ from shardwright.errors import InvalidInput
 from shardwright.learned.checkpoints import (
     check_same_training,
     load_checkpoint,
-    optimizer_tensors,
-    restore_optimizer,
-    restore_rng,
-    rng_state,
     save_checkpoint,
 )
 from shardwright.learned.options import DreamShardOptions
@@ -18,60 +14,6 @@ from shardwright.learned.worlds import SimulatedWorld
 from shardwright.testing.model import SimpleCostModel
 from tests.unit.learned.autoshard.made import QUICK, simulated, varied_task
 from tests.unit.learned.dreamshard.policies import training_set
-
-
-class Training:
-    """A small training with everything that has to survive: weights, Adam, a falling rate, both generators."""
-
-    def __init__(self, seed=0):
-        torch.manual_seed(seed)
-        self.numpy = np.random.default_rng(seed)
-        self.torch = torch.Generator().manual_seed(seed)
-        self.network = torch.nn.Linear(3, 1)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.1)
-
-    def step(self):
-        inputs = torch.from_numpy(self.numpy.normal(size=(4, 3)).astype(np.float32))
-        loss = (self.network(inputs) - torch.rand(4, 1, generator=self.torch)).square().mean()
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        for group in self.optimizer.param_groups:
-            group["lr"] *= 0.9
-
-    def save(self, path):
-        tensors = self.network.state_dict() | optimizer_tensors(self.optimizer, "adam.")
-        save_checkpoint(path, tensors, {"step": 3, "rng": rng_state(self.numpy, self.torch)})
-
-    def restore(self, path):
-        tensors, state = load_checkpoint(path)
-        self.network.load_state_dict({name: tensors[name] for name in self.network.state_dict()})
-        restore_optimizer(self.optimizer, tensors, "adam.")
-        restore_rng(state["rng"], self.numpy, self.torch)
-
-
-def test_a_resumed_training_ends_like_an_uninterrupted_one(tmp_path):
-    whole, first, second = Training(), Training(), Training(seed=5)
-    for _ in range(6):
-        whole.step()
-    for _ in range(3):
-        first.step()
-    first.save(tmp_path / "state")
-    second.restore(tmp_path / "state")
-    for _ in range(3):
-        second.step()
-    for a, b in zip(whole.network.parameters(), second.network.parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert not torch.equal(first.network.weight, second.network.weight)
-    assert second.optimizer.param_groups[0]["lr"] == whole.optimizer.param_groups[0]["lr"]
-
-
-def test_an_optimizer_that_has_not_stepped_yet_is_restored_too():
-    training, other = Training(), Training(seed=1)
-    training.optimizer.param_groups[0]["lr"] = 0.03
-    restore_optimizer(other.optimizer, optimizer_tensors(training.optimizer))
-    assert other.optimizer.param_groups[0]["lr"] == 0.03
-    assert not other.optimizer.state_dict()["state"]
 
 
 def test_tensors_of_any_type_and_state_survive(tmp_path):

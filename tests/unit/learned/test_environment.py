@@ -4,7 +4,7 @@ import torch
 
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.environment import UNPLACED, Environment, PlacementBatch
-from shardwright.testing.tasks import constrained_task, impossible_task, task_of, tight_task
+from shardwright.testing.tasks import constrained_task, impossible_task, task_of
 
 TASKS = [task_of(5, 2), constrained_task(), task_of(8, 3)]
 
@@ -45,33 +45,6 @@ def test_repeated_tasks_lie_next_to_each_other(batch):
     assert torch.equal(twice.bytes_eu[1::2], batch.bytes_eu)
 
 
-def test_an_episode_ends_when_its_units_are_placed_and_waits_for_the_others(batch):
-    environment = Environment(batch, in_order(batch))
-    active = []
-    while not environment.done:
-        active.append(environment.active_e.tolist())
-        mask = environment.mask()
-        assert not mask[~environment.active_e].any()
-        environment.step(mask.int().argmax(dim=1), mask)
-    counts = [len(arrays) for arrays in batch.tasks]
-    assert active == [[step < count for count in counts] for step in range(max(counts))]
-    for e, count in enumerate(counts):
-        assert (environment.assignment_eu[e, :count] >= 0).all()
-        assert (environment.assignment_eu[e, count:] == UNPLACED).all()
-    assert not environment.excess_e.any()
-
-
-def test_the_order_gives_the_next_table(batch):
-    order = torch.stack(
-        [torch.cat([torch.randperm(len(a)), torch.zeros(batch.units - len(a)).long()]) for a in batch.tasks]
-    )
-    environment = Environment(batch, order)
-    assert environment.current_e.tolist() == order[:, 0].tolist()
-    mask = environment.mask()
-    environment.step(mask.int().argmax(dim=1), mask)
-    assert [(row >= 0).nonzero().flatten().tolist() for row in environment.assignment_eu] == order[:, :1].tolist()
-
-
 def test_a_device_that_may_not_take_the_unit_is_refused():
     arrays = PlacementArrays.of(constrained_task())
     batch = PlacementBatch.of([arrays])
@@ -81,15 +54,6 @@ def test_a_device_that_may_not_take_the_unit_is_refused():
     with pytest.raises(ValueError, match="choose where mask"):
         environment.step(torch.tensor([0]))
     assert environment.step_index == 0
-
-
-def test_memory_that_fits_to_the_byte_is_used_and_not_exceeded():
-    batch = PlacementBatch.of([PlacementArrays.of(tight_task())])
-    environment = Environment(batch, in_order(batch))
-    while not environment.done:
-        environment.step(environment.mask().int().argmax(dim=1))
-    assert torch.equal(environment.used_ed, batch.memory_ed)
-    assert environment.assignment_eu[0].bincount().tolist() == [2, 2, 2, 2]
 
 
 def test_a_unit_without_a_device_stays_unplaced_and_the_episode_has_failed():

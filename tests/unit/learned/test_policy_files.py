@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +10,14 @@ from safetensors import safe_open
 from shardwright import tensor_files
 from shardwright.errors import InvalidInput
 from shardwright.learned.arrays import TABLE_FEATURES
+from shardwright.learned.autoshard.policy import AutoShardWeights
 from shardwright.learned.checkpoints import load_checkpoint, save_checkpoint
+from shardwright.learned.dreamshard.policy import Policy
 from shardwright.learned.policy_files import PRICES, SavedPolicy, bundled_policy, load_policy, save_policy
+from shardwright.learned.priced.policy import PricedPolicy
+from tests.unit.learned.autoshard import made as autoshard
+from tests.unit.learned.dreamshard import policies as dreamshard
+from tests.unit.learned.priced.made import policy_of, random_network
 
 WEIGHTS = {"encoder.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zeros(1, dtype=np.float32)}
 
@@ -79,3 +87,47 @@ def test_a_policy_that_reads_other_prices_is_refused(tmp_path):
         InvalidInput, match="reads 'prices 0', this version offers 'prices 2'.*shardwright learn autoshard"
     ):
         load_policy(tmp_path / "old.safetensors", "autoshard")
+
+
+OF_FEATURES = {"autoshard": autoshard.random_policy(0), "dreamshard": dreamshard.random_policy()}
+READ = {
+    "lstm.weight_ih_l1": (AutoShardWeights, OF_FEATURES["autoshard"]),
+    "cost.mix": (Policy, OF_FEATURES["dreamshard"]),
+    "gain": (PricedPolicy, policy_of(random_network(), "autoshard")),
+}
+
+
+@pytest.mark.parametrize("array", [None, np.zeros((5, 7)), np.full(1, np.nan)], ids=["missing", "other shape", "nan"])
+@pytest.mark.parametrize("name", READ)
+def test_a_policy_of_other_arrays_is_refused(name, array):
+    read, policy = READ[name]
+    weights = {key: kept for key, kept in policy.weights.items() if key != name}
+    if array is not None:
+        weights[name] = array
+    with pytest.raises(InvalidInput, match=f"{policy.strategy} policy: {name} .*shardwright learn {policy.strategy}"):
+        read(replace(policy, weights=weights))
+
+
+def test_standard_deviations_of_features_are_positive():
+    policy = dreamshard.random_policy()
+    policy.weights["feature_std"][:] = 0
+    with pytest.raises(InvalidInput, match="feature_std must be positive"):
+        Policy(policy)
+
+
+@pytest.mark.parametrize("strategy", OF_FEATURES)
+def test_planning_by_a_policy_loads_no_torch(strategy, tmp_path):
+    save_policy(OF_FEATURES[strategy], tmp_path / "policy")
+    program = f"""
+import sys
+from pathlib import Path
+from shardwright.learned.autoshard import AutoShard
+from shardwright.learned.dreamshard.strategy import DreamShard
+from shardwright.learned.rnn import Rnn
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
+strategy = {{"autoshard": AutoShard, "dreamshard": DreamShard}}[{strategy!r}](Path({str(tmp_path / "policy")!r}))
+strategy.search(task_of(5, 2), SimpleCostModel(), seed=0, deadline=None)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

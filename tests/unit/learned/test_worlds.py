@@ -6,7 +6,7 @@ import pytest
 from shardwright.cost import communication_ms
 from shardwright.errors import ShardwrightError
 from shardwright.learned.arrays import PlacementArrays
-from shardwright.learned.worlds import MeasuredWorld, SimulatedWorld, compute_ms, embedding_cost_ms, step_ms
+from shardwright.learned.worlds import MeasuredWorld, SimulatedWorld, compute_ms, step_ms
 from shardwright.measure.measuring import MeasuredPlan
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
@@ -16,16 +16,7 @@ PHASES = np.array([[1.0, 5.0, 0.5, 2.0], [4.0, 3.0, 0.25, 8.0]])
 
 def test_the_costs_of_phases():
     assert step_ms(PHASES) == 4 + 5 + 0.5 + 8
-    assert embedding_cost_ms(PHASES) == 15.25
     assert compute_ms(PHASES).tolist() == [3.0, 12.0]
-
-
-def test_a_device_without_a_shard_costs_nothing_to_compute():
-    arrays = PlacementArrays.of(task_of(4, 3))
-    (phases,) = SimulatedWorld(SimpleCostModel()).costs([(arrays, np.array([0, 1, 0, 1]))])
-    assert phases.shape == (3, 4)
-    assert compute_ms(phases)[2] == 0
-    assert compute_ms(phases)[:2].min() > 0
 
 
 def test_tasks_are_encoded_once_and_forgotten_with_the_task():
@@ -79,13 +70,13 @@ def test_the_measured_world_measures_all_plans_together(monkeypatch):
     costs = MeasuredWorld(rounds=3, seed=5).costs(placed)
     assert calls == [(2, 3, 5, "cpu")]
     for number, ((_, assignment), phases) in enumerate(zip(placed, costs, strict=True)):
-        forward, backward = communication_ms(arrays.task, arrays.shards(assignment))
+        forward, backward = communication_ms(arrays.task, arrays.plan(assignment, "", 0).shards)
         ranks = number + np.arange(2)
         np.testing.assert_array_equal(phases, np.stack([ranks, forward, backward, 2.0 * ranks], axis=1))
 
 
 def test_worlds_name_the_source_of_costs():
-    assert SimulatedWorld(SimpleCostModel()).name == "simulated: testing/simple"
+    assert SimulatedWorld(SimpleCostModel(), (SimpleCostModel(),)).name == "simulated: testing/simple, testing/simple"
     name = MeasuredWorld().name
     assert name.startswith("measured: device_kind cpu, processor ")
     assert "backend" in name

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from shardwright.learned.autoshard.network import AutoShardNetwork, Trajectory, go_through
 from shardwright.learned.autoshard.replay import ShardBatch
+from shardwright.learned.environment import choices
 from shardwright.learned.options import AutoShardOptions, Method
 
 
@@ -37,11 +38,8 @@ def v_trace(
     discount_te: Tensor,
     value_te: Tensor,
     bootstrap_e: Tensor,
-    *,
-    highest_rho: float = 1.0,
-    highest_c: float = 1.0,
 ) -> Returns:
-    """Equation 1 and the policy gradient of section 4.2 of [impala].
+    """Equation 1 and the policy gradient of section 4.2 of [impala], with importance weights of at most 1.
 
     Args:
         log_ratio_te: log of the learner's probability of the chosen action over the actor's.
@@ -49,21 +47,18 @@ def v_trace(
         discount_te: discount of the rewards after each step; 0 at an episode's last step.
         value_te: the learner's value of each step's state.
         bootstrap_e: the learner's value of the state after the last step.
-        highest_rho: upper limit of the importance weights of the temporal differences.
-        highest_c: upper limit of the importance weights that carry later differences back.
     """
-    ratio_te = log_ratio_te.exp()
-    rho_te, c_te = ratio_te.clamp(max=highest_rho), ratio_te.clamp(max=highest_c)
+    weight_te = log_ratio_te.exp().clamp(max=1.0)
     next_value_te = torch.cat([value_te[1:], bootstrap_e[None]])
-    delta_te = rho_te * (reward_te + discount_te * next_value_te - value_te)
+    delta_te = weight_te * (reward_te + discount_te * next_value_te - value_te)
     correction_te = torch.empty_like(value_te)
     carried_e = torch.zeros_like(bootstrap_e)
     for step in reversed(range(len(value_te))):
-        carried_e = delta_te[step] + discount_te[step] * c_te[step] * carried_e
+        carried_e = delta_te[step] + discount_te[step] * weight_te[step] * carried_e
         correction_te[step] = carried_e
     targets_te = value_te + correction_te
     next_target_te = torch.cat([targets_te[1:], bootstrap_e[None]])
-    return Returns(targets_te, rho_te * (reward_te + discount_te * next_target_te - value_te))
+    return Returns(targets_te, weight_te * (reward_te + discount_te * next_target_te - value_te))
 
 
 _WORTH = 0.1  # share of the mean device cost that is added to costs when relative errors are taken
@@ -87,24 +82,21 @@ def policy_loss(
     network: AutoShardNetwork, played: Trajectory, reward_e: Tensor, options: AutoShardOptions
 ) -> PolicyLoss:
     """The actor-critic loss of a trajectory that an older policy played; each episode is rewarded at its last step."""
-    outputs = go_through(network, played)
-    log_probs_ted = outputs.logits_ted.log_softmax(dim=-1)
-    log_prob_te = log_probs_ted.gather(2, played.action_te[..., None])[..., 0]
+    logits_ted, value_te = go_through(network, played)
+    log_prob_te, entropy_te = choices(logits_ted, played.mask_ted, played.action_te)
     last_te = torch.arange(len(played.action_te))[:, None] == played.batch.unit_count_e - 1
     returns = v_trace(
         torch.where(played.placed_te, log_prob_te.detach() - played.log_prob_te, 0.0),
         torch.where(last_te, reward_e, 0.0),
         (played.active_te & ~last_te).float(),
-        torch.where(played.active_te, outputs.value_te.detach(), 0.0),
+        torch.where(played.active_te, value_te.detach(), 0.0),
         torch.zeros_like(reward_e),
     )
     gain = (log_prob_te * returns.advantages_te)[played.placed_te].sum()
-    possible_ted = log_probs_ted.masked_fill(~played.mask_ted, 0.0)  # avoids infinity times 0
-    entropy_te = -(possible_ted.exp() * possible_ted * played.mask_ted).sum(dim=-1)
-    error_te = (returns.targets_te - outputs.value_te)[played.active_te]
+    error_te = (returns.targets_te - value_te)[played.active_te]
     loss = options.value_weight * 0.5 * error_te.square().sum() - gain - options.entropy_weight * entropy_te.sum()
-    choices = max(1, int(played.placed_te.sum()))
-    return PolicyLoss(loss, float(entropy_te.detach().sum()) / choices, float(error_te.detach().abs().mean()))
+    placed = max(1, int(played.placed_te.sum()))
+    return PolicyLoss(loss, float(entropy_te.detach().sum()) / placed, float(error_te.detach().abs().mean()))
 
 
 def cost_loss(network: AutoShardNetwork, shards: ShardBatch, method: Method = "shardwright") -> Tensor:

@@ -6,7 +6,6 @@ f features, h hidden.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from shardwright.learned.autoshard.policy import (
     STATE,
     VALUE_SIZES,
 )
-from shardwright.learned.environment import Environment, PlacementBatch
+from shardwright.learned.environment import Environment, PlacementBatch, masked
 from shardwright.learned.worlds import Placed
 from shardwright.modelling.fitting import Stack
 
@@ -97,12 +96,10 @@ class AutoShardNetwork(nn.Module):
         return torch.stack([torch.where(occupied_ed, cost_ed, 0.0), memory_ed], dim=-1)
 
     def logits(self, state_eh: Tensor, sums_edh: Tensor, facts_ed2: Tensor, mask_ed: Tensor) -> Tensor:
-        """`(..., e, d)` logits of the devices: minus infinity where `mask_ed` is false, 0 if the mask is false for all devices."""
+        """`(..., e, d)` logits of the devices: minus infinity where `mask_ed` is false, unless it is false for all devices."""
         device = torch.cat([sums_edh, torch.relu(self.device(facts_ed2))], dim=-1)
         state = state_eh[..., None, :].expand_as(device)
-        logits: Tensor = self.policy(torch.cat([state, device, state * device], dim=-1))[..., 0]
-        possible = mask_ed.any(dim=-1, keepdim=True)
-        return logits.masked_fill(~mask_ed, float("-inf")).masked_fill(~possible, 0.0)
+        return masked(self.policy(torch.cat([state, device, state * device], dim=-1))[..., 0], mask_ed)
 
 
 def new_network(seed: int, published: bool = False) -> AutoShardNetwork:
@@ -231,20 +228,8 @@ def roll_out(network: AutoShardNetwork, batch: PlacementBatch, rng: np.random.Ge
     )
 
 
-class Outputs(NamedTuple):
-    """Outputs of the learner's networks for a trajectory.
-
-    Attributes:
-        logits_ted: logits of the devices.
-        value_te: expected rewards.
-    """
-
-    logits_ted: Tensor
-    value_te: Tensor
-
-
-def go_through(network: AutoShardNetwork, played: Trajectory) -> Outputs:
-    """The learner's logits and values of every step of a trajectory."""
+def go_through(network: AutoShardNetwork, played: Trajectory) -> tuple[Tensor, Tensor]:
+    """The learner's `(t, e, d)` logits of the devices and `(t, e)` values at every step of a trajectory."""
     batch = played.batch
     encoded = EncodedTasks.of(network, batch)
     index_euh = played.order_eu[..., None].expand_as(encoded.units_euh)
@@ -257,7 +242,7 @@ def go_through(network: AutoShardNetwork, played: Trajectory) -> Outputs:
     occupied_ted = encoded.occupied_ed | (chosen_ted.cumsum(dim=0) - chosen_ted > 0)
     facts_ted2 = network.device_facts(sums_tedh, occupied_ted, played.memory_ted, encoded.even_e)
     logits_ted = network.logits(states_teh, sums_tedh, facts_ted2, played.mask_ted)
-    return Outputs(logits_ted, network.value(states_teh)[..., 0])
+    return logits_ted, network.value(states_teh)[..., 0]
 
 
 def scattered(batch: PlacementBatch, rng: np.random.Generator) -> Environment:
@@ -280,8 +265,3 @@ def scattered(batch: PlacementBatch, rng: np.random.Generator) -> Environment:
 def _gumbel(like: Tensor, rng: np.random.Generator) -> Tensor:
     """Gumbel noise: the largest sum of logit and noise is a draw from the softmax."""
     return torch.from_numpy(rng.gumbel(size=tuple(like.shape))).to(like.dtype)
-
-
-def in_batches(episodes: int, parts: int) -> Sequence[Tensor]:
-    """Numbers of the episodes, split into `parts` parts of about equal size; empty parts are left out."""
-    return [part for part in torch.arange(episodes).tensor_split(parts) if len(part)]

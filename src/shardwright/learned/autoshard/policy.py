@@ -101,11 +101,6 @@ class AutoShardWeights:
         """`(...)` predicted forward + backward time from `(..., 32)` sums of encodings, in units of `cost_scale` ms."""
         return evaluate(self._cost, sums)[..., 0]
 
-    def cost_ms(self, sums: Floats) -> Floats:
-        """`(...)` predicted forward + backward ms from `(..., 32)` sums of encodings."""
-        predicted: Floats = self.relative_cost(sums) * self._weights["cost_scale"]
-        return predicted
-
     def device(self, sums: Floats, facts: Floats) -> Floats:
         """`(d, 64)` the policy's input for devices: their sums of encodings, and a code of their `(d, 2)` predicted cost and memory."""
         return np.hstack([sums, np.maximum(evaluate(self._device, facts), 0.0)])

@@ -21,7 +21,6 @@ from shardwright.learned.autoshard.losses import PolicyLoss, cost_loss, policy_l
 from shardwright.learned.autoshard.network import (
     AutoShardNetwork,
     Trajectory,
-    in_batches,
     new_network,
     placements,
     roll_out,
@@ -111,8 +110,8 @@ class AutoShardTrainer(Trainer):
     def _learn(self, played: Trajectory, reward_e: Tensor) -> list[PolicyLoss]:
         """Make `lag` learner steps, each on its own part of the episodes."""
         options, losses = self._options, []
-        parts = in_batches(played.batch.episodes, options.lag)
-        for step, part in enumerate(parts, start=self.round * options.lag):
+        parts = torch.arange(played.batch.episodes).tensor_split(options.lag)
+        for step, part in enumerate(filter(len, parts), start=self.round * options.lag):
             for name in self.optimizers:
                 self._set_rate(name, options.learning_rate * (1 - step / (options.rounds * options.lag)))
             learned = policy_loss(self.network, played.part(part), reward_e[part], options)

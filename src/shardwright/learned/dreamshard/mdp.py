@@ -15,7 +15,7 @@ from torch import Tensor
 from shardwright.errors import ShardwrightError
 from shardwright.learned.dreamshard.network import DreamShardNetwork
 from shardwright.learned.dreamshard.policy import HEADS, LEAST_EVEN
-from shardwright.learned.environment import Environment, PlacementBatch, masked
+from shardwright.learned.environment import Environment, PlacementBatch, choices, masked
 
 Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
@@ -191,12 +191,7 @@ def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[T
     value_ted = network.policy.value(torch.cat([episodes.start_edk[None], episodes.shares_tedk]))
     before_ted = torch.gather(value_ted, 0, _last_changes(chosen_ted))
     logit_ted = load_ted + before_ted if network.policy.published else load_ted + value_ted[1:] - before_ted
-    any_te = episodes.mask_ted.any(dim=2)
-    open_ted = episodes.mask_ted | ~any_te[..., None]
-    log_ted = torch.log_softmax(logit_ted.masked_fill(~open_ted, -torch.inf), dim=2).masked_fill(~open_ted, 0.0)
-    taken_te = torch.gather(log_ted, 2, episodes.device_te[..., None])[..., 0]
-    entropy_te = -(log_ted.exp() * open_ted * log_ted).sum(dim=2)
-    return taken_te * any_te, entropy_te * any_te
+    return choices(logit_ted, episodes.mask_ted, episodes.device_te)
 
 
 def _placed(episodes: Episodes) -> Tensor:

@@ -29,7 +29,6 @@ References:
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -48,10 +47,8 @@ from shardwright.learned.dreamshard.policy import (
     MOST_URGENT,
     SHARE_GAIN,
     SIZES,
-    checked,
 )
 from shardwright.learned.options import Method, Objective
-from shardwright.learned.policy_files import SavedPolicy
 
 
 class TableEncoder(nn.Module):
@@ -170,8 +167,8 @@ class DreamShardNetwork(nn.Module):
         mean_f: Tensor,
         std_f: Tensor,
         generator: torch.Generator,
-        objective: Objective = "step",
-        method: Method = "shardwright",
+        objective: Objective,
+        method: Method,
     ) -> None:
         super().__init__()
         self.register_buffer("feature_mean", mean_f.clone())
@@ -179,20 +176,6 @@ class DreamShardNetwork(nn.Module):
         self.objective = objective
         self.cost = CostNetwork(objective, generator, method)
         self.policy = PolicyNetwork(generator, method)
-
-    @classmethod
-    def of(cls, policy: SavedPolicy) -> Self:
-        """The networks of a policy.
-
-        Raises:
-            InvalidInput: an array is missing or has another shape.
-        """
-        weights = {name: torch.from_numpy(array.copy()) for name, array in checked(policy).items()}
-        objective: Objective = "embedding" if policy.metadata.get("objective") == "embedding" else "step"
-        method: Method = "paper" if policy.metadata.get("method") == "paper" else "shardwright"
-        network = cls(weights["feature_mean"], weights["feature_std"], torch.Generator(), objective, method)
-        network.load_state_dict(weights)
-        return network
 
     def standardised(self, x: Tensor) -> Tensor:
         """`(..., f)` features as the encoders take them, standardised; features far outside the training range are clipped."""

@@ -9,9 +9,8 @@ value; both change only on the device that takes a unit. At each step, every dev
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -70,20 +69,6 @@ SHAPES: Shapes = {
 """Names and shapes of a policy's arrays. Heads are stacked: rows 64 k … 64 k + 63 of `cost.heads` belong to head k."""
 
 
-def checked(policy: SavedPolicy) -> Mapping[str, npt.NDArray[Any]]:
-    """Return the arrays of a policy after checking them.
-
-    Raises:
-        InvalidInput: an array is missing, has another shape or is not finite, or a standard deviation is not positive.
-    """
-    check_weights(policy.weights, SHAPES, "dreamshard policy", "learn it again with 'shardwright learn dreamshard'")
-    if not (policy.weights["feature_std"] > 0).all():
-        raise InvalidInput(
-            "dreamshard policy: feature_std must be positive; learn it again with 'shardwright learn dreamshard'"
-        )
-    return policy.weights
-
-
 STUCK = -1
 
 
@@ -118,7 +103,11 @@ class Policy:
     """
 
     def __init__(self, saved: SavedPolicy) -> None:
-        self._w = w = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in checked(saved).items()}
+        learn = "learn it again with 'shardwright learn dreamshard'"
+        check_weights(saved.weights, SHAPES, "dreamshard policy", learn)
+        if not (saved.weights["feature_std"] > 0).all():
+            raise InvalidInput(f"dreamshard policy: feature_std must be positive; {learn}")
+        self._w = w = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in saved.weights.items()}
         self._published = saved.metadata.get("method") == "paper"
         scale = w["cost.scale"][:HEADS]
         # The second layers of the cost heads, to ms.

@@ -23,9 +23,9 @@ TRIES = 8
 """Most orders tried if memory is so tight that no copy places every unit."""
 
 
-def copies_for(arrays: PlacementArrays, most: int = COPIES) -> int:
-    """Number of copies of a task's placement: `most` for small tasks, one for large ones."""
-    return int(np.clip(MOST_NUMBERS // max(1, len(arrays) * arrays.devices), 1, most))
+def copies_for(arrays: PlacementArrays) -> int:
+    """Number of copies of a task's placement: `COPIES` for small tasks, one for large ones."""
+    return int(np.clip(MOST_NUMBERS // max(1, len(arrays) * arrays.devices), 1, COPIES))
 
 
 def priced_plan(

@@ -26,6 +26,7 @@ from torch.optim import Adam
 from shardwright.errors import InvalidInput
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.autoshard.losses import v_trace
+from shardwright.learned.environment import choices
 from shardwright.learned.options import PricedOptions
 from shardwright.learned.policy_files import SavedPolicy
 from shardwright.learned.priced.policy import (
@@ -189,21 +190,10 @@ def learn_from(
         most = max(1, _MOST_ROWS // (each.able.shape[1] * each.able.shape[2]))
         some = torch.from_numpy(np.sort(rng.choice(steps, min(steps, most), replace=False)))
         part = each.part(some)
-        log, entropy = choices(network, part)
+        log, entropy = choices(network.logits(part.seen, part.facts), part.able, part.device)
         losses.append(-(log * advantage[some]).mean() - options.entropy_weight * entropy.mean() + value_loss)
         entropies.append(float(entropy.detach().mean()))
     return torch.stack(losses).mean(), float(np.mean(entropies))
-
-
-def choices(network: PricedNetwork, each: Play) -> tuple[Tensor, Tensor]:
-    """`(t, k)` log probability of the chosen devices, and `(t, k)` entropy; 0 without a choice."""
-    possible = each.able.any(dim=2)
-    able = each.able | ~possible[..., None]
-    logs = (
-        network.logits(each.seen, each.facts).masked_fill(~able, -torch.inf).log_softmax(dim=2).masked_fill(~able, 0.0)
-    )
-    taken = logs.gather(2, each.device[..., None])[..., 0]
-    return taken * possible, -(logs.exp() * able * logs).sum(dim=2) * possible
 
 
 def credited(each: Play, decay: float) -> tuple[Tensor, Tensor]:
@@ -217,7 +207,8 @@ def actor_critic(network: PricedNetwork, each: Play) -> tuple[Tensor, Tensor]:
     """`(t, k)` advantages of AutoShard, and the loss of the value network; the reward is that of the last step."""
     value = network.value(each.facts)[..., 0]
     with torch.no_grad():
-        reward, (log, _) = torch.zeros_like(each.gain), choices(network, each)
+        reward = torch.zeros_like(each.gain)
+        log, _ = choices(network.logits(each.seen, each.facts), each.able, each.device)
         reward[-1] = 1 / each.step
         discount = torch.ones_like(reward)
         discount[-1] = 0.0

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from shardwright.errors import ShardwrightError
 from shardwright.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
-from shardwright.learned.environment import Environment, PlacementBatch, masked
+from shardwright.learned.environment import Environment, PlacementBatch, choices, masked
 from shardwright.learned.options import RnnOptions
 from shardwright.learned.worlds import World, step_ms
 from shardwright.modelling.fitting import descend
@@ -176,11 +176,8 @@ def likelihood(network: SequenceToSequence, sequence: Sequence, rollout: Rollout
     start_e1 = torch.full_like(rollout.device_eu[:, :1], network.start)
     before_eu = torch.cat([start_e1, rollout.device_eu[:, :-1]], dim=1)
     logits_eud, _ = network.decode(sequence.encode(network), 0, before_eu)
-    log_eud = torch.log_softmax(masked(logits_eud, rollout.mask_eud), dim=2)
-    possible_eu = rollout.mask_eud.any(dim=2)
-    chosen_eu = log_eud.gather(2, rollout.device_eu[..., None])[..., 0]
-    entropy_eu = -(log_eud.exp() * torch.where(rollout.mask_eud, log_eud, 0.0)).sum(dim=2)
-    return tuple(torch.where(possible_eu, each, 0.0).mean(dim=1) for each in (chosen_eu, entropy_eu))  # type: ignore[return-value]
+    chosen_eu, entropy_eu = choices(logits_eud, rollout.mask_eud, rollout.device_eu)
+    return chosen_eu.mean(dim=1), entropy_eu.mean(dim=1)
 
 
 _LAST_RATE = 0.1

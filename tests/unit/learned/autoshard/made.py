@@ -105,7 +105,7 @@ class FailsAt:
 
 def cost_errors(policy: SavedPolicy, tasks: Sequence[Task], world: World, seed: int) -> dict[str, float]:
     """Relative errors of the predicted forward + backward time of devices under random placements: mean, median, 95th percentile."""
-    weights = AutoShardWeights(policy)
+    weights, unit_ms = AutoShardWeights(policy), policy.weights["cost_scale"]
     rng = np.random.default_rng(seed)
     arrays = [task_arrays for task_arrays in map(PlacementArrays.of, tasks) if len(task_arrays)]
     errors = [np.zeros(0)]
@@ -116,7 +116,7 @@ def cost_errors(policy: SavedPolicy, tasks: Sequence[Task], world: World, seed: 
         for (_, assignment), phases in zip(placed, world.costs(placed), strict=True):
             on = np.concatenate([assignment[task.unit_of][:, None] == np.arange(task.devices), task.fixed_on])
             true, held = compute_ms(phases), on.any(axis=0)
-            predicted = weights.cost_ms(on.T.astype(np.float64) @ np.concatenate([blocks, fixed]))
+            predicted = weights.relative_cost(on.T.astype(np.float64) @ np.concatenate([blocks, fixed])) * unit_ms
             errors.append(np.abs(predicted - true)[held] / true[held])
     relative_errors = np.concatenate(errors)
     return {

@@ -1,7 +1,6 @@
 """Episodes of the actors, and the learner's pass over the same episodes."""
 
 import numpy as np
-import pytest
 import torch
 
 from shardwright.learned.arrays import PlacementArrays
@@ -10,12 +9,11 @@ from shardwright.learned.autoshard.network import (
     EncodedTasks,
     costliest_first,
     go_through,
-    in_batches,
     placements,
     roll_out,
     scattered,
 )
-from shardwright.learned.environment import PlacementBatch
+from shardwright.learned.environment import PlacementBatch, choices
 from shardwright.learned.options import AutoShardOptions
 from shardwright.sharding.checking import check_plan
 from shardwright.testing.tasks import constrained_task, impossible_task, tight_task
@@ -32,8 +30,7 @@ def test_the_learner_gives_the_actors_choices_the_same_probability():
     """On-policy: the sums, costs and states of all steps at once are those of playing step by step."""
     network = random_network(3)
     played = roll_out(network, mixed_batch(), np.random.default_rng(0))
-    outputs = go_through(network, played)
-    log_prob = outputs.logits_ted.log_softmax(dim=-1).gather(2, played.action_te[..., None])[..., 0]
+    log_prob = _log_prob(network, played)
     placed = played.placed_te
     torch.testing.assert_close(log_prob[placed], played.log_prob_te[placed], rtol=1e-4, atol=1e-4)
     assert played.log_prob_te[placed].std() > 0.01
@@ -43,8 +40,8 @@ def test_part_of_a_trajectory_is_processed_like_the_whole():
     network = random_network(3)
     played = roll_out(network, mixed_batch(), np.random.default_rng(0))
     whole, part = go_through(network, played), go_through(network, played.part(torch.tensor([1, 3])))
-    torch.testing.assert_close(part.logits_ted, whole.logits_ted[:, [1, 3]])
-    torch.testing.assert_close(part.value_te, whole.value_te[:, [1, 3]])
+    for of_part, of_whole in zip(part, whole, strict=True):
+        torch.testing.assert_close(of_part, of_whole[:, [1, 3]])
 
 
 def test_whole_placements_keep_every_rule():
@@ -58,7 +55,7 @@ def test_whole_placements_keep_every_rule():
             whole, placed = placements(batch, played.assignment_eu, played.excess_e)
             whole_episodes |= set(whole)
             for task, assignment in placed:
-                check_plan(task.task, task.shards(assignment))
+                check_plan(task.task, task.plan(assignment, "", 0).shards)
     assert whole_episodes == {0, 1, 2, 3}
 
 
@@ -93,13 +90,6 @@ def test_scattered_placements_show_sets_of_all_sizes():
     assert set(sizes.flatten().tolist()) >= {0, 1, 2, 3, 4, 6, 8, 10, 12}
 
 
-@pytest.mark.parametrize(("episodes", "parts"), [(8, 4), (7, 3), (2, 4)])
-def test_in_batches_uses_every_episode_once(episodes, parts):
-    batches = in_batches(episodes, parts)
-    assert torch.cat(list(batches)).tolist() == list(range(episodes))
-    assert len(batches) == min(episodes, parts)
-
-
 def test_the_reward_reaches_the_probability_of_what_was_done():
     """One gradient step on a rewarded episode makes its choices likelier, one on a penalised episode less likely."""
     batch = PlacementBatch.of([PlacementArrays.of(varied_task(0, 6, 3))])
@@ -107,14 +97,14 @@ def test_the_reward_reaches_the_probability_of_what_was_done():
     for reward, sign in ((5.0, 1), (-5.0, -1)):
         network = random_network(2)
         played = roll_out(network, batch, np.random.default_rng(1))
-        before = _log_prob(network, played)
+        before = _log_prob(network, played).sum()
         policy_loss(network, played, torch.tensor([reward]), options).loss.backward()
         with torch.no_grad():
             for parameter in network.policy.parameters():
                 parameter.add_(parameter.grad, alpha=-1e-3)
-        assert sign * (_log_prob(network, played) - before) > 0
+        assert sign * (_log_prob(network, played).sum() - before) > 0
 
 
-def _log_prob(network, played) -> float:
-    logits = go_through(network, played).logits_ted.log_softmax(dim=-1)
-    return float(logits.gather(2, played.action_te[..., None]).detach().sum())
+def _log_prob(network, played) -> torch.Tensor:
+    """`(t, e)` log probability of what was done, by the learner's networks."""
+    return choices(go_through(network, played)[0], played.mask_ted, played.action_te)[0].detach()

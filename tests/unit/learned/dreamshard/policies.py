@@ -13,10 +13,16 @@ from shardwright.learned.dreamshard.mdp import encode, play, sampler
 from shardwright.learned.dreamshard.network import DreamShardNetwork
 from shardwright.learned.dreamshard.policy import NAME, SHAPES
 from shardwright.learned.environment import PlacementBatch
+from shardwright.learned.options import DreamShardOptions
 from shardwright.learned.policy_files import SavedPolicy
 from shardwright.learned.worlds import World
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.tasks import tables
+
+BRIEF = DreamShardOptions(
+    iterations=3, collected=6, cost_updates=10, cost_batch=8, policy_updates=2, policy_tasks=2, episodes=4, explored=6,
+    variants=1,
+)  # fmt: skip
 
 
 def random_policy(seed: int = 0) -> SavedPolicy:
@@ -29,6 +35,15 @@ def random_policy(seed: int = 0) -> SavedPolicy:
     weights["feature_std"] = rng.uniform(0.5, 2.0, SHAPES["feature_std"]).astype(np.float32)
     weights["cost.scale"] = rng.uniform(0.5, 2.0, SHAPES["cost.scale"]).astype(np.float32)
     return SavedPolicy(NAME, weights, {"world": "none"})
+
+
+def network_of(policy: SavedPolicy) -> DreamShardNetwork:
+    """The networks in torch that have the policy's weights."""
+    weights = {name: torch.from_numpy(array.copy()) for name, array in policy.weights.items()}
+    objective, method = policy.metadata.get("objective", "step"), policy.metadata.get("method", "shardwright")
+    network = DreamShardNetwork(weights["feature_mean"], weights["feature_std"], torch.Generator(), objective, method)
+    network.load_state_dict(weights)
+    return network
 
 
 def whole_tables(drawn: Sequence[Table], devices: int, memory: object = "4 GB") -> Task:
@@ -49,7 +64,7 @@ def cost_errors(
     world: World,
 ) -> dict[str, float]:
     """Mean absolute relative errors of a policy's cost network on placements that it samples, by output."""
-    network = DreamShardNetwork.of(policy)
+    network = network_of(policy)
     arrays = [PlacementArrays.of(task) for task in tasks]
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

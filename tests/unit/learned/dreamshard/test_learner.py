@@ -7,39 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.errors import InfeasibleTask, ShardwrightError
+from shardwright.errors import InfeasibleTask
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.dreamshard.buffer import variants_of
 from shardwright.learned.dreamshard.policy import Policy
-from shardwright.learned.options import DreamShardOptions
 from shardwright.learned.records import TrainingRecord
 from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import SimulatedWorld, step_ms
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import constrained_task, tables
-from tests.kills import Killed, same_weights
-from tests.unit.learned.dreamshard.policies import cost_errors, training_set, whole_tables
+from tests.unit.learned.dreamshard.policies import BRIEF, cost_errors, training_set, whole_tables
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORLD = SimulatedWorld(SimpleCostModel())
-BRIEF = DreamShardOptions(
-    iterations=3, collected=6, cost_updates=10, cost_batch=8, policy_updates=2, policy_tasks=2, episodes=4, explored=6,
-    variants=1,
-)  # fmt: skip
-
-
-class Figures(TrainingRecord):
-    """Keeps the figures of each step; after `last` steps the process is killed."""
-
-    def __init__(self, last=None):
-        super().__init__()
-        self.rows, self._last = [], last
-
-    def step(self, iteration, total, figures):
-        self.rows.append(dict(figures))
-        if iteration == self._last:
-            raise Killed
 
 
 def mean_step(policy, tasks):
@@ -61,7 +42,7 @@ def test_learning_improves_the_policy_on_unseen_tasks_and_the_estimates():
         policy_updates=15,
         episodes=8,
     )
-    record = Figures()
+    record = TrainingRecord()
     learned = learn(training_set(20), WORLD, options, record=record)
     untrained = learn(
         training_set(20),
@@ -75,52 +56,6 @@ def test_learning_improves_the_policy_on_unseen_tasks_and_the_estimates():
     errors = cost_errors(learned, unseen, WORLD)
     assert set(errors) == {"forward", "backward", "backward_communication", "overall"}
     assert max(errors.values()) < min(1.0, max(cost_errors(untrained, unseen, WORLD).values()))
-
-
-@pytest.mark.parametrize("last", [1, 2])
-def test_a_killed_training_resumes_to_the_same_bits(tmp_path, last):
-    tasks, path = training_set(5), tmp_path / "state.safetensors"
-    whole = learn(tasks, WORLD, BRIEF)
-    with pytest.raises(Killed):
-        learn(tasks, WORLD, BRIEF, record=Figures(last), checkpoint=path)
-    record = Figures()
-    resumed = learn(tasks, WORLD, BRIEF, record=record, checkpoint=path)
-    assert len(record.rows) == BRIEF.iterations - last
-    assert same_weights(whole, resumed)
-    assert not same_weights(whole, learn(tasks, WORLD, replace(BRIEF, seed=1)))
-
-
-class Failing:
-    """A world whose costs are not numbers from the second call on."""
-
-    name = "failing"
-
-    def __init__(self):
-        self._calls = 0
-
-    def costs(self, placed):
-        self._calls += 1
-        return [costs * (np.nan if self._calls > 1 else 1.0) for costs in WORLD.costs(placed)]
-
-
-def test_costs_that_are_not_numbers_stop_with_the_state_saved(tmp_path):
-    path = tmp_path / "state.safetensors"
-    with pytest.raises(
-        ShardwrightError, match=r"iteration 2 of 3 stopped: .*NaN or infinite ms.*saved in .*state\.safetensors"
-    ):
-        learn(training_set(4), Failing(), BRIEF, checkpoint=path)
-
-    class Repaired(Failing):
-        def costs(self, placed):
-            return WORLD.costs(placed)
-
-    expected = learn(training_set(4), Repaired(), BRIEF)
-    assert same_weights(expected, learn(training_set(4), Repaired(), BRIEF, checkpoint=path))
-
-
-def test_a_reward_that_is_not_a_number_stops():
-    with pytest.raises(ShardwrightError, match="became NaN.*no checkpoint was named"):
-        learn(training_set(3), WORLD, replace(BRIEF, cost_rate=1e30))
 
 
 def test_tasks_of_different_sizes_with_little_memory_train_together():

@@ -6,17 +6,13 @@ import torch
 
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.dreamshard.mdp import encode, estimates, log_probabilities, play, sampler
-from shardwright.learned.dreamshard.network import DreamShardNetwork
 from shardwright.learned.environment import PlacementBatch
-from shardwright.learned.options import DreamShardOptions
-from tests.unit.learned.dreamshard.policies import training_set
+from tests.unit.learned.dreamshard.policies import network_of, random_policy, training_set
 
 
 def made():
     batch = PlacementBatch.of([PlacementArrays.of(task) for task in training_set(3)])
-    network = DreamShardNetwork(
-        torch.zeros(21), torch.ones(21), torch.Generator().manual_seed(0), DreamShardOptions().objective
-    )
+    network = network_of(random_policy())
     with torch.no_grad():
         return network, encode(network, batch)
 

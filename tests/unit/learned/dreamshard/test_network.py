@@ -9,11 +9,11 @@ import torch
 
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.dreamshard.mdp import encode, log_probabilities, play, sampler
-from shardwright.learned.dreamshard.network import DreamShardNetwork, PolicyNetwork
+from shardwright.learned.dreamshard.network import PolicyNetwork
 from shardwright.learned.dreamshard.policy import SHAPES
 from shardwright.learned.environment import PlacementBatch
 from shardwright.testing.tasks import constrained_task, task_of, tight_task
-from tests.unit.learned.dreamshard.policies import random_policy
+from tests.unit.learned.dreamshard.policies import network_of, random_policy
 
 
 def batch_of(*tasks):
@@ -21,7 +21,7 @@ def batch_of(*tasks):
 
 
 def network(seed=0):
-    return DreamShardNetwork.of(random_policy(seed))
+    return network_of(random_policy(seed))
 
 
 def test_state_has_the_names_and_shapes_of_saved_policies():
@@ -31,7 +31,7 @@ def test_state_has_the_names_and_shapes_of_saved_policies():
 def test_overall_cost_sums_the_slowest_phases_or_takes_the_slowest_device():
     sums = torch.rand(1, 4, 32)
     step, embedding = (
-        DreamShardNetwork.of(replace(random_policy(), metadata={"objective": o})).cost for o in ("step", "embedding")
+        network_of(replace(random_policy(), metadata={"objective": o})).cost for o in ("step", "embedding")
     )
     known = step.device_costs(step.hidden(sums))[0].clamp(min=0)
     difference = known.amax(dim=0).sum() - known.sum(dim=1).amax()

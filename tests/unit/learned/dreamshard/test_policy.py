@@ -10,15 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.errors import InvalidInput
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.dreamshard.mdp import encode, play
-from shardwright.learned.dreamshard.network import DreamShardNetwork
 from shardwright.learned.dreamshard.policy import STUCK, Policy
 from shardwright.learned.environment import PlacementBatch
-from shardwright.learned.policy_files import SavedPolicy
 from shardwright.testing.tasks import conformance_tasks, task_of
-from tests.unit.learned.dreamshard.policies import random_policy
+from tests.unit.learned.dreamshard.policies import network_of, random_policy
 
 
 def rounded(task):
@@ -63,7 +60,7 @@ class Follow:
 def test_compiled_inference_places_as_torch_does(seed, number, method):
     """Up to ties, which rounding decides."""
     arrays, saved = TASKS[number], replace(random_policy(seed), metadata={"method": method})
-    network, policy = DreamShardNetwork.of(saved).double(), Policy(saved)
+    network, policy = network_of(saved).double(), Policy(saved)
     with torch.no_grad():
         expected = encode(network, double(PlacementBatch.of([arrays])))
         alone = network.cost.device_costs(network.cost.hidden(expected.units_euh))[0].sum(dim=1).numpy()
@@ -81,7 +78,7 @@ def test_compiled_inference_places_as_torch_does(seed, number, method):
 
 def test_costs_of_devices_are_those_of_the_network():
     saved = random_policy(3)
-    network, policy = DreamShardNetwork.of(saved).double(), Policy(saved)
+    network, policy = network_of(saved).double(), Policy(saved)
     sums = torch.from_numpy(np.random.default_rng(0).uniform(0, 3, (5, 32)))
     with torch.no_grad():
         hidden = network.cost.hidden(sums)
@@ -112,20 +109,3 @@ def test_noise_samples_the_policy():
     encoded, rng = policy.encode(arrays), np.random.default_rng(0)
     counts = np.bincount([policy.place(encoded, noise=rng.gumbel(size=(1, 4)))[0] for _ in range(400)], minlength=4)
     assert counts.min() > 60
-
-
-@pytest.mark.parametrize(
-    ("name", "array", "message"),
-    [
-        ("cost.mix", None, "cost.mix is missing"),
-        ("cost.mix", np.zeros((3, 7), dtype=np.float32), r"has shape \(3, 7\), must be an array of shape \(3, 64\)"),
-        ("feature_std", np.zeros(21, dtype=np.float32), "feature_std must be positive"),
-    ],
-)
-def test_a_policy_of_other_arrays_is_refused(name, array, message):
-    saved = random_policy()
-    weights = {key: value for key, value in saved.weights.items() if key != name}
-    if array is not None:
-        weights[name] = array
-    with pytest.raises(InvalidInput, match=message):
-        Policy(SavedPolicy(saved.strategy, weights, saved.metadata))

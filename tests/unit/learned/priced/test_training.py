@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from shardwright.errors import InvalidInput
+from shardwright.learned.environment import choices
 from shardwright.learned.options import PricedAutoShard, PricedDreamShard
 from shardwright.learned.priced.policy import PricedPolicy
-from shardwright.learned.priced.training import choices, credited, play
-from shardwright.learned.trainer import learn, trainer
+from shardwright.learned.priced.training import credited, play
+from shardwright.learned.trainer import trainer
 from shardwright.learned.worlds import MeasuredWorld, SimulatedWorld
 from shardwright.testing.tasks import impossible_task
 from tests.unit.learned.priced.made import mixed_task, models, policy_of, priced, random_network
@@ -30,7 +31,7 @@ def test_gains_add_up_to_the_step(name):
     task, network = priced(mixed_task(), models()[name]), random_network()
     played = play(PricedPolicy(policy_of(network)), task, 4, np.random.default_rng(0))
     torch.testing.assert_close(played.gain.sum(dim=0), 1 - played.step, rtol=1e-4, atol=1e-5)
-    log, entropy = choices(network, played)
+    log, entropy = choices(network.logits(played.seen, played.facts), played.able, played.device)
     torch.testing.assert_close(log, played.log_prob, rtol=1e-3, atol=1e-3)
     assert (entropy >= 0).all()
 
@@ -53,29 +54,6 @@ def test_copies_are_compared_with_each_other():
     advantage, _ = credited(played, 1.0)
     torch.testing.assert_close(advantage.sum(dim=1), torch.zeros(len(advantage)), atol=1e-3, rtol=0.0)
     assert int(advantage[0].argmax()) == int(played.step.argmin())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_stopped_training_ends_as_one_that_was_not(tmp_path, kind):
-    tasks = [mixed_task(8, 2), mixed_task(12, 4)]
-    whole = learn(tasks, world(), quick(kind))
-    checkpoint = tmp_path / "state"
-    training = trainer(tasks, world(), quick(kind))
-    from shardwright.workload.training_tasks import training_tasks
-
-    identity = {
-        "strategy": kind.strategy,
-        "options": quick(kind).plain(),
-        "tasks": training_tasks(tasks).digest,
-        "world": world().name,
-    }
-    training.make_round()
-    training.round += 1
-    training.save(checkpoint, identity)
-    resumed = learn(tasks, world(), quick(kind), checkpoint=checkpoint)
-    assert all(np.array_equal(whole.weights[name], resumed.weights[name]) for name in whole.weights)
-    assert whole.metadata["world"].count(",") == 2
-    PricedPolicy(whole)
 
 
 @pytest.mark.slow
