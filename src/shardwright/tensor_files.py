@@ -85,13 +85,13 @@ def load_weights(
 
 
 @contextmanager
-def reading(path: Path, what: str, largest: int, remedy: str) -> Iterator[None]:
+def reading(path: Path, what: str, largest: int | None, remedy: str) -> Iterator[None]:
     """Check a safetensors file before it is opened; raise the reason if it cannot be read.
 
     Args:
         path: the file.
         what: what the file should be, for messages: "policy".
-        largest: most bytes of a file that is read.
+        largest: most bytes of a file that is read; None for any size.
         remedy: end of the message if the file cannot be read: "name a file made by …".
 
     Raises:

@@ -206,7 +206,7 @@ KINDS = {
     "policy": Kind(
         "p.safetensors", saved_policy, partial(load_policy, strategy="dreamshard"), "not a whole safetensors"
     ),
-    "checkpoint": Kind("state", saved_checkpoint, checkpoint, "not a whole checkpoint … remove it to begin anew"),
+    "checkpoint": Kind("state", saved_checkpoint, checkpoint, "not a whole safetensors file … remove it to begin anew"),
     "store": Kind("store", store_of, read_samples),
     "samples": Kind(
         "samples.parquet",

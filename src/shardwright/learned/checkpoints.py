@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shardwright.errors import InvalidInput
-from shardwright.files import input_size, is_missing, write_atomically
+from shardwright.files import is_missing, write_atomically
+from shardwright.tensor_files import reading
 
 FORMAT = "1"
 KIND = "checkpoint"
@@ -47,29 +48,24 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | No
     Raises:
         InvalidInput: the file cannot be read, is damaged, or is not a checkpoint of this format version.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     if is_missing(path):
         return None
-    input_size(path, "checkpoint", remedy=_REMEDY)
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            header: dict[str, str] = file.metadata() or {}
-            stated = header.get("format"), header.get("kind")
-            if stated != (FORMAT, KIND):
-                raise InvalidInput(
-                    f"{path}: not a checkpoint of format {FORMAT!r} (it says kind {stated[1]!r}, format {stated[0]!r}); {_REMEDY}"
-                )
+    with reading(path, "checkpoint", None, _REMEDY), safe_open(str(path), framework="pt") as file:
+        header: dict[str, str] = file.metadata() or {}
+        stated = header.get("format"), header.get("kind")
+        if stated != (FORMAT, KIND):
+            raise InvalidInput(
+                f"{path}: not a checkpoint of format {FORMAT!r} (it says kind {stated[1]!r}, format {stated[0]!r}); {_REMEDY}"
+            )
+        try:
             state = json.loads(header.get("state", ""))
-            if not isinstance(state, dict):
-                raise InvalidInput(f"{path}: not a whole checkpoint (its state is no JSON object); {_REMEDY}")
-            return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
-    except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read ({error.strerror or error}); {_REMEDY}") from None
-    except InvalidInput:
-        raise
-    except (SafetensorError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"{path}: not a whole checkpoint ({error}); {_REMEDY}") from None
+        except (ValueError, RecursionError):
+            state = None
+        if not isinstance(state, dict):
+            raise InvalidInput(f"{path}: not a whole checkpoint (its state is no JSON object); {_REMEDY}")
+        return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
 
 
 def check_same_training(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
