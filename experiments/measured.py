@@ -152,12 +152,12 @@ def _sampled(task: Task, entrants: Sequence[Entrant], seed: int, model: CostMode
         measured = measure_works([work for of_plan in works for work in of_plan], rounds=ROUNDS, seed=seed)
     except MeasurementFailed as error:
         return [row_of(plan) | {"strategy": plan.strategy, "measured_ms": None, "why": str(error)} for plan in plans]
-    state = measured.controls.slower_than(getattr(model, "metadata", {}))
+    state = measured.of_controls().slower_than(getattr(model, "metadata", {}))
     return [
         row_of(plan)
         | {
             "strategy": plan.strategy,
-            "measured_ms": max(sum(measured.times(work)) for work in of_plan),
+            "measured_ms": max(sum(measured.time(work)) for work in of_plan),
             CONTROLS: state,
         }
         for plan, of_plan in zip(plans, works, strict=True)

@@ -27,7 +27,7 @@ from shardwright.measure.device_work import DeviceWork, Job, Visit, device_works
 from shardwright.measure.pace import VisitSeconds
 from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore, reading, work_id
-from shardwright.measure.visits import settled, standard_error, visit_noise
+from shardwright.measure.visits import Times, settled, standard_error, visit_noise
 from shardwright.modelling.dataset import Samples, join, samples_of, samples_of_works
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
@@ -255,7 +255,7 @@ class Comparison(Campaign):
         times = np.array([self.time(work) for work in works]).reshape(-1, 2)
         return works, times, np.array([self._error(work, noise) for work in works]).reshape(-1, 2) * times
 
-    def time(self, work: DeviceWork) -> tuple[float, float]:
+    def time(self, work: DeviceWork) -> Times:
         """Time of a work as in `Campaign`; earlier commands give it if this command did not visit the work."""
         self.known(work)
         return super().time(work)

@@ -19,7 +19,7 @@ from shardwright.measure.device_work import DeviceWork, Job, Visit, arena_bytes
 from shardwright.measure.measurer import Measurer, Visitor
 from shardwright.measure.pace import VisitSeconds
 from shardwright.measure.store import SampleStore
-from shardwright.measure.visits import Controls, settled, time_of, usual_state
+from shardwright.measure.visits import Controls, Times, settled, time_of, usual_state
 
 BETWEEN_CONTROLS = 40
 """Most visits to other works between two visits to a control."""
@@ -139,7 +139,7 @@ class Campaign:
         """The state that times are converted to: that of the store, whose times stay as they are, else of these visits."""
         return self._earlier_usual_ms or usual_state(self.visits.values())
 
-    def time(self, work: DeviceWork) -> tuple[float, float]:
+    def time(self, work: DeviceWork) -> Times:
         """Forward and backward ms of a visited work; zeros for a work without shards."""
         return time_of(self.visits[work], self.usual_ms) if work.works else (0.0, 0.0)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
@@ -19,34 +19,15 @@ from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
 from shardwright.hardware import check_device
 from shardwright.measure.campaign import BETWEEN_CONTROLS, Campaign
-from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
+from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
 from shardwright.measure.measurer import Measurer, check_memory
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.visits import Controls, Progress, Times, control_works, standard_error, time_of, visit_noise
+from shardwright.measure.visits import Controls, Progress, control_works, standard_error, visit_noise
 from shardwright.sharding.costs import expected_slowest
 from shardwright.sharding.plan import Plan
 
 if TYPE_CHECKING:
     from shardwright.measure.remote import Fleet
-
-
-@dataclass(frozen=True)
-class Measurements:
-    """Measured times of some works on this machine.
-
-    Attributes:
-        visits: the visits to each work.
-        usual_ms: usual state of the machine in this period; all times are converted to it.
-        controls: times of the controls in the same period.
-    """
-
-    visits: Mapping[DeviceWork, Sequence[Visit]]
-    usual_ms: float = 1.0
-    controls: Controls = field(default_factory=Controls)
-
-    def times(self, work: DeviceWork) -> Times:
-        """Forward and backward ms of a work; zeros for a work without shards."""
-        return time_of(self.visits[work], self.usual_ms) if work.works else (0.0, 0.0)
 
 
 def measure_works(
@@ -60,7 +41,7 @@ def measure_works(
     policy: TimingPolicy | None = None,
     progress: Progress | None = None,
     fleet: Fleet | None = None,
-) -> Measurements:
+) -> Campaign:
     """Visit works and controls in rounds, each in a new random order.
 
     Args:
@@ -74,6 +55,9 @@ def measure_works(
         progress: called before each visit and after the last, with the visits done, the visits wanted, and the name of the work.
         fleet: visits the works instead of a process of this machine.
 
+    Returns:
+        The finished campaign: `Campaign.time` has the time of a work, `Campaign.of_controls` those of the controls in the same period.
+
     Raises:
         InvalidInput: `rounds` is less than 1, or there is no such device or backend.
         MeasurementFailed: a work does not fit this machine's memory, or a kernel cannot run.
@@ -82,12 +66,10 @@ def measure_works(
         raise InvalidInput(f"rounds is {rounds}, must be at least 1")
     check_device(device)
     distinct = list(dict.fromkeys(work for work in works if work.works))
-    if not distinct:
-        return Measurements({})
-    controls = control_works(device, distinct[0].optimizer)
-    if device == "cpu" and fleet is None:
-        check_memory([*distinct, *controls])
+    controls = control_works(device, distinct[0].optimizer) if distinct else ()
     everything = (*distinct, *controls)
+    if device == "cpu" and fleet is None:
+        check_memory(everything)
     size = len(distinct) + len(controls) * math.ceil(len(distinct) / BETWEEN_CONTROLS)  # of a round
     stop_at, rng = monotonic() + seconds, np.random.default_rng(seed)
     tell = progress or (lambda *_: None)
@@ -99,7 +81,8 @@ def measure_works(
         done = min(done + 1, size)
         tell(number * size + done - 1, total, f"device {done} of {size}, round {number + 1} of {rounds}")
 
-    room, largest = arena_bytes(everything), max(everything, key=lambda work: work.table_bytes + work.buffer_bytes)
+    room = arena_bytes(everything)
+    largest = max(everything, key=lambda work: work.table_bytes + work.buffer_bytes, default=None)
     with nullcontext(fleet.visitor(room, largest)) if fleet else Measurer(device, backend, room, policy) as visitor:
         campaign = Campaign(visitor, controls, told=told, most_failed=1)
         for number in range(rounds):
@@ -108,7 +91,7 @@ def measure_works(
             done = 0
             campaign.visit_rounds(everything, [number + 1], rng)
     tell(total, total, "")
-    return Measurements({work: campaign.visits[work] for work in distinct}, campaign.usual_ms, campaign.of_controls())
+    return campaign
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +165,7 @@ def measure_plans(
         MeasurementFailed: a device's shards do not fit this machine's memory, or a kernel cannot run.
     """
     per_plan = [device_works(plan, seed) for plan in plans]
-    measurements = measure_works(
+    campaign = measure_works(
         [work for works in per_plan for work in works],
         rounds=rounds,
         seconds=seconds,
@@ -193,11 +176,12 @@ def measure_plans(
         progress=progress,
         fleet=fleet,
     )
-    noise = standard_error(visit_noise(measurements.visits.values()), rounds)
+    of_plans = [visits for work, visits in campaign.visits.items() if work not in campaign.controls]
+    noise, controls = standard_error(visit_noise(of_plans), rounds), campaign.of_controls()
     measured = []
     for plan, works in zip(plans, per_plan, strict=True):
-        forward, backward = np.array([measurements.times(work) for work in works]).T
-        measured.append(MeasuredPlan(plan, forward, backward, rounds, measurements.controls, (noise[0], noise[1])))
+        forward, backward = np.array([campaign.time(work) for work in works]).T
+        measured.append(MeasuredPlan(plan, forward, backward, rounds, controls, (noise[0], noise[1])))
     return measured
 
 

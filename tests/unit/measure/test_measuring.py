@@ -62,7 +62,7 @@ def test_disturbed_works_are_visited_again_at_the_end_of_their_round(worker: typ
     measured = measure_works(works, rounds=2)
     assert Counter(worker.asked) == dict.fromkeys(works, 3)  # the first visit to each was disturbed
     assert set(worker.asked[:3]) == set(worker.asked[3:6]) == set(works)
-    assert [measured.times(work) for work in works] == [(10.0, 30.0), (20.0, 60.0), (30.0, 90.0)]
+    assert [measured.time(work) for work in works] == [(10.0, 30.0), (20.0, 60.0), (30.0, 90.0)]
 
 
 def test_works_that_are_always_disturbed_are_given_up(
@@ -71,7 +71,7 @@ def test_works_that_are_always_disturbed_are_given_up(
     monkeypatch.setattr(worker, "answer", lambda work, before: visit(5.0 + before, 9.0 - before))
     measured = measure_works([work_of(10.0)], rounds=2)
     assert len(worker.asked) == 2 * MOST_VISITS
-    assert measured.times(work_of(10.0)) == (10.0, 20.0)
+    assert measured.time(work_of(10.0)) == (10.0, 20.0)
 
 
 def test_rounds_have_random_orders_and_controls_among_them(worker: type[FakeWorker]) -> None:
@@ -79,7 +79,7 @@ def test_rounds_have_random_orders_and_controls_among_them(worker: type[FakeWork
     measured = measure_works(works, rounds=3, seed=1)
     assert worker.asked[:10] != worker.asked[10:20]
     assert min(worker.controls.count(work) for work in control_works("cpu", "sgd")) >= 3
-    assert measured.controls.times_ms == (3.0, 3.0, 3.0)
+    assert measured.of_controls().times_ms == (3.0, 3.0, 3.0)
 
 
 def test_many_works_have_the_controls_among_them_more_often(worker: type[FakeWorker]) -> None:
@@ -98,7 +98,7 @@ def test_times_are_those_at_the_median_state_of_the_period(
     monkeypatch.setattr(worker, "answer", lambda work, before: Visit(1.0, 2.0, 2, 1.0, next(usual), 0.0))
     measured = measure_works([work_of(10.0), work_of(20.0)], rounds=3)
     assert measured.usual_ms == 1.0
-    assert measured.times(work_of(10.0)) == measured.times(work_of(20.0)) == (1.0, 2.0)
+    assert measured.time(work_of(10.0)) == measured.time(work_of(20.0)) == (1.0, 2.0)
 
 
 def test_the_noise_of_a_visit_is_what_was_put_in() -> None:
@@ -135,7 +135,7 @@ def test_no_round_begins_when_time_is_up(worker: type[FakeWorker], monkeypatch: 
 
 def test_nothing_starts_no_process(worker: type[FakeWorker]) -> None:
     empty = DeviceWork((), (), "sgd")
-    assert measure_works([empty]).times(empty) == (0.0, 0.0)
+    assert measure_works([empty]).time(empty) == (0.0, 0.0)
     assert not worker.started
 
 

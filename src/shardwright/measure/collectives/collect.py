@@ -61,25 +61,18 @@ class CollectiveCollection:
         if self.samples < 1:
             raise InvalidInput(f"samples is {self.samples}, must be at least 1")
 
-    def request(self) -> dict[str, Any]:
-        """All options that samples depend on, besides their number."""
+    @property
+    def digest(self) -> str:
+        """A digest of all options that samples depend on, besides their number; different collections have different digests."""
         space = self.space
-        return {
+        asked = {
             "seed": space.seed,
             "world": space.world,
             "batch_sizes": list(space.batch_sizes),
             "kinds": [ALL_TO_ALL],
             "pool": pool_digest(space.pool),
         }
-
-    @property
-    def digest(self) -> str:
-        """A digest of the request; different collections have different digests."""
-        return hashlib.sha256(json.dumps(self.request(), sort_keys=True).encode()).hexdigest()[:12]
-
-    def open_store(self) -> SampleStore:
-        """Open the store for writing."""
-        return SampleStore(self.folder, fingerprint(self.device, group_backend(self.device)), MACHINE)
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def new_collection(
@@ -136,7 +129,7 @@ def _collected(collection: CollectiveCollection, ask: Ask, progress: Progress | 
     """Measure the sets that the store lacks."""
     started = monotonic()
     wanted, backend = list(_schedule(collection.samples)), group_backend(collection.device)
-    with collection.open_store() as store:
+    with SampleStore(collection.folder, fingerprint(collection.device, backend), MACHINE) as store:
         settled = store.collectives(collection.digest)
         todo = [key for key in wanted if key not in settled]
         for done, (number, repeat) in enumerate(todo, len(wanted) - len(todo) + 1):

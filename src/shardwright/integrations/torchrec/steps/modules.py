@@ -142,7 +142,7 @@ def _kernels_ms(plans: Sequence[Plan]) -> list[float]:
     """Ms of the kernels of each plan's first device, forward and backward, measured on this machine as those of cost models."""
     works = [device_works(plan, seed=0)[0] for plan in plans]
     measured = measure_works(works, rounds=_ROUNDS, device=plans[0].task.topology.compute_device)
-    return [sum(measured.times(work)) for work in works]
+    return [sum(measured.time(work)) for work in works]
 
 
 def _collectives_ms(plan: Plan, links: Links) -> float:
