@@ -283,38 +283,38 @@ def counts_by(pool: Pool[None], jobs: Sequence[CountingJob], counted: Callable[[
     at_once = _AHEAD * pool.size
     for first in range(0, len(jobs), at_once):
         parts = jobs[first : first + at_once]
-        outcomes: dict[int, Counts | str] = {}
+        outcomes: dict[int, Counts | InvalidInput] = {}
         for (number, _), part in pool.map(_counted_or_refused, enumerate(map(_with_absolute_paths, parts))):
             outcomes[number] = part
-            if not isinstance(part, str):
+            if isinstance(part, Counts):
                 counted(part.lookups)
         for number, job in enumerate(parts):
             part = outcomes.pop(number)
-            if isinstance(part, str):
-                raise InvalidInput(_as_named(part, job.part))
-            yield replace(part, columns={name: _named(column, job.part) for name, column in part.columns.items()})
+            if isinstance(part, InvalidInput):
+                part.args = (_as_named(str(part), job.part),)
+                raise part
+            named = {
+                name: replace(each, refused=_as_named(each.refused, job.part)) for name, each in part.columns.items()
+            }
+            yield replace(part, columns=named)
 
 
 def no_state() -> None:
     """The state that counting workers keep between two parts: none."""
 
 
-def _counted_or_refused(_: None, numbered: tuple[int, CountingJob]) -> Counts | str:
-    """Return the counts, or the error as text: the error of an earlier part must come first."""
+def _counted_or_refused(_: None, numbered: tuple[int, CountingJob]) -> Counts | InvalidInput:
+    """Return the counts, or the error: that of an earlier part must come first."""
     try:
         return count_part(numbered[1], threads=1)
     except InvalidInput as error:
-        return str(error)
+        return error
 
 
 def _with_absolute_paths(job: CountingJob) -> CountingJob:
     """Make the paths absolute for workers, which run in another folder."""
     files = ((span, replace(span.file, path=span.file.path.absolute())) for span in job.part)
     return replace(job, part=tuple(replace(span, file=file) for span, file in files))
-
-
-def _named(column: ColumnProfile, part: Part) -> ColumnProfile:
-    return replace(column, refused=_as_named(column.refused, part)) if column.refused else column
 
 
 def _as_named(message: str, part: Part) -> str:

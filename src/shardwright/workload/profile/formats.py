@@ -56,10 +56,6 @@ class MixedIds(InvalidInput):
         super().__init__(message)
         self.column = column
 
-    def __reduce__(self) -> tuple[type[MixedIds], tuple[str, str]]:
-        """Carry the column to the process that asked a worker to count."""
-        return MixedIds, (str(self), self.column)
-
 
 @dataclass(frozen=True)
 class ColumnKind:

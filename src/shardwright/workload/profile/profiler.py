@@ -83,7 +83,7 @@ def profile_logs(
                 files, reading, Selection(columns, exclude), sequence, pooled, hashed, sketch_bytes, progress, pool
             )
         except MixedIds as mixed:  # the ids of such a column are text from the first line on
-            if not mixed.column or mixed.column in reading.texts:
+            if mixed.column in reading.texts:
                 raise
             reading = replace(reading, texts=(*reading.texts, mixed.column))
 

@@ -1,13 +1,12 @@
 """The files and columns that profiling takes, and the messages about those that it refuses."""
 
-import pickle
-
 import pyarrow as pa
 import pytest
+from tests.pools import UnrulyPool
 
 from shardwright.errors import InvalidInput
 from shardwright.workload.profile import profile_logs
-from shardwright.workload.profile.formats import ColumnKind, MixedIds
+from shardwright.workload.profile.formats import ColumnKind
 from shardwright.workload.profile.profiler import SKETCH_BYTES, _empty_columns
 
 
@@ -148,8 +147,9 @@ def test_hexadecimal_ids_are_text_even_without_letters(tmp_path, monkeypatch):
     monkeypatch.setattr("shardwright.workload.profile.texts._BLOCK_BYTES", 256)
     digits, letters = [f"{n}" for n in range(10_000_000, 10_000_100)], ["a0000001", "10000000"]
     log = hex_log(tmp_path / "log.csv", digits, letters)
-    column = profile_logs(log).columns["c"]
-    assert (column.kind.ids, column.sketch.distinct) == ("text", 101)
+    for pool in (None, UnrulyPool(2)):
+        column = profile_logs(log, pool=pool).columns["c"]
+        assert (column.kind.ids, column.sketch.distinct) == ("text", 101)
     others = [hex_log(tmp_path / f"{name}.csv", ids, []) for name, ids in (("digits", digits), ("letters", letters))]
     for files in (others, others[::-1]):
         column = profile_logs(files).columns["c"]
@@ -161,8 +161,3 @@ def test_hexadecimal_ids_are_text_even_without_letters(tmp_path, monkeypatch):
         assert (like_floats.kind.ids, like_floats.sketch.distinct) == ("text", len(ids) + 1)
     plain = profile_logs(hex_log(tmp_path / "plain.csv", ["012", "7"], [])).columns["c"]
     assert plain.kind.ids == "integers"
-
-
-def test_a_worker_names_the_mixed_column():
-    again = pickle.loads(pickle.dumps(MixedIds("c is text", "c")))
-    assert (str(again), again.column) == ("c is text", "c")
