@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,50 +17,47 @@ if TYPE_CHECKING:
     from shardwright.task import Task, Topology
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The cluster as the command line overrides that of the task file.
+def task_on_cluster(
+    file: Path,
+    devices: str | None = None,
+    hosts: str | None = None,
+    reserve: str | None = None,
+    batch: str | None = None,
+) -> Task:
+    """The task of a file, on the cluster of the command line; a topology that states no links gets those measured on such a cluster.
 
-    Attributes:
+    Args:
+        file: the task file.
         devices: preset of the hosts; None for those of the task.
         hosts: number of hosts; None for one with `devices`, and for those of the task without.
         reserve: memory of each device that embeddings leave free, as `with_reserve` takes it.
         batch: samples of a step; None for those of the task.
+
+    Raises:
+        InvalidInput: the file or an option breaks a rule.
     """
+    from shardwright.cli.calibrate import with_known_links
+    from shardwright.task.files import load_task
+    from shardwright.task.topology import ASSUMED
 
-    devices: str | None = None
-    hosts: str | None = None
-    reserve: str | None = None
-    batch: str | None = None
-
-    def load(self, file: Path) -> Task:
-        """The task of a file on this cluster; a topology that states no links gets those that were measured on such a cluster.
-
-        Raises:
-            InvalidInput: the file or an option breaks a rule.
-        """
-        from shardwright.cli.calibrate import with_known_links
-        from shardwright.task.files import load_task
-        from shardwright.task.topology import ASSUMED
-
-        hosts = None if self.hosts is None else parse_count(self.hosts, "--hosts")
-        batch = None if self.batch is None else parse_count(self.batch, "--batch")
-        preset = None if self.devices is None else clusters_of(None, [1 if hosts is None else hosts], self.devices)[0]
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always", UserWarning)
-            task = load_task(file, topology=preset, batch_size=batch)
-        topology = task.topology
-        if preset is None and hosts is not None:
-            topology = clusters_of(topology, [hosts], None)[0]
-        topology = with_reserve(topology, self.reserve, of_preset=preset is not None)
-        topology, text = with_known_links(topology)
-        for warning in warned:
-            known = text is not None and ASSUMED in str(warning.message)  # then no value is assumed
-            if issubclass(warning.category, UserWarning) and not known:
-                warnings.warn(str(warning.message), stacklevel=1)
-        if text is not None:
-            note(text)
-        return task if topology == task.topology else replace(task, topology=topology)
+    count = None if hosts is None else parse_count(hosts, "--hosts")
+    batch_size = None if batch is None else parse_count(batch, "--batch")
+    preset = None if devices is None else clusters_of(None, [1 if count is None else count], devices)[0]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        task = load_task(file, topology=preset, batch_size=batch_size)
+    topology = task.topology
+    if preset is None and count is not None:
+        topology = clusters_of(topology, [count], None)[0]
+    topology = with_reserve(topology, reserve, of_preset=preset is not None)
+    topology, text = with_known_links(topology)
+    for warning in warned:
+        known = text is not None and ASSUMED in str(warning.message)  # then no value is assumed
+        if issubclass(warning.category, UserWarning) and not known:
+            warnings.warn(str(warning.message), stacklevel=1)
+    if text is not None:
+        note(text)
+    return task if topology == task.topology else replace(task, topology=topology)
 
 
 def clusters_of(own: Topology | None, hosts: Sequence[int], devices: str | None) -> list[Topology]:

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from shardwright.cli.checks import make_folder, other_device
-from shardwright.cli.clusters import Cluster
+from shardwright.cli.clusters import task_on_cluster
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import (
     AsJson,
@@ -75,7 +75,7 @@ def run(
     if measure:
         require("measure", "measuring")
         check_device(device)
-    placed = Cluster().load(task)
+    placed = task_on_cluster(task)
     cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed, task)
     names = tuple(dict.fromkeys(strategies.split(","))) if strategies is not None else all_names(placed)

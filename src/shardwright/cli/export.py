@@ -48,16 +48,10 @@ def export_to_torchrec(plan: Plan, output: Path) -> tuple[Path, Path]:
         InvalidPlan: TorchRec cannot run the plan.
         InvalidInput: the files cannot be written.
     """
-    from shardwright.sharding.torchrec_files import sharding_plan_to_export
+    from shardwright.sharding.torchrec_files import constraints_code, sharding_plan_to_export
 
     file, script = exported_files(output)
     write_atomically(file, dump_document(sharding_plan_to_export(plan), file))
-    write_atomically(script, script_of(plan, output.name, file.name))
+    lines = _SCRIPT.format(plan=output.name, file=file.name, constraints=constraints_code(plan))
+    write_atomically(script, lines)
     return file, script
-
-
-def script_of(plan: Plan, name: str, file: str) -> str:
-    """The Python lines that load a plan."""
-    from shardwright.sharding.torchrec_files import constraints_code
-
-    return _SCRIPT.format(plan=name, file=file, constraints=constraints_code(plan))

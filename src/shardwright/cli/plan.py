@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from shardwright.cli.checks import check_absent, check_target, given_parameters
-from shardwright.cli.clusters import Cluster
+from shardwright.cli.clusters import task_on_cluster
 from shardwright.cli.errors import about
 from shardwright.cli.export import export_to_torchrec, exported_files
 from shardwright.cli.options import (
@@ -202,7 +202,7 @@ def run(
     chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
     if export is not None:
         runs_on = _checked_export(output, runs_on, sharding_group_size)
-    placed = Cluster(devices, hosts, reserve, batch).load(task)
+    placed = task_on_cluster(task, devices, hosts, reserve, batch)
     maps = _rank_maps(rank_maps, placed) if rank_maps is not None else {}
     older = sw.Plan.load(start) if start is not None else None
     cost_model = cost_model_for(model, placed, task)

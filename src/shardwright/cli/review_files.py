@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.cli.clusters import Cluster
+from shardwright.cli.clusters import task_on_cluster
 from shardwright.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_log(path: Path, task: Path | None, settings: dict[str, Any], which: int
         raise InvalidInput(
             f"{path}: holds {len(logged)} plans, which begin in lines {lines}; choose one of them with --which, from 1 to {len(logged)}"
         )
-    loaded = Cluster().load(task) if task is not None else None
+    loaded = task_on_cluster(task) if task is not None else None
     topology, exchange = settings["--topology"], _exchange(settings["--pipeline"], settings["--dense-ms"])
     return plan_of_stats(logged[(which or 1) - 1], str(path), task=loaded, topology=topology, exchange=exchange)
 
@@ -83,7 +83,7 @@ def read_plan(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | Non
         raise InvalidInput(
             f"{path}: a sharding plan of TorchRec holds neither lookups nor memory; name its task with --task"
         )
-    return plan_from_sharding_plan(document, Cluster().load(task), str(path)), document
+    return plan_from_sharding_plan(document, task_on_cluster(task), str(path)), document
 
 
 def save_better(better: Plan, output: Path, document: dict[str, Any] | None, source: Path) -> None:

@@ -211,12 +211,6 @@ def _times(factor: float, value: float | None) -> str:
     return MISSING if value is None else f"{factor * value:.4g}"
 
 
-def _fullest(size: ClusterSize) -> int:
-    assert size.plan is not None
-    assert size.plan.cost is not None
-    return max(device.memory_bytes for device in size.plan.cost.devices)
-
-
 def _document(file: Path, scaling: Scaling) -> planning.Scale:
     fast, cheap = scaling.fast_enough, scaling.cheap_enough
     return {
@@ -228,20 +222,20 @@ def _document(file: Path, scaling: Scaling) -> planning.Scale:
 
 
 def _size(scaling: Scaling, size: ClusterSize) -> planning.Size:
-    topology, planned = size.topology, size.plan is not None
+    topology, plan = size.topology, size.plan
     return {
         "hosts": topology.hosts,
         "devices_per_host": topology.devices_per_host,
         "device": topology.device,
         "batch_size": size.batch_size,
         "why_no_plan": size.why_not or None,
-        "step_ms": size.step_ms if planned else None,
+        "step_ms": size.step_ms if plan else None,
         "bound_ms": size.bound_ms,
         "bound_scope": size.bound_scope,
-        "samples_per_second": size.throughput if planned else None,
+        "samples_per_second": size.throughput if plan else None,
         "most_samples_per_second": size.most_throughput if size.bound_ms is not None else None,
         "efficiency": scaling.efficiency(size),
-        "memory_bytes": _fullest(size) if planned else None,
+        "memory_bytes": int(plan.memory.total.max()) if plan else None,
         "cost_per_million": size.cost,
         "least_cost_per_million": size.least_cost,
     }

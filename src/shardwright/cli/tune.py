@@ -9,7 +9,7 @@ import typer
 from rich.console import RenderableType
 
 from shardwright.cli.checks import check_target
-from shardwright.cli.clusters import Cluster
+from shardwright.cli.clusters import task_on_cluster
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, cost_model_for, option
 from shardwright.cli.output import emit, ms, note, progress, saved, signed
@@ -73,7 +73,7 @@ def run(
     from shardwright.cli.show import device_table, headline, tuning_lines
 
     check_target(output, inputs=[task, model])
-    placed = Cluster().load(task)
+    placed = task_on_cluster(task)
     cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed)
     with progress("tuning", detail="starting") as report, about(task):

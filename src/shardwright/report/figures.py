@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,13 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 __all__ = ["access_curve", "comparison", "matrix", "memory_bars", "save", "time_bars"]
 
-FORMATS = (".png", ".svg", ".pdf")
+_METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None, "Creator": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""The metadata of each format, without what differs from run to run."""
+
 _NARROW, _WIDEST = 6.5, 12.0  # inches
 _LONGEST = 40  # characters
 
@@ -88,28 +94,13 @@ def save(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
         InvalidInput: the name ends otherwise.
     """
     target = Path(path)
-    kind = check_format(path)
-    metadata: dict[str, Any] = {
-        ".png": {"Software": None},
-        ".svg": {"Date": None, "Creator": None},
-        ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-    }[kind]
+    kind = target.suffix.lower()
+    if kind not in _METADATA:
+        raise InvalidInput(f"{path}: the name must end in one of {', '.join(_METADATA)}, which decides the format")
     style: dict[Any, Any] = {"svg.hashsalt": "shardwright", "svg.fonttype": "none"}
     with mpl.rc_context(style):
-        figure.savefig(target, dpi=dpi, metadata=metadata)
+        figure.savefig(target, dpi=dpi, metadata=_METADATA[kind])
     return target
-
-
-def check_format(path: str | Path) -> str:
-    """Return the ending of a figure's file name, in lower case.
-
-    Raises:
-        InvalidInput: figures have no such format.
-    """
-    kind = Path(path).suffix.lower()
-    if kind not in FORMATS:
-        raise InvalidInput(f"{path}: the name must end in one of {', '.join(FORMATS)}, which decides the format")
-    return kind
 
 
 def shown_name(text: str) -> str:
@@ -209,14 +200,13 @@ def _width(plan: Plan) -> float:
     return max(5.2, 0.06 * plan.task.topology.devices + 2)
 
 
-Colour: TypeAlias = Literal["memory", "time"]
 _NAMED = 60  # tables whose names have room
 
 
 def matrix(
     plan: Plan,
     *,
-    colour: Colour = "memory",
+    colour: Literal["memory", "time"] = "memory",
     cost_model: CostModel | None = None,
     title: str = "Which table lies where",
     palette: Palette = LIGHT,
