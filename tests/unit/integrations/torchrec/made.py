@@ -1,14 +1,16 @@
 """Models, topologies and planners for the tests of the TorchRec integration; nothing here runs on more than one process."""
 
 import warnings
+from contextlib import contextmanager
 
+import pytest
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import Topology
+from torchrec.distributed.planner.types import PlannerError, Topology
 from torchrec.distributed.types import ShardingType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
@@ -97,3 +99,11 @@ def tables_of(plan):
 def ranks_of(table):
     """Ranks of a table's shards."""
     return [shard.placement.rank() for shard in table.sharding_spec.shards] if table.sharding_spec else table.ranks
+
+
+@contextmanager
+def refused(kind, said=""):
+    """Expects a planner's error of this type, whose message holds the text."""
+    with pytest.raises(PlannerError, match=said) as caught:
+        yield
+    assert caught.value.error_type.name == kind

@@ -12,7 +12,7 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.proposers import EmbeddingOffloadScaleupProposer
 from torchrec.distributed.planner.shard_estimators import EmbeddingOffloadStats
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
+from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheAlgorithm, CacheParams
 from torchrec.distributed.utils import add_params_from_parameter_sharding
 
@@ -109,23 +109,6 @@ def test_tables_larger_than_all_devices_find_a_place():
         ddr[list(shard.devices)] += work.weight_bytes if shard.table in cached else 0
     assert (hbm <= GB // 2).all()
     assert (ddr <= 4 * GB).all()
-
-
-def test_host_memory_has_limits_too():
-    our_planner = planner(topology(4, hbm=GB // 2, ddr_cap=GB // 2), profiles=PROFILES)
-    with pytest.raises(PlannerError) as caught:
-        our_planner.plan(bags(SHAPES), SHARDERS)
-    assert caught.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
-
-
-def test_the_error_names_host_memory_if_it_falls_short():
-    given = {f"t{i}": ParameterConstraints(compute_kernels=["fused_uvm"]) for i in range(4)}
-    our_planner = planner(topology(4, hbm=80 * GB, ddr_cap=GB // 8), constraints=given)
-    with pytest.raises(
-        PlannerError, match=r"only use host memory need .* all ranks together have .* larger ddr_cap"
-    ) as caught:
-        our_planner.plan(bags(SHAPES), SHARDERS)
-    assert caught.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
 
 
 @pytest.mark.parametrize("kernel", ["fused_uvm", "fused_uvm_caching"])
@@ -230,14 +213,6 @@ def test_caches_with_statistics_are_scaled_up_to_miss_less_than_torchrecs():
     assert missed(ours) < missed(dict.fromkeys(ours, 0.1))
     assert our_planner.last_moved.host_bytes == sum(rows * dim * 4 for rows, dim in SHAPES)
     assert our_planner.last_moved.fetched_bytes == pytest.approx(4 * missed(ours))
-
-
-def test_a_named_load_factor_without_statistics_is_no_floor_but_final():
-    given = {"t0": known(1.2, SHAPES[0][0], 20_000)}
-    given["t0"].cache_params.stats = None
-    our_planner = planner(topology(4, hbm=4 * GB), constraints=given)
-    table = tables_of(our_planner.plan(bags(SHAPES), SHARDERS))["", "t0"]
-    assert table.cache_params.load_factor == 0.1
 
 
 @pytest.mark.parametrize("factor", [0.05, 0.3])

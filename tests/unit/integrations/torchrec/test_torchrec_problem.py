@@ -18,7 +18,6 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
-from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 
 import shardwright as sw
 from shardwright.errors import InvalidInput
@@ -107,24 +106,6 @@ def test_sharding_types_and_kernels_are_those_of_torchrecs_enumerator(device):
     )  # dense sequences cannot run on CPUs
     assert {kind for _, kind in left_out} <= allowed
     assert not {name for name, kind in left_out if kind == "data_parallel"} & {"t0", "t1", "t2"}
-
-
-def test_quantised_inference_modules_are_planned_with_their_kernel():
-    from torch.ao.quantization import QConfig
-    from torch.ao.quantization.observer import PlaceholderObserver
-
-    real = bags([(300, 16), (500, 32)], device=torch.device("cpu"))
-    real.qconfig = QConfig(
-        activation=PlaceholderObserver.with_args(dtype=torch.float32),
-        weight=PlaceholderObserver.with_args(dtype=torch.qint8),
-    )
-    model = nn.Module()
-    model.quantised = QuantEmbeddingBagCollection.from_float(real)
-    our_planner = planner()
-    tables = tables_of(our_planner.plan(model, get_default_sharders()))
-    assert {name for _, name in tables} == {"t0", "t1"}
-    assert {table.compute_kernel for table in tables.values()} == {"quant"}
-    assert {table.dtype for table in our_planner.last_problem.task.tables} == {"int8"}
 
 
 @pytest.mark.parametrize(
@@ -257,12 +238,6 @@ def test_half_precision_weights_take_half_the_memory():
 def test_nothing_to_shard_raises():
     with pytest.raises(InvalidInput, match="no table"):
         problem_of(nn.Linear(2, 2), SHARDERS, topology(), 8)
-
-
-def test_unknown_constraints_are_ignored_with_a_warning():
-    with pytest.warns(UserWarning, match="constraints for ghost are ignored"):
-        problem = problem_of(sequences([10], 8), SHARDERS, topology(), 8, {"ghost": ParameterConstraints()})
-    assert list(problem.places) == ["s0"]
 
 
 def test_devices_are_priced_by_the_topologys_memory_bandwidth():
