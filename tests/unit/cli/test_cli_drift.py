@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.cli.main import main
 from shardwright.cost import save_model
 from tests.unit.cli.models import linear_model
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-DAYS = 14
+DAYS = (0, 1, 5, 13)
 COLUMNS = ("ad", "page", "user", "campaign")
 
 
@@ -31,36 +32,35 @@ def film_log(path, day):
     path.write_text("".join(f"{user} {film}\n" for user, film in zip(users, films, strict=True)))
 
 
-@pytest.fixture(params=[(click_log, ".parquet"), (film_log, ".txt")], ids=["clicks", "films"])
-def fortnight(request, cli, tmp_path):
-    """A plan for the first day, and the logs of two weeks."""
+@pytest.fixture(scope="module", params=[(click_log, ".parquet"), (film_log, ".txt")], ids=["clicks", "films"])
+def fortnight(request, tmp_path_factory):
+    """A plan for the first day, and the logs of some days of two weeks."""
     write, ending = request.param
-    files = []
-    for day in range(DAYS):
-        files.append(tmp_path / f"day{day:02}{ending}")
-        write(files[-1], day)
-    save_model(linear_model(), tmp_path / "model.safetensors")
-    cli("profile", files[0], "-o", tmp_path / "tables.yaml")
-    (tmp_path / "task.yaml").write_text(
+    folder = tmp_path_factory.mktemp("fortnight")
+    files = [folder / f"day{day:02}{ending}" for day in DAYS]
+    for file, day in zip(files, DAYS, strict=True):
+        write(file, day)
+    save_model(linear_model(), folder / "model.safetensors")
+    main(["profile", str(files[0]), "-o", str(folder / "tables.yaml")])
+    (folder / "task.yaml").write_text(
         "batch_size: 256\ntopology: {devices_per_host: 4, device: cpu, memory: 1 GB, intra_latency_ms: 0.0}\ntables: {file: tables.yaml}\n"
     )
-    model = ("--model", tmp_path / "model.safetensors")
-    cli("plan", tmp_path / "task.yaml", "-o", tmp_path / "plan.json", *model)
-    return tmp_path / "plan.json", files, model
+    plan, model = folder / "plan.json", folder / "model.safetensors"
+    sw.plan(sw.Task.load(folder / "task.yaml"), cost_model=str(model)).save(plan)
+    return plan, files, ("--model", model, "--time-limit", 0.5)
 
 
-@pytest.mark.slow
 def test_a_scheduler_sees_the_day_from_which_on_a_new_plan_is_worth_it(cli, fortnight, tmp_path):
     plan, files, options = fortnight
     first = cli("drift", plan, files[0], *options, "--json")
     assert first.code == 0
     assert first.document["now_ms"] == pytest.approx(first.document["before_ms"], rel=1e-6)
-    runs = {day: cli("drift", plan, files[day], *options, "--worth-it", 0.01, "--json") for day in (1, 5, DAYS - 1)}
-    gains = [run.document["gain"] for run in runs.values()]
-    assert all(run.code == (3 if run.document["worth_it"] else 0) for run in runs.values())
+    runs = [cli("drift", plan, file, *options, "--worth-it", 0.01, "--json") for file in files[1:]]
+    gains = [run.document["gain"] for run in runs]
+    assert all(run.code == (3 if run.document["worth_it"] else 0) for run in runs)
     assert gains[-1] == max(gains)
-    assert [run.code for run in runs.values()] == ([0, 0, 3] if files[0].suffix == ".parquet" else [0, 0, 0])
-    now = [run.document["now_ms"] for run in runs.values()]
+    assert [run.code for run in runs] == ([0, 0, 3] if files[0].suffix == ".parquet" else [0, 0, 0])
+    now = [run.document["now_ms"] for run in runs]
     assert now == sorted(now)
 
 
@@ -74,9 +74,9 @@ def test_people_read_what_changed_and_what_it_costs(cli, fortnight, tmp_path):
     assert later.task.topology == sw.Plan.load(plan).task.topology
 
 
-@pytest.mark.slow
 def test_a_file_of_tables_will_do(cli, fortnight, tmp_path):
-    plan, _, model = fortnight
-    (tmp_path / "LATER.YAML").write_text((tmp_path / "tables.yaml").read_text())
-    for name in ("tables.yaml", "LATER.YAML"):
-        assert cli("drift", plan, tmp_path / name, *model).code == 0
+    plan, _, options = fortnight
+    tables, later = plan.with_name("tables.yaml"), tmp_path / "LATER.YAML"
+    later.write_text(tables.read_text())
+    for file in (tables, later):
+        assert cli("drift", plan, file, *options).code == 0

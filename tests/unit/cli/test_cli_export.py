@@ -22,7 +22,8 @@ constraints:
 @pytest.fixture
 def exported(cli, tmp_path):
     (tmp_path / "task.yaml").write_text(TASK)
-    outcome = cli("plan", tmp_path / "task.yaml", "-o", tmp_path / "plan.json", "--export", "torchrec")
+    options = ("-o", tmp_path / "plan.json", "--export", "torchrec", "--time-limit", 0.1)
+    outcome = cli("plan", tmp_path / "task.yaml", *options)
     assert outcome.code == 0, outcome.err
     assert "plan_torchrec.py: it has the lines" in outcome.out
     return tmp_path

@@ -7,7 +7,7 @@ from shardwright.sharding.torchrec_files import plan_from_sharding_plan
 from tests.unit.sharding.test_stats_table import log as stats_log
 from tests.unit.sharding.test_stats_table import table
 
-QUICK = ("--time-limit", 0.3)
+QUICK, WITH_BOUND = ("--time-limit", 0.3), ("--time-limit", 1)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def torchrec_file(plan_file, tmp_path):
 
 
 def test_a_plan_is_reviewed_and_the_better_one_saved(cli, plan_file, model_file, tmp_path):
-    outcome = cli("review", plan_file, "--model", model_file, "-o", tmp_path / "better.json", *QUICK)
+    outcome = cli("review", plan_file, "--model", model_file, "-o", tmp_path / "better.json", *WITH_BOUND)
     assert outcome.code == 0
     assert "tables of the slowest devices" in outcome.out
     assert "the bound holds over all plans" in outcome.out
@@ -44,7 +44,7 @@ def test_a_plan_is_reviewed_and_the_better_one_saved(cli, plan_file, model_file,
 
 
 def test_the_document_has_both_plans_and_the_tables_that_count(cli, plan_file, model_file):
-    document = cli("review", plan_file, "--model", model_file, "--json", *QUICK).document
+    document = cli("review", plan_file, "--model", model_file, "--json", *WITH_BOUND).document
     assert document["bound_ms"] <= document["better_ms"] < document["step_ms"]
     assert document["moved_bytes"] > 0
     assert document["measured_compute_ms"] is None

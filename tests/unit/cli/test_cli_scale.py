@@ -1,21 +1,29 @@
-import pytest
-
 import shardwright as sw
 
 
-@pytest.mark.slow
 def test_clusters_are_planned_and_shown(cli, task_file, model_file):
-    outcome = cli("scale", task_file, "--hosts", "2,1", "--model", model_file, "--price", "cpu=1.5")
+    outcome = cli(
+        "scale", task_file, "--hosts", "2,1", "--model", model_file, "--time-limit", 0.2, "--price", "cpu=1.5"
+    )
     assert outcome.code == 0
     rows = [line.split() for line in outcome.out.splitlines() if " × " in line]
     assert [row[0] for row in rows if row[1] == "×"][:2] == ["1", "2"]
     assert "$/billion" in outcome.out
 
 
-@pytest.mark.slow
 def test_the_document_holds_what_the_bounds_allow(cli, task_file, model_file, tmp_path):
     document = cli(
-        "scale", task_file, "--hosts", "1,2", "--model", model_file, "-o", tmp_path / "plans", "--json"
+        "scale",
+        task_file,
+        "--hosts",
+        "1,2",
+        "--model",
+        model_file,
+        "--time-limit",
+        0.2,
+        "-o",
+        tmp_path / "plans",
+        "--json",
     ).document
     assert [size["hosts"] for size in document["sizes"]] == [1, 2]
     for size, file in zip(document["sizes"], document["saved"], strict=True):
@@ -26,10 +34,19 @@ def test_the_document_holds_what_the_bounds_allow(cli, task_file, model_file, tm
         assert size["cost_per_million"] is None
 
 
-@pytest.mark.slow
 def test_other_devices_by_preset(cli, task_file):
     document = cli(
-        "scale", task_file, "--hosts", "1", "--devices", "h100-8,a100-8", "--batch-per-device", 64, "--json"
+        "scale",
+        task_file,
+        "--hosts",
+        "1",
+        "--devices",
+        "h100-8,a100-8",
+        "--batch-per-device",
+        64,
+        "--time-limit",
+        0.2,
+        "--json",
     ).document
     assert [size["device"] for size in document["sizes"]] == ["h100", "a100"]
     assert [size["batch_size"] for size in document["sizes"]] == [512, 512]

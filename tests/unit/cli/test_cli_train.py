@@ -1,4 +1,5 @@
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,17 @@ def write_collectives(folder, samples=120, hardware=HARDWARE, **options):
             store.add_collective("made", row["sample"], row["repeat"], row)
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store") / "samples"
+    write_store(folder)
+    return folder
+
+
 @pytest.fixture
-def store(tmp_path):
-    write_store(tmp_path / "samples")
-    return tmp_path / "samples"
+def store(written, tmp_path):
+    """A store of the test's own."""
+    return shutil.copytree(written, tmp_path / "samples")
 
 
 def test_samples_become_a_model_that_records_its_origin(cli, store, tmp_path):
