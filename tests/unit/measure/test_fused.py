@@ -61,10 +61,8 @@ def timed(monkeypatch: pytest.MonkeyPatch, works: Sequence[ShardWork], batches: 
 
 
 def test_counted_runs_of_sequences_find_their_gradients_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    works = [
-        work(20.5, pooled=False),
-        work(33.5, pooled=False),
-    ]  # rounded up or down at random: the batches differ in length
+    # Rounded up or down at random, so that the batches differ in length.
+    works = [work(20.5, pooled=False), work(33.5, pooled=False)]
     gradients_by_call = timed(monkeypatch, works, 4).gradients
     assert len({gradient.shape for gradients in gradients_by_call for gradient in gradients}) > 2
     counted = gradients_by_call[4:]

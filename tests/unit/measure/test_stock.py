@@ -17,6 +17,7 @@ from shardwright.measure.collect import collect
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.samples import read_samples
 from shardwright.measure.stock import Collection, CollectSummary, Stock, seconds_or_default, summary_text
+from shardwright.measure.store import SampleStore
 from shardwright.task import Table
 from tests.unit.measure.rows import HERE
 from tests.unit.measure.workers import FakeWorker
@@ -94,10 +95,8 @@ def test_disturbed_sets_are_visited_again_after_the_others(
     assert summary.disturbed == pytest.approx(2 / 6)
     assert run(tmp_path, 6).measured == 0
     rows = read_samples(tmp_path).to_pylist()
-    assert [row["forward_ms"] for row in rows if row["label"].endswith((":3", ":4"))] == [
-        3.0,
-        3.0,
-    ]  # of the quietest visit
+    quietest = [row["forward_ms"] for row in rows if row["label"].endswith((":3", ":4"))]
+    assert quietest == [3.0, 3.0]
 
 
 def test_disturbed_sets_wait_a_minute(
@@ -153,10 +152,8 @@ def test_a_process_that_cannot_start_is_no_fault_of_a_set(
     monkeypatch.setattr(measurer, "Worker", refused)
     with pytest.raises(MeasurementFailed, match="arena: 60 GB"):
         run(tmp_path, 5, device="cuda")
-    with Stock(
-        tmp_path, HERE | {"device_kind": "cuda"}, Collection(5, device="cuda", **SMALL), ARENA, ahead=False
-    ) as kept:
-        assert kept.failures == {}
+    with SampleStore(tmp_path, HERE | {"device_kind": "cuda"}) as kept:
+        assert kept.failures() == {}
 
 
 def test_interrupted_collections_go_on(tmp_path: Path, scripted: Callable[[Script], list[int]]) -> None:

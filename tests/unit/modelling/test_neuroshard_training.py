@@ -105,16 +105,11 @@ def test_the_best_validation_epoch_is_kept(measured):
     np.testing.assert_array_equal(train_compute(measured, until)[0].weights["head.0.bias"], best.weights["head.0.bias"])
 
 
-def test_too_few_samples_are_refused(measured):
-    with pytest.raises(InvalidInput, match="10 samples are too few"):
-        train_compute(measured.select(np.arange(len(measured)) < 10), NeuroShardOptions())
-
-
-def test_collectives_that_networks_cannot_be_trained_on_are_refused():
-    few = all_to_alls(20, repeated=0)
-    for parts, says in [
-        (few, "20 all-to-alls of 4 devices are too few"),
-        ([], "hold no all_to_all"),
-    ]:
+def test_too_few_samples_and_collectives_are_refused(measured):
+    for train, given, says in (
+        (train_compute, measured.select(np.arange(len(measured)) < 10), "10 samples are too few"),
+        (train_communication, all_to_alls(20, repeated=0), "20 all-to-alls of 4 devices are too few"),
+        (train_communication, [], "hold no all_to_all"),
+    ):
         with pytest.raises(InvalidInput, match=says):
-            train_communication(parts, NeuroShardOptions(epochs=1))
+            train(given, NeuroShardOptions(epochs=1))
