@@ -131,7 +131,7 @@ def test_one_device_has_no_other_place():
 @pytest.mark.parametrize("seed", range(3))
 def test_no_change_of_the_plan_saves_more_than_the_bound_allows(seed):
     task = random_task(seed, tables=8, devices=4, max_dim=64, memory="4 GB", batch_size=4096, device="h100")
-    bound = sw.plan(task, time_limit=2.0, seed=seed).bound_ms
+    bound = sw.plan(task, time_limit=0.3, seed=seed).bound_ms
     for strategy in ("random", "greedy", "row_wise"):
         plan = sw.plan(task, strategy=strategy, seed=seed)
         most = max((change.gain for change in changes_of(plan) if change.kind == "plan"), default=0.0)

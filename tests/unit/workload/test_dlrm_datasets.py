@@ -49,11 +49,17 @@ def test_tables_come_one_by_one(write, name, dtype):
         assert rows == bags
 
 
-def test_the_unpacked_copy_is_removed(write, tmp_path, monkeypatch):
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    """The directory for temporary files, empty."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_the_unpacked_copy_is_removed(write, scratch):
     path = write(tensors(), "batch.pt.gz")
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     tables = iter_tables(path)
     _, batch = next(tables)
     assert list(scratch.iterdir())
@@ -257,15 +263,6 @@ def test_a_huge_pickle_is_not_read(saved, monkeypatch):
 def test_missing_file(tmp_path):
     with pytest.raises(InvalidInput, match=r"none\.pt: there is no such data set"), unpacked(tmp_path / "none.pt"):
         pass
-
-
-@pytest.fixture
-def scratch(tmp_path, monkeypatch):
-    """The directory for temporary files, empty."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 def test_unpacking_stops_at_the_limit(tmp_path, scratch, monkeypatch):

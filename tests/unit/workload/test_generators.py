@@ -96,18 +96,15 @@ def test_scale_shrinks_rows_only():
         assert (after.name, after.dim, after.pooling) == (before.name, before.dim, before.pooling)
 
 
-def test_tasks_are_drawn_anew_until_they_fit():
-    pool = [Table("small", 1000, 4), Table("large", 1_000_000, 4)]
+@pytest.mark.parametrize(
+    ("large", "dtype", "memory"),
+    [(1_000_000, "fp32", 10_000_000), (300_000, "int8", 2_000_000)],  # weights of 8 bits have scales and biases
+)
+def test_tasks_are_drawn_anew_until_they_fit(large, dtype, memory):
+    pool = [Table("small", 1000, 4), Table("large", large, 4)]
     for seed in range(20):
-        task = random_task(seed, pool=pool, tables=3, dims=(4,), devices=2, memory="10 MB")
-        assert sum(table.weight_bytes for table in task.tables) <= 15 / 16 * 20e6
-
-
-def test_weights_of_8_bits_fill_the_memory_with_their_scales_and_biases():
-    pool = [Table("small", 1000, 4), Table("large", 300_000, 4)]
-    for seed in range(20):
-        task = random_task(seed, pool=pool, tables=3, dims=(4,), devices=1, memory="4 MB", dtype="int8")
-        assert sum(table.weight_bytes for table in task.tables) <= 15 / 16 * 4e6
+        task = random_task(seed, pool=pool, tables=3, dims=(4,), devices=2, memory=memory, dtype=dtype)
+        assert sum(table.weight_bytes for table in task.tables) <= 15 / 16 * 2 * memory
 
 
 def test_fill_none_takes_any_draw():

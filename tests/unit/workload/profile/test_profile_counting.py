@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.pools import UnrulyPool
 
@@ -21,7 +21,6 @@ from shardwright.workload.profile.counting import (
     ColumnCounter,
     ColumnProfile,
     CountingJob,
-    Counts,
     count_part,
     counts_by,
     merge_all,
@@ -242,46 +241,13 @@ def test_a_file_that_changed_meanwhile_is_refused(logs):
         count_part(CountingJob(other, job.columns, 500, None))
 
 
-ids = st.one_of(st.integers(0, 5), st.integers(0, 60), st.integers(0, 2**40))
-parted = st.lists(st.lists(ids, max_size=60), min_size=1, max_size=7)
+ids = st.lists(st.one_of(st.integers(0, 5), st.integers(0, 60), st.integers(0, 2**40)), max_size=60)
 
 
-def merged_in(order: list[int], parts: list[list[int]], limit: int) -> ColumnProfile:
-    empty = ColumnProfile("c", ColumnKind("integers", False), AccessSketch(limit))
-    counts = []
-    for number in order:
-        keys = scramble(np.array(parts[number], dtype=np.uint64))
-        known = max(parts[number], default=None)
-        counts.append(Counts({"c": ColumnProfile("c", empty.kind, AccessSketch.of(keys, limit), None, 1, known)}))
-    return merge_all({"c": empty}, counts).columns["c"]
-
-
-@pytest.mark.slow
-@settings(max_examples=200)
-@given(parted, st.integers(2, 40), st.randoms(use_true_random=False))
-def test_the_order_of_parts_changes_only_heavy_hitters(parts, limit, random):
-    """All but the heavy hitters is the same in any order; if all ids are counted exactly, everything is."""
-    order = list(range(len(parts)))
-    shuffled = order.copy()
-    random.shuffle(shuffled)
-    one, other = merged_in(order, parts, limit), merged_in(shuffled, parts, limit)
-    assert (one.max_id, one.longest) == (other.max_id, other.longest)
-    for name in ("limit", "events", "level", "sample_keys", "sample_counts"):
-        assert np.array_equal(getattr(one.sketch, name), getattr(other.sketch, name)), name
-    if one.sketch.exact:
-        assert sketch_plain(one.sketch) == sketch_plain(other.sketch)
-        assert one.sketch.distinct == len(set().union(*parts))
-
-
-@given(parted.filter(lambda parts: len(parts) > 2), st.integers(2, 40))
-def test_merging_is_commutative_in_everything_and_associative_but_for_heavy_hitters(parts, limit):
-    first, second, third = (AccessSketch.of(scramble(np.array(p, dtype=np.uint64)), limit) for p in parts[:3])
-    assert sketch_plain(first.merged(second)) == sketch_plain(second.merged(first))
-    left, right = first.merged(second).merged(third), first.merged(second.merged(third))
-    for name in ("limit", "events", "level", "sample_keys", "sample_counts"):
-        assert np.array_equal(getattr(left, name), getattr(right, name)), name
-    if left.exact:
-        assert sketch_plain(left) == sketch_plain(right)
+@given(ids, ids, st.integers(2, 40))
+def test_merging_is_commutative(first, second, limit):
+    one, other = (AccessSketch.of(scramble(np.array(part, dtype=np.uint64)), limit) for part in (first, second))
+    assert sketch_plain(one.merged(other)) == sketch_plain(other.merged(one))
 
 
 def counter(ids="integers", is_list=False, pending=10):

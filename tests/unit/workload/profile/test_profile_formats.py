@@ -74,20 +74,16 @@ def test_short_texts_are_read_as_dictionaries_and_many_are_not(tmp_path):
     assert [table.rows for table in profile_logs(tmp_path / "a.parquet").tables()] == [2, 400_000]
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9, 0.999])
-def test_a_file_cut_short(parquet, keep):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *((lambda content, keep=keep: content[: int(len(content) * keep)]) for keep in (0.0, 0.3, 0.9, 0.999)),
+        lambda content: content[:4] + bytes(196) + content[200:],
+    ],
+)
+def test_a_file_cut_short_or_with_damaged_pages(parquet, damage):
     path = parquet("a.parquet", user=list(range(1000)))
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * keep)])
-    with pytest.raises(InvalidInput, match=r"a\.parquet: not a whole Parquet file"):
-        profile_logs(path)
-
-
-def test_damaged_pages(parquet):
-    path = parquet("a.parquet", user=list(range(1000)))
-    content = bytearray(path.read_bytes())
-    content[4:200] = bytes(196)
-    path.write_bytes(content)
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InvalidInput, match=r"a\.parquet: not a whole Parquet file"):
         profile_logs(path)
 
