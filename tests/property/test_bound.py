@@ -344,7 +344,7 @@ def ways_of(table: sw.Table, devices: int) -> list[list[Shard]]:
     return [[Shard.whole(table, rank)] for rank in ranks] + [[Shard.whole(table, *ranks)]] + blocks
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(10))
 def test_the_best_of_all_plans_is_not_below_the_count_of_holders(seed):
     """Three or four tables, whole, replicated or in rows: all plans priced. Ids count for as much as values, and replicas pay at times."""
     rng = np.random.default_rng([seed, 9])
@@ -413,34 +413,6 @@ def test_parts_on_many_devices_are_charged_for_their_links_and_no_more(kind, poo
     tightened = proof.tightened(proof.solve(), 100 * step_ms)
     assert 0.7 * step_ms < tightened.ms <= step_ms * (1 + 1e-9)
     assert tightened.by == ("prices" if tightened.ms == proof.solve().ms else "pieces")
-
-
-@st.composite
-def small_tasks(draw) -> Task:
-    """Up to four narrow tables on two or three devices: the best plan is found in a moment."""
-    count = draw(st.integers(2, 4))
-    tables = [
-        sw.Table(
-            f"t{i}",
-            rows=draw(st.sampled_from([50, 900, 5000, 60_000])),
-            dim=draw(st.sampled_from([4, 8, 16])),
-            pooling=draw(st.sampled_from([0.5, 3.0, 20.0])),
-        )
-        for i in range(count)
-    ]
-    return Task(tables, sw.Topology(devices_per_host=draw(st.integers(2, 3))), 512)
-
-
-@given(small_tasks(), st.integers(0, 2))
-@settings(max_examples=4)
-def test_the_exact_optimum_lies_between_the_bound_and_certified(task, seed):
-    model = MODEL if seed == 0 else adversarial_model(seed)
-    exact = sw.plan(task, strategy="exact", cost_model=model, time_limit=20)
-    certified = sw.plan(task, strategy="certified", cost_model=model)
-    if exact.gap < 1e-4:  # proven; else the time was too short
-        assert exact.cost.step_ms <= certified.cost.step_ms * (1 + 1e-4)
-        assert certified.bound_ms <= exact.cost.step_ms * (1 + 1e-5)
-        assert certified.cost.step_ms <= exact.cost.step_ms * (1 + certified.gap) * (1 + 1e-5)
 
 
 def test_a_device_pays_for_the_call_of_replicas_and_for_its_own():

@@ -82,12 +82,6 @@ def test_bytes_of_every_device_are_right_without_very_hot_rows(name, deduplicate
     assert_alike((PLANS | ODD)[name], Exchange(deduplicate, "touched" if name in PLANS else "whole"), skew=0.2)
 
 
-@pytest.mark.parametrize("deduplicate", ["none", "device", "host"])
-@pytest.mark.parametrize("name", ODD)
-def test_any_set_of_holders_serves_by_the_same_rules(name, deduplicate):
-    assert_alike(ODD[name], Exchange(deduplicate, "whole"))
-
-
 def test_hot_rows_are_exchanged_whole_and_rare_ones_if_touched():
     task = replace(TASK, exchange=Exchange("none", "cheaper"))
     often, seldom = (Shard("s", rows, (0, 4), EVERY, "hotness") for rows in ((0, 5), (100, 120)))

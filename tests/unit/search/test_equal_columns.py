@@ -11,7 +11,6 @@ from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.engine.session import Start, prepare, start
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.ways import equal_blocks
-from shardwright.task.files import task_from_dict, task_to_dict
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
@@ -111,11 +110,6 @@ def test_a_search_goes_on_from_a_plan_with_several_blocks_a_device():
     plan = sw.plan(grown, strategy="certified", cost_model=MODEL, start=before, move_cost=0.0)
     plan.check()
     assert all(len(dims) == 1 for dims in widths(plan).values())
-
-
-def test_task_files_keep_the_demand():
-    task = equal([sw.Table("t", 1000, 40)])
-    assert task_from_dict(task_to_dict(task), "task").constraints == task.constraints
 
 
 @pytest.mark.parametrize(

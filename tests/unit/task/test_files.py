@@ -67,16 +67,6 @@ def test_the_task_file_of_the_design(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["task.yaml", "task.json"])
-def test_round_trip(tmp_path: Path, name: str) -> None:
-    save_task(TASK, tmp_path / name)
-    assert load_task(tmp_path / name) == TASK
-    assert Task.load(tmp_path / name) == TASK
-    first = (tmp_path / name).read_bytes()
-    load_task(tmp_path / name).save(str(tmp_path / name))
-    assert (tmp_path / name).read_bytes() == first
-
-
-@pytest.mark.parametrize("name", ["task.yaml", "task.json"])
 def test_tasks_made_with_numpy_survive_files(tmp_path: Path, name: str) -> None:
     table = Table(
         "t",

@@ -69,12 +69,6 @@ def test_task_files_keep_it(exchange: Exchange) -> None:
     assert task_from_dict(document) == task
 
 
-def test_task_files_name_what_is_wrong() -> None:
-    document = task_to_dict(Task([Table("t", 10, 4)], Topology(1, 2, "cpu", "1 GB"), 8))
-    with pytest.raises(InvalidInput, match=r"exchange.*deduplicate"):
-        task_from_dict(document | {"exchange": {"deduplicate": "rack"}})
-
-
 @pytest.mark.parametrize("pipeline", ["none", "sparse_dist", "prefetch"])
 def test_a_number_of_dense_ms_hides_ids_in_a_pipeline(pipeline: Pipeline) -> None:
     exchange = Exchange(pipeline=pipeline, dense_ms=3)
@@ -86,8 +80,6 @@ def test_a_number_of_dense_ms_hides_ids_in_a_pipeline(pipeline: Pipeline) -> Non
 @pytest.mark.parametrize(
     ("dense_ms", "message"),
     [
-        (-1, "exchange: dense_ms is -1"),
-        (float("nan"), "exchange: dense_ms is nan, must be a finite number of at least 0"),
         ({"ids": -2}, "exchange: dense_ms: ids is -2"),
         ({"values": float("inf")}, "exchange: dense_ms: values is inf, must be a finite number of at least 0"),
         ({"idds": 2}, "unknown field 'idds'; did you mean 'ids'"),
