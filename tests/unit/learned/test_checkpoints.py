@@ -3,11 +3,7 @@ import pytest
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.learned.checkpoints import (
-    check_same_training,
-    load_checkpoint,
-    save_checkpoint,
-)
+from shardwright.learned.checkpoints import check_same_training, load_checkpoint, save_checkpoint
 from shardwright.learned.options import DreamShardOptions
 from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import SimulatedWorld

@@ -18,14 +18,7 @@ from shardwright.learned.policy_files import SavedPolicy
 from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import compute_ms
 from shardwright.task import Constraints, TableConstraint
-from tests.unit.learned.autoshard.made import (
-    QUICK,
-    cost_errors,
-    random_network,
-    random_policy,
-    simulated,
-    varied_task,
-)
+from tests.unit.learned.autoshard.made import QUICK, cost_error, random_network, random_policy, simulated, varied_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,36 +53,7 @@ def test_learning_improves_the_balance_on_unseen_tasks(trained):
 @pytest.mark.slow
 def test_learning_makes_the_cost_model_right(trained):
     unseen = tasks(6, seed=100)
-    errors = cost_errors(trained, unseen, simulated(), 0)
-    assert set(errors) == {"compute", "compute_median", "compute_p95"}
-    assert errors["compute_median"] < 0.2
-    assert errors["compute_median"] <= errors["compute_p95"]
-    assert errors["compute_median"] < 0.3 * cost_errors(random_policy(0), unseen, simulated(), 0)["compute_median"]
-
-
-@pytest.mark.slow
-def test_cost_errors_compare_with_the_world(trained):
-    """A world in which everything takes exactly what the policy predicts, times a factor."""
-
-    class Predicted:
-        name = "predicted"
-
-        def __init__(self, factor: float) -> None:
-            self.factor = factor
-
-        def costs(self, placements):
-            weights = AutoShardWeights(trained)
-            costs = []
-            for task, assignment in placements:
-                blocks = weights.encode(task.features)
-                sums = np.stack([blocks[assignment[task.unit_of] == rank].sum(axis=0) for rank in range(task.devices)])
-                half = weights.relative_cost(sums) * trained.weights["cost_scale"] * self.factor / 2
-                costs.append(np.stack([half, 0 * half + 9, 0 * half + 9, half], axis=1))
-            return costs
-
-    for factor, expected in ((1.0, 0.0), (2.0, 0.5)):
-        errors = cost_errors(trained, tasks(2, seed=50), Predicted(factor), 1)
-        assert list(errors.values()) == pytest.approx([expected] * 3, abs=1e-9)
+    assert cost_error(trained, unseen) < min(0.2, 0.3 * cost_error(random_policy(0), unseen))
 
 
 def test_torchs_own_generator_is_left_alone():

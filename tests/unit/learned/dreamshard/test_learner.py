@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.errors import InfeasibleTask
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.dreamshard.buffer import variants_of
 from shardwright.learned.dreamshard.policy import Policy
@@ -94,20 +93,3 @@ def test_variants_hold_some_tables_of_their_task_changed_in_rows_pooling_and_acc
             assert task.constraints.of(table.name) == arrays.task.constraints.of(table.name)
     assert len({len(arrays.task.tables) for arrays in variants}) > 3
     assert [arrays.task for arrays in variants_of(tasks, 5, 0)] == [arrays.task for arrays in variants]
-
-
-def test_variants_of_which_a_table_fits_no_device_are_left_out():
-    task = training_set(1, size=5)[0]
-    largest = int(PlacementArrays.of(task).bytes.max())
-    assert 0 < len(variants_of([whole_tables(task.tables, 2, memory=largest)], 20, 0)) < 20
-
-
-def test_a_table_that_fits_no_device_raises_before_any_cost_is_computed():
-    class Untouchable:
-        name = "untouchable"
-
-        def costs(self, placed):
-            raise AssertionError("priced")
-
-    with pytest.raises(InfeasibleTask, match="needs"):
-        learn([whole_tables(tables(5), 2, memory=1000)], Untouchable(), BRIEF)

@@ -10,7 +10,6 @@ import torch
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.dreamshard.mdp import encode, log_probabilities, play, sampler
 from shardwright.learned.dreamshard.network import PolicyNetwork
-from shardwright.learned.dreamshard.policy import SHAPES
 from shardwright.learned.environment import PlacementBatch
 from shardwright.testing.tasks import constrained_task, task_of, tight_task
 from tests.unit.learned.dreamshard.policies import network_of, random_policy
@@ -22,10 +21,6 @@ def batch_of(*tasks):
 
 def network(seed=0):
     return network_of(random_policy(seed))
-
-
-def test_state_has_the_names_and_shapes_of_saved_policies():
-    assert {name: tuple(value.shape) for name, value in network().state_dict().items()} == SHAPES
 
 
 def test_overall_cost_sums_the_slowest_phases_or_takes_the_slowest_device():

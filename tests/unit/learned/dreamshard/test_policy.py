@@ -76,16 +76,6 @@ def test_compiled_inference_places_as_torch_does(seed, number, method):
     assert follow.regret < 1e-9
 
 
-def test_costs_of_devices_are_those_of_the_network():
-    saved = random_policy(3)
-    network, policy = network_of(saved).double(), Policy(saved)
-    sums = torch.from_numpy(np.random.default_rng(0).uniform(0, 3, (5, 32)))
-    with torch.no_grad():
-        hidden = network.cost.hidden(sums)
-        expected = network.cost.device_costs(hidden).numpy()
-    np.testing.assert_allclose(policy.device_costs(hidden.numpy()), expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("arrays", TASKS, ids=lambda arrays: f"{len(arrays)} on {arrays.devices}")
 def test_placements_keep_memory_pins_and_rivals(arrays):
     policy = Policy(random_policy(1))

@@ -18,13 +18,11 @@ SHORT = RnnOptions(updates=6, episodes=4, hidden=8)
 
 @pytest.mark.slow
 def test_conformance():
-    pytest.importorskip("torch", reason="rnn trains with torch")
     check_strategy(Rnn(SHORT))
 
 
 @pytest.mark.slow
 def test_better_than_random_by_the_cost_model():
-    pytest.importorskip("torch", reason="rnn trains with torch")
     from shardwright.cost.score import score
 
     task, model = task_of(20, 4), SimpleCostModel()
@@ -35,7 +33,6 @@ def test_better_than_random_by_the_cost_model():
 
 
 def test_a_world_of_its_own_decides():
-    pytest.importorskip("torch", reason="rnn trains with torch")
     task, world = equal_tables(6, 2), LoadWorld()
     plan = Rnn(SHORT, world=world).search(task, SimpleCostModel(), seed=0, deadline=None)
     from shardwright.learned.arrays import PlacementArrays

@@ -4,14 +4,13 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="training needs torch")
-
-from shardwright.errors import ShardwrightError  # noqa: E402
-from shardwright.learned.arrays import PlacementArrays  # noqa: E402
-from shardwright.learned.environment import masked  # noqa: E402
-from shardwright.learned.options import RnnOptions  # noqa: E402
-from shardwright.learned.rnn.training import (  # noqa: E402
+from shardwright.errors import ShardwrightError
+from shardwright.learned.arrays import PlacementArrays
+from shardwright.learned.environment import masked
+from shardwright.learned.options import RnnOptions
+from shardwright.learned.rnn.training import (
     PlanLedger,
     Sequence,
     SequenceToSequence,
@@ -19,10 +18,10 @@ from shardwright.learned.rnn.training import (  # noqa: E402
     roll_out,
     train_placement,
 )
-from shardwright.testing import conformance_tasks  # noqa: E402
-from shardwright.testing.tasks import impossible_task  # noqa: E402
+from shardwright.testing import conformance_tasks
+from shardwright.testing.tasks import impossible_task
 
-from .worlds import LoadWorld, equal_tables, pooling_of  # noqa: E402
+from .worlds import LoadWorld, equal_tables, pooling_of
 
 SMALL = RnnOptions(updates=60, episodes=16, hidden=16, learning_rate=0.01)
 
@@ -101,50 +100,21 @@ def test_nothing_outside_changes():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-UNITS, BLOCKS, DEVICES = 5, 7, 3
-
-
-@pytest.fixture
-def network():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield SequenceToSequence(features=4, units=UNITS, devices=DEVICES, hidden=8)
-
-
-@pytest.fixture
-def features():
-    return torch.randn(BLOCKS, 4, generator=torch.Generator().manual_seed(1))
-
-
-UNIT_B = torch.tensor([0, 0, 1, 2, 3, 4, 4])
-
-
-def test_step_by_step_as_in_one_pass(network, features):
-    encoded = network.encode(features, UNIT_B)
-    before = torch.tensor([[DEVICES, 0, 1, 2, 0], [DEVICES, 2, 2, 1, 1]])
-    at_once, _ = network.decode(encoded, 0, before)
-    state, steps = None, []
-    for turn in range(UNITS):
-        logits, state = network.decode(encoded, turn, before[:, turn : turn + 1], state)
-        steps.append(logits)
-    assert at_once.shape == (2, UNITS, DEVICES)
-    torch.testing.assert_close(torch.cat(steps, dim=1), at_once)
-
-
-def test_episodes_do_not_touch_each_other(network, features):
-    encoded = network.encode(features, UNIT_B)
-    one, other = torch.tensor([[DEVICES, 0, 1, 2, 0]]), torch.tensor([[DEVICES, 2, 2, 1, 1]])
-    both, _ = network.decode(encoded, 0, torch.cat([one, other]))
-    torch.testing.assert_close(both[1:], network.decode(encoded, 0, other)[0])
-    assert not torch.allclose(both[0, 1:], both[1, 1:])  # earlier choices matter
-
-
 def made(task, episodes=6):
     arrays = PlacementArrays.of(task)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = SequenceToSequence(21, len(arrays), arrays.devices, 8)
     return network, Sequence.of(arrays, episodes), torch.Generator().manual_seed(0)
+
+
+def test_episodes_do_not_touch_each_other():
+    network, sequence, _ = made(equal_tables(5, 3))
+    encoded = sequence.encode(network)
+    one, other = torch.tensor([[network.start, 0, 1, 2, 0]]), torch.tensor([[network.start, 2, 2, 1, 1]])
+    both, _ = network.decode(encoded, 0, torch.cat([one, other]))
+    torch.testing.assert_close(both[1:], network.decode(encoded, 0, other)[0])
+    assert not torch.allclose(both[0, 1:], both[1, 1:])  # earlier choices matter
 
 
 def test_likelihood_is_that_of_the_choices():
