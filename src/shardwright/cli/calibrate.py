@@ -140,17 +140,9 @@ def _views(result: Calibration) -> list[rich.table.Table | str]:
     if result.model is None or result.accuracy is None:
         off = f"the default model is {percent(result.before)} off on them (mean)" if result.before is not None else ""
         return [off] if off else []
-    errors, metadata = result.accuracy, result.model.metadata
-    rows = [
-        ["mean error", percent(errors.mean_error)],
-        ["median error", percent(errors.median_error)],
-        *[
-            [f"mean error of {count} shard{'' if count == '1' else 's'}", percent(error)]
-            for count, error in errors.by_tables.items()
-        ],
-        ["mean error of the default model", percent(result.before)],
-        ["rank correlation", f"{errors.spearman:.4f}"],
-    ]
+    from shardwright.cli.train import accuracy_table
+
+    metadata = result.model.metadata
     title = f"on {counted(result.sets, 'set')}, each predicted by models that have not seen it"
     lines = [
         f"covers batches of {metadata['batch_sizes']}, {metadata['optimizer']}, {metadata['tables']} tables"
@@ -159,7 +151,7 @@ def _views(result: Calibration) -> list[rich.table.Table | str]:
     ]
     if result.slower is not None:
         lines.append(f"controls {signed(result.slower - 1)} against their time when the last model was calibrated")
-    return [table(title, ("relative error", "value"), rows), *lines, f"saved {result.path}"]
+    return [accuracy_table(result.accuracy, title, result.before), *lines, f"saved {result.path}"]
 
 
 _WHERE = dict(zip(LINK_CLASSES, ("inside a host", "between hosts"), strict=True))

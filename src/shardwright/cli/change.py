@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from shardwright.cli.output import ms, percent, table
 from shardwright.cost import CostModel
 from shardwright.cost.score import score
-from shardwright.errors import some_of
+from shardwright.errors import counted, some_of
 from shardwright.sharding import Plan
 from shardwright.sharding.diff import PlanDiff, carry
 from shardwright.sharding.runtimes import crossing
@@ -146,10 +146,9 @@ def _moved(diff: PlanDiff) -> str:
     if not diff.tables:
         return "no table of the old plan is in this task: everything is new, nothing moves"
     total = diff.moved_bytes + diff.kept_bytes
-    count = len(diff.moved_tables)
     return (
-        f"moves {format_bytes(diff.moved_bytes)} of {format_bytes(total)} ({percent(diff.moved_bytes / total)}), of {count} "
-        f"table{'s' if count != 1 else ''}; {format_bytes(diff.kept_bytes)} stay where they are"
+        f"moves {format_bytes(diff.moved_bytes)} of {format_bytes(total)} ({percent(diff.moved_bytes / total)}), of "
+        f"{counted(len(diff.moved_tables), 'table')}; {format_bytes(diff.kept_bytes)} stay where they are"
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import RenderableType
@@ -260,19 +260,13 @@ def _document(
 
 
 def _device(plan: Plan, cost: DeviceCost) -> planning.DeviceOfShow:
-    memory, rank = plan.memory, cost.rank
-    return {
-        "rank": rank,
-        "forward_ms": cost.forward_ms,
-        "forward_communication_ms": cost.forward_communication_ms,
-        "backward_communication_ms": cost.backward_communication_ms,
-        "backward_ms": cost.backward_ms,
-        "memory_bytes": cost.memory_bytes,
-        "weight_bytes": int(memory.weights[rank]),
-        "optimizer_bytes": int(memory.optimizer[rank]),
-        "buffer_bytes": int(memory.buffers[rank]),
-        "limit_bytes": plan.task.topology.memory_bytes[rank],
+    memory = {
+        "weight_bytes": int(plan.memory.weights[cost.rank]),
+        "optimizer_bytes": int(plan.memory.optimizer[cost.rank]),
+        "buffer_bytes": int(plan.memory.buffers[cost.rank]),
+        "limit_bytes": plan.task.topology.memory_bytes[cost.rank],
     }
+    return cast("planning.DeviceOfShow", asdict(cost) | memory)
 
 
 def _bottleneck(bottleneck: Bottleneck, names: Sequence[str]) -> planning.BottleneckOfShow:

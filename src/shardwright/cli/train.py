@@ -105,7 +105,7 @@ def run(
     # Plans and policies name their model, so the next model trained for this device must have another name.
     metadata |= {"name": telling_name(replace(outcome.model, metadata=metadata))}
     save_model(replace(outcome.model, metadata=metadata), output)
-    views = [accuracy_table(outcome.accuracy)]
+    views = [accuracy_table(outcome.accuracy, f"on {counted(outcome.accuracy.sets, 'sample')} held out")]
     views += [_communication_table(outcome.communication)] if outcome.communication else []
     emit(_document(outcome, metadata), *views, f"{outcome.epochs} epochs", saved(output), as_json=as_json)
 
@@ -207,8 +207,8 @@ def describe(stores: Sequence[pa.Table], machines: Sequence[Mapping[str, str]]) 
     }
 
 
-def accuracy_table(accuracy: Accuracy) -> rich.table.Table:
-    """A table of errors beside repeat noise."""
+def accuracy_table(accuracy: Accuracy, title: str, default: float | None = None) -> rich.table.Table:
+    """A table of errors beside repeat noise and, if given, the mean error of the default model."""
     alone = {"forward": accuracy.forward_error, "backward": accuracy.backward_error}
     rows = [
         ["forward + backward, mean", percent(accuracy.mean_error)],
@@ -218,10 +218,11 @@ def accuracy_table(accuracy: Accuracy) -> rich.table.Table:
             [f"{count} table{'' if count == '1' else 's'}, mean", percent(error)]
             for count, error in accuracy.by_tables.items()
         ],
+        *([["of the default model, mean", percent(default)]] if default is not None else []),
         ["repeated measurements differ by, mean", percent(accuracy.repeat_error) if accuracy.repeat_error else MISSING],
         ["rank correlation", f"{accuracy.spearman:.4f}"],
     ]
-    return table(f"on {counted(accuracy.sets, 'sample')} held out", ("relative error", "value"), rows)
+    return table(title, ("relative error", "value"), rows)
 
 
 @dataclass(frozen=True)

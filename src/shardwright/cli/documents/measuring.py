@@ -81,22 +81,6 @@ class CalibrateLinks(Document):
     errors: dict[str, dict[str, LinkErrors]]
 
 
-class Collect(Document):
-    """`collect`."""
-
-    folder: str
-    samples: int
-    measured: int
-    seconds: float
-    disturbed: float | None
-    repeat_median: float | None
-    repeat_mean: float | None
-    wanted: int
-    failed: int
-    spent: dict[str, float]
-    failure: str
-
-
 class CollectCollectives(Document):
     """`collect --collectives`."""
 
@@ -106,6 +90,16 @@ class CollectCollectives(Document):
     seconds: float
     repeat_median: float | None
     repeat_mean: float | None
+
+
+class Collect(CollectCollectives):
+    """`collect`."""
+
+    disturbed: float | None
+    wanted: int
+    failed: int
+    spent: dict[str, float]
+    failure: str
 
 
 class Learn(Document):

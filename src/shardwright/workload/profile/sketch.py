@@ -105,6 +105,11 @@ class AccessSketch:
         """Relative standard error of `distinct`: each id is in the sample with probability 2 ** -level."""
         return 0.0 if self.exact else float(np.sqrt((1 - 0.5**self.level) / max(self.sample_keys.size, 1)))
 
+    def held(self) -> tuple[Keys, Floats]:
+        """`(n,)` keys of both halves, and their counts; one that may have missed occurrences is in the middle of its range."""
+        keys = np.concatenate([self.sample_keys, self.heavy_keys])
+        return keys, np.concatenate([self.sample_counts, self.heavy_counts + self.heavy_missed / 2])
+
     def merged(self, other: AccessSketch) -> AccessSketch:
         """Return the sketch of the events of both, with the smaller of the two limits."""
         level = max(self.level, other.level)
@@ -327,10 +332,8 @@ def id_shares(sketch: AccessSketch, rows: int) -> tuple[float, ...]:
         sketch: accesses of a table whose ids are integers.
         rows: more than the largest id.
     """
-    counts = np.concatenate([sketch.sample_counts, sketch.heavy_counts + sketch.heavy_missed / 2])
-    keys = np.concatenate([sketch.sample_keys, sketch.heavy_keys])
-    hot = counts > 2 * sketch.error if not sketch.exact else np.ones(counts.size, dtype=bool)
-    cold = ~hot & (np.arange(counts.size) < sketch.sample_counts.size)
+    keys, counts = sketch.held()
+    hot, cold = _hot_and_cold(sketch, counts)
     counts[cold] *= max(sketch.events - counts[hot].sum(), 0.0) / max(counts[cold].sum(), 1.0)
     held = hot | cold
     place = unscramble(keys[held]).astype(np.int64) * ID_RANGES // rows
@@ -354,13 +357,8 @@ def ranked_counts(sketch: AccessSketch) -> tuple[Floats, Floats]:
     Returns:
         `(n,)` counts, not increasing, and `(n,)` weights.
     """
-    sample = sketch.sample_counts.astype(np.float64)
-    if sketch.exact:
-        return np.sort(sample)[::-1], np.ones(sample.size)
-    threshold = 2 * sketch.error
-    heavy = sketch.heavy_counts + sketch.heavy_missed / 2
-    hot = np.concatenate([sample[sample > threshold], heavy[heavy > threshold]])
-    cold = sample[sample <= threshold]
+    _, held = sketch.held()
+    hot, cold = (held[part] for part in _hot_and_cold(sketch, held))
     if not cold.size and not hot.size:  # only if ids were chosen to defeat the hash
         cold = np.ones(1)
     weight = max((sketch.distinct - hot.size) / max(cold.size, 1), 1.0)
@@ -369,6 +367,12 @@ def ranked_counts(sketch: AccessSketch) -> tuple[Floats, Floats]:
     weights = np.concatenate([np.ones(hot.size), np.full(cold.size, weight)])
     order = np.argsort(counts)[::-1]
     return counts[order], weights[order]
+
+
+def _hot_and_cold(sketch: AccessSketch, counts: Floats) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Masks of the held ids that are certainly hot, and of those of the sample that represent all others."""
+    hot = counts > 2 * sketch.error
+    return hot, ~hot & (np.arange(counts.size) < sketch.sample_counts.size)
 
 
 def hottest_ids(sketch: AccessSketch, limit: int | None = None) -> Ints:
@@ -381,8 +385,7 @@ def hottest_ids(sketch: AccessSketch, limit: int | None = None) -> Ints:
         sketch: accesses of a table whose ids are integers below 2 ** 63.
         limit: most ids to return; default all.
     """
-    keys = np.concatenate([sketch.sample_keys, sketch.heavy_keys])
-    counts = np.concatenate([sketch.sample_counts, sketch.heavy_counts + sketch.heavy_missed / 2])
+    keys, counts = sketch.held()
     known = counts > sketch.error
     ids, counts = unscramble(keys[known]).astype(np.int64), counts[known]
     return ids[np.lexsort((ids, -counts))][:limit]
