@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.measure.rows import visit, work
+from tests.unit.measure.rows import job, visit
 
 from shardwright.measure.samples import columns, read_samples
 from shardwright.measure.store import SampleStore
@@ -99,7 +99,7 @@ def attended(tmp_path: Path, checks: str, collect: str) -> subprocess.Popen[str]
     """`collect_gpu.sh` on a store of two samples, with these shell commands as checks and collection; `$2` is the store."""
     with SampleStore(tmp_path / "measured", HARDWARE) as opened:
         for number in range(2):
-            opened.add(work(number), visit())
+            opened.add(job(number), visit())
     stand_in = tmp_path / "python"
     stand_in.write_text(STAND_IN.format(checks=checks, collect=collect, python=sys.executable))
     stand_in.chmod(0o755)
@@ -219,7 +219,7 @@ def test_the_roofline_finds_bandwidth_and_launches(program: Callable[[str], Modu
     store = tmp_path / "store"
     with SampleStore(store, HARDWARE) as opened:
         for number in range(8):
-            opened.add(work(number), visit())
+            opened.add(job(number), visit())
     (store / "checks.json").write_text(json.dumps({"ceiling_bytes_per_s": 4e12}))
     roofline = program("gpu_roofline")
     assert roofline.measured_ceiling([store]) == 4e12

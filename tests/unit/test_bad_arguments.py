@@ -148,7 +148,6 @@ CASES: list[tuple[Callable[..., object], str, list[Any], str]] = [
     (TrainingOptions, "head", ["cubic"], "head"),
     (TrainingOptions, "epochs", [0], "epochs"),
     (TrainingOptions, "batch", [0], "batch"),
-    (NeuroShardOptions, "loss", ["huber"], "loss"),
     (NeuroShardOptions, "epochs", [0], "epochs"),
     (NeuroShardOptions, "batch", [0], "batch"),
     (with_defaults(SampleSpace, room_bytes=2**30), "pool", [()], "pool: is empty"),

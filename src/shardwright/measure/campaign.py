@@ -180,7 +180,7 @@ class Campaign:
             self.pace.saw(job.work, sum(visit.times_ms), sum(visit.spent.values()) or monotonic() - self._asked_at)
         self.visits.setdefault(job.work, []).append(visit)
         if self.store is not None:
-            self.store.add(job.work, visit, kind=job.kind, label=job.label, batch_size=job.batch_size)
+            self.store.add(job, visit)
 
     def _check_failures(self, job: Job, why: str) -> None:
         if self._failures >= self.most_failed > 1:

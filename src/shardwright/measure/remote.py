@@ -162,7 +162,7 @@ class Fleet:
 
     def visitor(self, arena_bytes: int, largest: DeviceWork | None = None) -> FleetVisitor:
         """A visitor that times works on these machines; see `MeasuringNode.measure`."""
-        return FleetVisitor(self.pool, arena_bytes, largest)
+        return FleetVisitor(self.pool, partial(MeasuringNode.measure, arena_bytes=arena_bytes, largest=largest))
 
 
 @dataclass(frozen=True)
@@ -171,13 +171,11 @@ class FleetVisitor:
 
     Attributes:
         pool: the workers.
-        arena_bytes: room for the tables of each work.
-        largest: see `MeasuringNode.measure`.
+        measure: visits the work of a job on a worker.
     """
 
     pool: Pool[MeasuringNode]
-    arena_bytes: int
-    largest: DeviceWork | None = None
+    measure: Callable[[MeasuringNode, Job], Visit | str]
 
     def visits(self, queue: Iterable[Job]) -> Iterator[Visited]:
         """Visit each job's work once, drawn when a worker is free; yields jobs in order of completion.
@@ -186,8 +184,7 @@ class FleetVisitor:
             MeasurementFailed: a machine has too little memory, or its measuring process cannot start.
             ClusterFailed: no worker is left.
         """
-        measure = partial(MeasuringNode.measure, arena_bytes=self.arena_bytes, largest=self.largest)
-        return self.pool.map(measure, queue)
+        return self.pool.map(self.measure, queue)
 
 
 @contextmanager

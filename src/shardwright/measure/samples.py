@@ -14,7 +14,7 @@ import json
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -101,35 +101,32 @@ def read_samples(
     *,
     hardware: Fingerprint | str | None = None,
     allow_other_hardware: bool = False,
-    kinds: Collection[str] | None = None,
     optimizer: str | None = None,
 ) -> pa.Table:
     """Read the measured sets of a store or a Parquet file, in the order of their first visit, even while another process collects.
 
-    The visits to a set are merged into one time (`shardwright.measure.measuring.time_of`). A random set with several quiet visits gets a
-    second row, with `repeat` 1, for the last quiet visit. The two rows show the noise, which no cost model can beat.
+    Controls are left out. The visits to a set are merged into one time (`shardwright.measure.visits.time_of`). A random set with several
+    quiet visits gets a second row, with `repeat` 1, for the last quiet visit. The two rows show the noise, which no cost model can beat.
 
     Args:
         path: a store's folder, or a file.
         hardware: hardware of the sets: a fingerprint, or a part of the name of a processor or backend; None if there is only one kind.
         allow_other_hardware: take sets of any hardware, also of several kinds.
-        kinds: take sets of these kinds only; by default all but controls.
         optimizer: take sets with this optimizer only.
 
     Raises:
         InvalidInput: there is no store, no set matches, the sets are of several kinds of hardware, or a value is impossible.
     """
+    import pyarrow.compute as pc
+
     if Path(path).suffix == ".parquet":
         fingerprint, table = read_parquet(path)
         chosen_hardware(path, [(0, fingerprint)], hardware, allow_other=allow_other_hardware)
     else:
         table = _stored(Path(path), hardware, allow_other=allow_other_hardware)
-    chosen = np.array(
-        [kind != "control" if kinds is None else kind in kinds for kind in table["kind"].to_pylist()], dtype=np.bool_
-    )
+    table = table.filter(pc.not_equal(table["kind"], "control"))
     if optimizer is not None:
-        chosen &= np.array([each == optimizer for each in table["optimizer"].to_pylist()], dtype=np.bool_)
-    table = table.filter(chosen)
+        table = table.filter(pc.equal(table["optimizer"], optimizer))
     if not table.num_rows:
         asked = "" if optimizer is None else f" with optimizer {optimizer!r}"
         raise InvalidInput(
@@ -247,7 +244,6 @@ def export_parquet(
     path: str | Path,
     *,
     hardware: Fingerprint | str | None = None,
-    kinds: Collection[str] | None = None,
     optimizer: str | None = None,
 ) -> int:
     """Write the sets of stores or other files, all of one kind of hardware, into a file; return its number of rows.
@@ -258,7 +254,6 @@ def export_parquet(
         stores: folders, or files.
         path: the file to write.
         hardware: as for `read_samples`; it must be the same in all stores.
-        kinds: as for `read_samples`.
         optimizer: as for `read_samples`.
 
     Raises:
@@ -269,7 +264,7 @@ def export_parquet(
 
     tables, known, chosen = [], np.zeros(0, np.int64), hardware
     for store in stores:
-        table = read_samples(store, hardware=chosen, kinds=kinds, optimizer=optimizer)
+        table = read_samples(store, hardware=chosen, optimizer=optimizer)
         there = list(enumerate(fingerprints(store)))
         chosen = there[chosen_hardware(store, there, chosen, allow_other=False)[0]][1]
         numbers = table["sample"].to_numpy()

@@ -229,7 +229,7 @@ class Stock:
             if not self._settled(number):
                 self._again.append((monotonic() + AGAIN_AFTER_S, number))
         elif self.on_gpu:
-            self.store.fail(job.work, result, kind=KIND, label=job.label)
+            self.store.fail(job, result)
             self.failures[number] = result
         else:
             raise MeasurementFailed(f"sample {number}: {result}")

@@ -27,7 +27,7 @@ import numpy as np
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.files import is_missing
 from shardwright.hardware import DECISIVE, Fingerprint, differences
-from shardwright.measure.device_work import ASSUMED_ELASTICITY, DeviceWork, Visit
+from shardwright.measure.device_work import ASSUMED_ELASTICITY, DeviceWork, Job, Visit
 from shardwright.sharding.work import columns_of
 
 NAME = "samples.sqlite"
@@ -85,30 +85,20 @@ class SampleStore:
                 self._db.close()
                 raise
 
-    def add(
-        self, work: DeviceWork, visit: Visit, *, kind: str = "random", label: str = "", batch_size: int | None = None
-    ) -> None:
-        """Store a visit durably.
-
-        Args:
-            work: the measured work.
-            visit: times of the work.
-            kind: why the work was measured.
-            label: name of the set's origin.
-            batch_size: samples in the batch; by default the most samples of any shard of the work.
-        """
+    def add(self, job: Job, visit: Visit) -> None:
+        """Store a visit to the work of a job durably."""
         times = (visit.forward_ms, visit.backward_ms, visit.batches, visit.sentinel, visit.usual_ms, visit.measured_at)
         with self._writing():
-            number = self._named(work, kind, label, batch_size)
+            number = self._named(job)
             self._db.execute(
                 "INSERT INTO visits VALUES(NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (number, self._hardware, *times, *visit.elasticity),
             )
 
-    def fail(self, work: DeviceWork, why: str, *, kind: str = "random", label: str = "") -> None:
-        """Note that this machine cannot measure a work."""
+    def fail(self, job: Job, why: str) -> None:
+        """Note that this machine cannot measure the work of a job."""
         with self._writing():
-            row = (self._named(work, kind, label, None), self._hardware, why)
+            row = (self._named(job), self._hardware, why)
             self._db.execute("INSERT OR REPLACE INTO failures VALUES(?, ?, ?)", row)
 
     def visits(self, work: DeviceWork) -> list[Visit]:
@@ -225,16 +215,16 @@ class SampleStore:
             (number,) = self._db.execute("SELECT id FROM hardware WHERE decisive = ?", (decisive,)).fetchone()
         return int(number)
 
-    def _named(self, work: DeviceWork, kind: str, label: str, batch_size: int | None) -> int:
-        """The number of a work; adds the work, and the set of this kind and label, if the store lacks them."""
-        number = work_id(work)
+    def _named(self, job: Job) -> int:
+        """The number of a job's work; adds the work, and the set of the job's kind and label, if the store lacks them."""
+        work, number = job.work, work_id(job.work)
         if not self._db.execute("SELECT 1 FROM works WHERE id = ?", (number,)).fetchone():
-            batch = batch_size or max((shard.samples for shard in work.works), default=0)
+            batch = job.batch_size or max((shard.samples for shard in work.works), default=0)
             features = np.array([len(shard.feature_shares) for shard in work.works], "<i4")
             known = features.tobytes() if (features > 1).any() else None
             row = (number, work.optimizer, batch, columns_of(work.works).astype("<f8").tobytes(), known)
             self._db.execute("INSERT INTO works VALUES(?, ?, ?, ?, ?)", row)
-        self._db.execute("INSERT OR IGNORE INTO sets(work, kind, label) VALUES(?, ?, ?)", (number, kind, label))
+        self._db.execute("INSERT OR IGNORE INTO sets(work, kind, label) VALUES(?, ?, ?)", (number, job.kind, job.label))
         return number
 
 

@@ -157,10 +157,8 @@ def samples_of(table: Any) -> Samples:
         table: a `pyarrow.Table` as `shardwright.measure.samples.read_samples` returns it.
 
     Raises:
-        InvalidInput: the store holds no sample, a time that is not finite and positive, or an impossible shard.
+        InvalidInput: the store holds a time that is not finite and positive, or an impossible shard.
     """
-    if table.num_rows == 0:
-        raise InvalidInput("the sample store holds no samples; collect some first: shardwright collect -o samples/")
     lists = table["shards"].combine_chunks()
     starts = np.asarray(lists.offsets, dtype=np.int64)
     starts = starts - starts[0]
@@ -180,8 +178,7 @@ def samples_of(table: Any) -> Samples:
             "the sample store holds a time that is not finite and greater than 0; collect the samples again"
         )
     sample, repeat = (np.asarray(table[name], dtype=np.int64) for name in ("sample", "repeat"))
-    labels = table["label"].to_pylist() if "label" in table.column_names else ()
-    return Samples(sample, repeat, starts, works, times, np.array(labels, dtype=object))
+    return Samples(sample, repeat, starts, works, times, np.array(table["label"].to_pylist(), dtype=object))
 
 
 def _weight_sizes(dtypes: Sequence[str]) -> Floats:

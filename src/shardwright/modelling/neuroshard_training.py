@@ -1,8 +1,8 @@
 """Train NeuroShard's three networks as in the paper: Adam at 1e-3, batches of 512, an 80/10/10 split, the best validation epoch.
 
 As in the paper, measuring augments the tables: each table of the pool may come with any dim of 4, 8, … 128 (see
-`shardwright.measure.sampling`). The loss differs: the paper uses the squared error in ms (`loss="mse"`), while the default here is the
-mean absolute relative error, because times span three decades.
+`shardwright.measure.sampling`). The loss differs: the paper uses the squared error in ms, we use the mean absolute relative error, because
+times span three decades.
 
 Shape suffixes: b samples, s tables of a set, f features, d devices.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -60,9 +60,6 @@ def exported(network: nn.Module, prefix: str = "") -> Weights:
     return {prefix + name: value.detach().numpy().astype(np.float32) for name, value in network.named_parameters()}
 
 
-Loss: TypeAlias = Literal["relative", "mse"]
-
-
 @dataclass(frozen=True)
 class NeuroShardOptions(Options):
     """Options of the training.
@@ -71,14 +68,12 @@ class NeuroShardOptions(Options):
         epochs: passes over the training samples.
         batch: samples per update.
         learning_rate: learning rate of Adam.
-        loss: "relative", or "mse" as in the paper.
         seed: seed of the split, the initial weights and the order of the batches.
     """
 
     epochs: int = whole(1000)
     batch: int = whole(512)
     learning_rate: float = number(1e-3)
-    loss: Loss = "relative"
     seed: int = whole(0, least=0)
 
 
@@ -89,12 +84,10 @@ class TrainingData:
     Attributes:
         inputs: the network's arguments, tensors of n rows each.
         times: `(n, out)` measured ms.
-        kind: the kind of loss.
     """
 
     inputs: tuple[Tensor, ...]
     times: Tensor
-    kind: Loss
 
     def __len__(self) -> int:
         return len(self.times)
@@ -104,9 +97,9 @@ class TrainingData:
         return list(torch.randperm(len(self), generator=generator).split(size))
 
     def loss(self, network: nn.Module, rows: Tensor) -> Tensor:
-        """Mean error of a network on some rows."""
+        """Mean relative error of a network on some rows."""
         error: Tensor = network(*(part[rows] for part in self.inputs)) - self.times[rows]
-        return (error**2).mean() if self.kind == "mse" else (error.abs() / self.times[rows]).mean()
+        return (error.abs() / self.times[rows]).mean()
 
 
 def _fitted(
@@ -142,7 +135,7 @@ def train_compute(
     train, valid, test = map(samples.select, split(samples.sample, options.seed))
     raw = table_features(train.works)
     mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_STD)
-    data, checked = (_padded(part, mean, std, options.loss) for part in (train, valid))
+    data, checked = (_padded(part, mean, std) for part in (train, valid))
     network = _fitted(SetNetwork, data, checked, options, progress)
     constants = {"feature_mean": mean.astype(np.float32), "feature_std": std.astype(np.float32)}
     model = NeuroShardModel(exported(network) | constants)
@@ -150,7 +143,7 @@ def train_compute(
     return model, replace(errors, forward_error=None, backward_error=None)
 
 
-def _padded(samples: Samples, mean: Floats, std: Floats, kind: Loss) -> TrainingData:
+def _padded(samples: Samples, mean: Floats, std: Floats) -> TrainingData:
     """Features `(n, s, 21)`, mask `(n, s)` (1 for tables, 0 in the padding), and times `(n, 1)`."""
     x = torch.tensor((table_features(samples.works) - mean) / std, dtype=torch.float32)
     counts = samples.shard_counts
@@ -158,7 +151,7 @@ def _padded(samples: Samples, mean: Floats, std: Floats, kind: Loss) -> Training
     inside = torch.tensor(slot < counts[:, None], dtype=torch.float32)
     index = torch.tensor(np.minimum(samples.starts[:-1, None] + slot, len(x) - 1))
     times = torch.tensor(samples.times.sum(axis=1, keepdims=True), dtype=torch.float32)
-    return TrainingData((x[index], inside), times, kind)
+    return TrainingData((x[index], inside), times)
 
 
 FEWEST_COLLECTIVES = 50
@@ -234,7 +227,6 @@ def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: P
         TrainingData(
             (torch.tensor((_inputs(half, name) - mean) / std, dtype=torch.float32),),
             torch.tensor(getattr(half, name), dtype=torch.float32),
-            options.loss,
         )
         for half in (train, valid)
     )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwright.cost.score import device_ms
-from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.device_work import DeviceWork, Job, Visit
 from shardwright.measure.store import SampleStore
 from shardwright.sharding import Shard, shard_work
 from shardwright.testing.model import SimpleCostModel
@@ -31,4 +31,4 @@ def write_store(folder, samples=60, hardware=HARDWARE):
             forward, backward = device_ms(model, works)
             for repeat in range(1 + (sample % 10 == 0)):
                 visit = Visit(forward * (1 + 0.02 * repeat), backward * (1 + 0.02 * repeat), 2, 1.0, 1.0, 0.0)
-                store.add(work, visit, label=str(sample), batch_size=256 * (1 + sample % 2))
+                store.add(Job(work, "random", str(sample), 256 * (1 + sample % 2)), visit)

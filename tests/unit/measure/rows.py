@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.device_work import DeviceWork, Job, Visit
 from shardwright.sharding.work import ShardWork
 from shardwright.task import AccessProfile
 
@@ -15,6 +15,11 @@ def work(number: int, optimizer: str = "sgd") -> DeviceWork:
     shards = 1 + number % 3
     shard = ShardWork(100 + number, 8, 16, 32.5, True, AccessProfile.zipf(100 + number, 1.0))
     return DeviceWork((shard,) * shards, tuple(range(number, number + shards)), optimizer)
+
+
+def job(number: int, label: str = "", kind: str = "random", optimizer: str = "sgd") -> Job:
+    """A job whose work is `work(number, optimizer)`."""
+    return Job(work(number, optimizer), kind, label)
 
 
 def visit(forward: float = 1.5, sentinel: float = 1.0, usual: float = 1.0) -> Visit:

@@ -13,22 +13,22 @@ from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.measure.store import SampleStore
 from shardwright.modelling.dataset import samples_of
 from shardwright.workload.generators import table_pool
-from tests.unit.measure.rows import HERE, THERE, visit, work
+from tests.unit.measure.rows import HERE, THERE, job, visit
 
 
 def fill(folder: Path, numbers: range, hardware: dict[str, str] = HERE, optimizer: str = "sgd") -> Path:
     with SampleStore(folder, hardware) as store:
         for number in numbers:
-            store.add(work(number, optimizer), visit(1.0 + number), label=f"a:{number}")
+            store.add(job(number, f"a:{number}", optimizer=optimizer), visit(1.0 + number))
     return folder
 
 
 def test_visits_are_merged_into_one_time(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
         for measured in (visit(5.0, sentinel=2.0), visit(1.0), visit(3.0), visit(2.0)):
-            store.add(work(1), measured, kind="task")
-        store.add(work(2), visit(4.0, sentinel=3.0), kind="task")
-        store.add(work(2), visit(6.0, sentinel=2.0), kind="task")
+            store.add(job(1, kind="task"), measured)
+        store.add(job(2, kind="task"), visit(4.0, sentinel=3.0))
+        store.add(job(2, kind="task"), visit(6.0, sentinel=2.0))
     table = read_samples(tmp_path)
     assert table.schema.equals(columns())
     assert table["forward_ms"].to_pylist() == [2.0, 6.0]  # the median of the quiet ones, or the quietest
@@ -39,21 +39,20 @@ def test_a_random_set_that_was_visited_again_has_a_second_row(tmp_path: Path) ->
     with SampleStore(tmp_path, HERE) as store:
         for kind in ("random", "control"):
             for measured in (visit(9.0, sentinel=2.0), visit(1.0), visit(1.1)):
-                store.add(work(1), measured, kind=kind)
+                store.add(job(1, kind=kind), measured)
     samples = samples_of(read_samples(tmp_path))
     assert samples.repeat.tolist() == [0, 1]
     first, second = samples.repeat_pairs()
     assert (first[0, 0], second[0, 0]) == (1.0, 1.1)
 
 
-def test_controls_are_read_on_request(tmp_path: Path) -> None:
+def test_controls_are_no_samples(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
-        store.add(work(1), visit(), kind="control")
-        store.add(work(2), visit(), kind="pair", label="x")
+        store.add(job(1, kind="control"), visit())
+        with pytest.raises(InvalidInput, match="holds no readable samples"):
+            read_samples(tmp_path)
+        store.add(job(2, "x", "pair"), visit())
     assert read_samples(tmp_path)["kind"].to_pylist() == ["pair"]
-    assert read_samples(tmp_path, kinds=["control"])["kind"].to_pylist() == ["control"]
-    with pytest.raises(InvalidInput, match="holds no readable samples"):
-        read_samples(tmp_path, kinds=["task"])
 
 
 def test_several_kinds_of_hardware_are_distinguished(tmp_path: Path) -> None:
@@ -72,8 +71,7 @@ def test_a_file_holds_what_models_are_trained_on(tmp_path: Path) -> None:
     space = SampleSpace(tuple(table_pool("dlrm-2021")), breadth=Breadth(sequence_share=0.3))
     with SampleStore(tmp_path, HERE) as store:
         for number in range(60):
-            drawn = space.draw(number)
-            store.add(drawn.work, visit(1.0 + number / 7), label=str(number), batch_size=drawn.batch_size)
+            store.add(space.draw(number), visit(1.0 + number / 7))
     file = tmp_path / "samples.parquet"
     assert export_parquet([tmp_path], file) == 60
     assert file.stat().st_size < 60 * 600 + 20_000

@@ -181,7 +181,7 @@ def test_collections_share_a_store(tmp_path: Path, scripted: Callable[[Script], 
         assert (second.left, second.unseen) == (2, 2)
         first, following = islice(second.queue(float("inf"), ahead=1), 2)
         assert [first.work, following.work] == [other.sets(ARENA).draw(number).work for number in range(2)]
-        second.store.add(first.work, quiet(0, 0), kind=first.kind, label=first.label)
+        second.store.add(first, quiet(0, 0))
         second.saw(first, quiet(0, 0))
         assert (second.left, second.unseen) == (1, 0)  # every 20th set is visited twice
     assert len(set(read_samples(tmp_path)["label"].to_pylist())) == 4

@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.measure import store as module
+from shardwright.measure.device_work import Job
 from shardwright.measure.samples import export_parquet, read_samples
 from shardwright.measure.store import NAME, SampleStore, reading, work_id
 from shardwright.modelling.dataset import samples_of
 from shardwright.sharding.work import COLUMNS, columns_of
-from tests.unit.measure.rows import HERE, THERE, visit, work
+from tests.unit.measure.rows import HERE, THERE, job, visit, work
 from tests.unit.measure.test_samples import read_or_refused
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 def filled(folder: Path, count: int = 3) -> Path:
     with SampleStore(folder, HERE) as store:
         for number in range(count):
-            store.add(work(number), visit(1.0 + number), label=f"a:{number}")
+            store.add(job(number, f"a:{number}"), visit(1.0 + number))
     return folder
 
 
@@ -50,7 +51,7 @@ def test_visits_come_back_in_order_whatever_the_clock_says(tmp_path: Path) -> No
     made = [replace(visit(1.0 + place), measured_at=-100.0 * place) for place in range(4)]
     with SampleStore(tmp_path, HERE) as store:
         for one in made:
-            store.add(work(1), one)
+            store.add(job(1), one)
         assert store.visits(work(1)) == made
         assert store.visits(work(2)) == []
     with SampleStore(tmp_path, HERE | {"python": "4"}) as again:  # not decisive
@@ -61,7 +62,7 @@ def test_each_hardware_has_its_visits(tmp_path: Path) -> None:
     filled(tmp_path)
     with SampleStore(tmp_path, THERE) as store:
         assert store.visits(work(1)) == []
-        store.add(work(1), visit(9.0))
+        store.add(job(1), visit(9.0))
         assert [one.forward_ms for one in store.visits(work(1))] == [9.0]
     with SampleStore(tmp_path, HERE) as store:
         assert [one.forward_ms for one in store.visits(work(1))] == [2.0]
@@ -69,9 +70,9 @@ def test_each_hardware_has_its_visits(tmp_path: Path) -> None:
 
 def test_a_work_may_be_several_sets(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
-        store.add(work(1), visit(), kind="pair", label="p1")
-        store.add(work(1), visit(), kind="pair", label="p2")
-        store.add(work(1), visit(), kind="policy", label="q")
+        store.add(job(1, "p1", "pair"), visit())
+        store.add(job(1, "p2", "pair"), visit())
+        store.add(job(1, "q", "policy"), visit())
         assert {label: len(visits) for label, visits in store.labelled("pair").items()} == {"p1": 3, "p2": 3}
         assert list(store.labelled("pair", "p2")) == ["p2"]
     table = read_samples(tmp_path)
@@ -85,8 +86,8 @@ def test_a_work_may_be_several_sets(tmp_path: Path) -> None:
 
 def test_sets_that_cannot_be_measured_are_noted(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
-        store.fail(work(1), "too large", label="a:1")
-        store.fail(work(1), "still too large", label="a:1")
+        store.fail(job(1, "a:1"), "too large")
+        store.fail(job(1, "a:1"), "still too large")
     with SampleStore(tmp_path, HERE) as store:
         assert store.failures() == {"a:1": "still too large"}
     with SampleStore(tmp_path, THERE) as store:
@@ -111,11 +112,11 @@ def test_shards_are_kept_with_their_reuse() -> None:
 KILLED = """
 import sys
 import threading
-from tests.unit.measure.rows import HERE, visit, work
+from tests.unit.measure.rows import HERE, job, visit
 from shardwright.measure.store import SampleStore
 store = SampleStore(sys.argv[1], HERE)
 for number in range(int(sys.argv[2]), 10**6):
-    store.add(work(number), visit(), label=str(number))
+    store.add(job(number, str(number)), visit())
     print(number, flush=True)
 """
 
@@ -143,7 +144,7 @@ def test_two_processes_that_are_killed_lose_nothing(tmp_path: Path) -> None:
     assert set(said) <= set(labels)
     assert len(labels) == len(set(labels)) <= len(said) + 2
     with SampleStore(tmp_path, HERE) as store:
-        store.add(work(7), visit())
+        store.add(job(7), visit())
 
 
 def test_foreign_and_damaged_files_are_reported(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_a_store_of_the_first_format_is_read_and_goes_on(tmp_path: Path) -> None
     )
     before = read_samples(tmp_path)
     with SampleStore(tmp_path, HERE) as store:
-        store.add(work(9), replace(visit(), elasticity=(0.9, 0.35)))
+        store.add(job(9), replace(visit(), elasticity=(0.9, 0.35)))
         assert store.visits(work(9))[0].elasticity == (0.9, 0.35)
         assert store.visits(work(1))[0].elasticity == (0.7, 0.7)
     after = read_samples(tmp_path)
@@ -185,8 +186,8 @@ def test_numbers_of_features_are_kept(tmp_path: Path) -> None:
     shared = replace(shared, works=(replace(shared.works[0], feature_shares=(0.25, 0.75)), *shared.works[1:]))
     assert work_id(shared) != work_id(work(2))
     with SampleStore(tmp_path / "new", HERE) as store:
-        store.add(work(1), visit())
-        store.add(shared, visit())
+        store.add(job(1), visit())
+        store.add(Job(shared), visit())
     read = samples_of(read_samples(tmp_path / "new")).works
     assert read.features.tolist() == [1, 1, 2, 1, 1]
     assert read.bags.tolist() == [16, 16, 32, 16, 16]
@@ -210,7 +211,7 @@ def test_a_folder_that_may_not_be_written_to_can_be_read(tmp_path: Path) -> None
     try:
         assert read_samples(tmp_path).num_rows == 3
         with pytest.raises(InvalidInput, match="name a folder you may write to"):
-            SampleStore(tmp_path, HERE).add(work(9), visit())
+            SampleStore(tmp_path, HERE).add(job(9), visit())
     finally:
         tmp_path.chmod(0o700)
 
@@ -246,11 +247,11 @@ def test_a_full_disk_raises_and_stored_samples_are_kept(tmp_path: Path) -> None:
         store._db.execute(f"PRAGMA max_page_count = {pages}")
         for number in range(10, 500):
             with suppress(ShardwrightError):
-                store.add(work(number), visit())
+                store.add(job(number), visit())
         with pytest.raises(ShardwrightError, match="writing failed .*make room on the disk"):
-            store.add(work(500), visit())
+            store.add(job(500), visit())
         store._db.execute("PRAGMA max_page_count = 100000")
-        store.add(work(4), visit())
+        store.add(job(4), visit())
     assert read_samples(tmp_path).num_rows >= 4
 
 
@@ -260,9 +261,9 @@ def test_a_store_locked_by_another_process_raises(tmp_path: Path, monkeypatch: p
     with SampleStore(tmp_path, HERE) as store, SampleStore(tmp_path, HERE) as other:
         other._db.execute("BEGIN IMMEDIATE")
         with pytest.raises(InvalidInput, match="another process has kept the store locked"):
-            store.add(work(5), visit())
+            store.add(job(5), visit())
         other._db.execute("ROLLBACK")
-        store.add(work(5), visit())
+        store.add(job(5), visit())
 
 
 def test_several_make_one_store_at_once(tmp_path: Path) -> None:

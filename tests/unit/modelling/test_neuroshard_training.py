@@ -47,9 +47,8 @@ def test_the_compute_network_learns_times_it_has_not_seen(trained):
     assert model.communication is None
 
 
-@pytest.mark.parametrize("loss", ["relative", "mse"])
-def test_both_losses_bring_the_squared_error_down(measured, loss):
-    few, many = (train_compute(measured, NeuroShardOptions(epochs=n, batch=64, loss=loss))[1] for n in (1, 40))
+def test_training_brings_the_squared_error_down(measured):
+    few, many = (train_compute(measured, NeuroShardOptions(epochs=n, batch=64))[1] for n in (1, 40))
     assert many.mse < 0.3 * few.mse
 
 

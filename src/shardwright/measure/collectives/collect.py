@@ -119,7 +119,8 @@ def collect_collectives(
         InvalidInput: an option is out of range, or the store cannot be used.
         MeasurementFailed: a rank ended or hung; earlier measurements are kept.
     """
-    check_timeout(timeout_s)
+    if not 0 < timeout_s < float("inf"):
+        raise InvalidInput(f"timeout is {timeout_s} s, must be a finite number greater than 0")
     options = group or GroupOptions(collection.space.world, collection.device, collection.policy, timeout_s)
     with telling_what_is_kept(), RankGroup(options) as ranks:
         return _collected(collection, ranks.ask, progress)
@@ -139,16 +140,6 @@ def _collected(collection: CollectiveCollection, ask: Ask, progress: Progress | 
             if progress:
                 progress(done, len(wanted), "")
     return summarise(collection.folder, len(todo), monotonic() - started)
-
-
-def check_timeout(seconds: float) -> None:
-    """Check the timeout of a sample.
-
-    Raises:
-        InvalidInput: the timeout is not a finite number above 0.
-    """
-    if not 0 < seconds < float("inf"):
-        raise InvalidInput(f"timeout is {seconds} s, must be a finite number greater than 0")
 
 
 def _schedule(samples: int) -> Iterator[tuple[int, int]]:

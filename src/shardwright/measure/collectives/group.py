@@ -4,7 +4,7 @@ They are processes of this machine, or ranks that torchrun started.
 
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint host0:29500 -m shardwright calibrate --links --device cuda
 
-Under torchrun, every process is a rank. Rank 0 sends every request to the others, as a tensor with JSON text. A rank that hangs ends itself
+Under torchrun, every process is a rank. All ranks get every request of rank 0, as a tensor with JSON text. A rank that hangs ends itself
 after the timeout; torchrun then ends the others.
 """
 
@@ -239,15 +239,7 @@ class LedGroup:
 
     def _share(self, document: dict[str, Any]) -> dict[str, Any]:
         """The document of rank 0, on every rank."""
-        import torch
-        import torch.distributed as dist
-
-        own = torch.tensor(list(json.dumps(document).encode()), dtype=torch.uint8, device=self.member.device)
-        length = torch.tensor([len(own)], device=self.member.device)
-        dist.broadcast(length, src=0)
-        text = own if self.member.rank == 0 else own.new_empty(int(length))
-        dist.broadcast(text, src=0)
-        shared: dict[str, Any] = json.loads(bytes(text.tolist()))
+        shared: dict[str, Any] = json.loads(self.member.texts(json.dumps(document).encode())[0])
         return shared
 
 
@@ -275,7 +267,7 @@ def led_group(
     """
     with joined_group(device, place, timeout_s) as member:
         group = LedGroup(member, policy, timeout_s, program)
-        _check_agreement(group, device, place, options)
+        _check_agreement(member, device, place, options)
         if place.rank:
             group.follow()
             yield None
@@ -299,13 +291,12 @@ def _telling_of_ranks(what: str) -> Iterator[None]:
         ) from error
 
 
-def _check_agreement(group: LedGroup, device: str, place: PlaceInGroup, options: Mapping[str, Any]) -> None:
+def _check_agreement(member: Member, device: str, place: PlaceInGroup, options: Mapping[str, Any]) -> None:
     """Check that all ranks have the same options on the same kind of machine, and all hosts as many ranks."""
     hardware = fingerprint(device, group_backend(device))
-    mine = [{**options, "ranks of a host": place.local_world}, {key: hardware[key] for key in MACHINE}]
-    first = group._share({"ranks": mine})["ranks"]
-    agree = group.member.gather([float(json.loads(json.dumps(mine)) == first)])
-    others = [rank for rank, (same,) in enumerate(agree) if not same]
+    mine = [options, place.local_world, [hardware[key] for key in MACHINE]]
+    texts = member.texts(json.dumps(mine, sort_keys=True).encode())
+    others = [rank for rank, text in enumerate(texts) if text != texts[0]]
     if others:
         raise MeasurementFailed(
             f"rank {others[0]} was started with other options than rank 0, or with another number of ranks on its host, or runs on other "

@@ -145,6 +145,17 @@ class Member:
         dist.all_gather(all_, own)
         return [times.tolist() for times in all_]
 
+    def texts(self, mine: bytes) -> list[bytes]:
+        """The texts of all ranks, which may differ in length, on every rank."""
+        import torch
+        import torch.distributed as dist
+
+        sizes = [int(size) for (size,) in self.gather([len(mine)])]
+        own = torch.frombuffer(bytearray(mine.ljust(max(*sizes, 1))), dtype=torch.uint8).to(self.device)
+        padded = [torch.empty_like(own) for _ in sizes]
+        dist.all_gather(padded, own)
+        return [bytes(text[:size].tolist()) for text, size in zip(padded, sizes, strict=True)]
+
 
 def build_passes(
     sample: CollectiveSample, rank: int, world: int, device: torch.device

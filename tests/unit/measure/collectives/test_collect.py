@@ -23,7 +23,7 @@ from shardwright.measure.collectives.sampling import CollectiveSample
 from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore
 from shardwright.task import AccessProfile, Table
-from tests.unit.measure.rows import visit, work
+from tests.unit.measure.rows import job, visit
 
 POOL = (Table("t", 1000, 16, 2.0, access=AccessProfile.uniform(1000)),)
 
@@ -140,7 +140,7 @@ def test_other_kinds_and_skipped_samples_of_older_stores_are_left_out(tmp_path: 
 
 def test_kernels_and_collectives_share_a_store(tmp_path: Path) -> None:
     with SampleStore(tmp_path, FBGEMM) as kernels:
-        kernels.add(work(1), visit(), label="k")
+        kernels.add(job(1, "k"), visit())
     with pytest.raises(InvalidInput, match="holds no all-to-alls; collect some: shardwright collect --collectives -o"):
         read_collectives(tmp_path)
     fill(tmp_path, row(1), row(2))

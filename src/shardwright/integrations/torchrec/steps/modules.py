@@ -112,14 +112,13 @@ def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[s
 def _slowdown(member: Member) -> float:
     """How many times longer the ranks compute if all of them do, as on machines with fewer cores than ranks."""
     from shardwright.integrations.torchrec.steps.phases import start_together
-    from shardwright.integrations.torchrec.steps.rank import gathered
 
     start_together(member)
     started, computed = perf_counter(), thread_time()
     while thread_time() - computed < _COMPUTED_S:
         pass
     own = (perf_counter() - started) / (thread_time() - computed)
-    return median(float(text) for text in gathered(str(own).encode(), member))
+    return median(slowdown for (slowdown,) in member.gather([own]))
 
 
 def _plan(request: Mapping[str, Any]) -> Plan:

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
 from torchrec.distributed.types import ShardingPlan
 
@@ -90,7 +89,7 @@ def run_rounds(plans: Sequence[Plan], wanted: Rounds, member: Member) -> list[li
             reports.append(_report(sharded, Batches(plan.task, wanted.seed + round_), wanted, member))
             del sharded
             gc.collect()  # a model has reference cycles
-    texts = gathered(msgspec.json.encode(of_plans), member)
+    texts = member.texts(msgspec.json.encode(of_plans))
     by_rank = [msgspec.json.decode(text, type=list[list[RankReport]]) for text in texts]
     return [[list(ranks) for ranks in zip(*rounds, strict=True)] for rounds in zip(*by_rank, strict=True)]
 
@@ -144,17 +143,6 @@ def _timed(sharded: ShardedModel | RuntimeModel, batch: KeyedJaggedTensor, membe
     sharded.update(outputs, [torch.ones_like(output) for output in outputs])
     settle(member)
     return (perf_counter() - started) * 1e3, (thread_time() - computed) * 1e3
-
-
-def gathered(text: bytes, member: Member) -> list[bytes]:
-    """The texts of all ranks, on every rank."""
-    sizes = [torch.zeros(1, dtype=torch.int64, device=member.device) for _ in range(member.world)]
-    dist.all_gather(sizes, torch.tensor([len(text)], device=member.device))
-    most = max(int(size) for size in sizes)
-    own = torch.frombuffer(bytearray(text.ljust(most)), dtype=torch.uint8).to(member.device)
-    texts = [torch.empty_like(own) for _ in sizes]
-    dist.all_gather(texts, own)
-    return [bytes(padded[: int(size)].tolist()) for padded, size in zip(texts, sizes, strict=True)]
 
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:

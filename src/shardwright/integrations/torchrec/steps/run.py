@@ -19,7 +19,7 @@ from shardwright.cost.choice import model_behind
 from shardwright.cost.score import score
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.hardware import available_memory
-from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, gathered, prepared, run_rounds
+from shardwright.integrations.torchrec.steps.rank import RankReport, Rounds, prepared, run_rounds
 from shardwright.measure.collectives.group import GroupFailed, GroupOptions, RankGroup
 from shardwright.measure.collectives.rank import Member, PlaceInGroup, group_backend, joined_group
 from shardwright.sharding.costs import PlanCost
@@ -221,7 +221,7 @@ def _of_torchrun(place: PlaceInGroup, device: str, timeout_s: float) -> Iterator
 
 def _of_rank_0(plans: Sequence[Plan], member: Member) -> list[Plan]:
     """The plans that rank 0 passes, on every rank."""
-    text = gathered(json.dumps([plan_to_dict(plan) for plan in plans]).encode(), member)[0]
+    text = member.texts(json.dumps([plan_to_dict(plan) for plan in plans]).encode())[0]
     with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
         file, received = Path(folder) / "plan.json", []
         for document in json.loads(text):
