@@ -30,7 +30,6 @@ PROGRAMS = [
         "--tasks 1 --devices 4 --rounds 1 --strategies random neuroshard certified --time-limit 0.5", "plans_measured.md",
     ),
     ("gpu_model", "", "", "gpu_model.md"),
-    ("cost_transfer", "", "--seeds 1 --sizes 60", "cost_transfer.md"),
     ("published_links", "", "", "published_links.md"),
     ("published_plans", "torchrec", "--tasks 2 --seconds 4 --public", "published_plans.md"),
     ("learned_quality", "", "--tasks 1 --large 0 --time-limit 0.5", "learned_quality.md"),
@@ -99,6 +98,17 @@ def test_programs_that_train_run(program, tmp_path, monkeypatch):
     (tmp_path / "train.yaml").write_text(TRAINING_SET)
     given = ["--tasks-file", "train.yaml", "--setting", "5x2", "--tasks", "2", "--policies", "policies"]
     check_run(program, tmp_path, "learned_published", "torch", [*given, *TINY_TRAINING], "learned_published.md")
+
+
+@pytest.mark.slow
+def test_costs_of_a_part_of_two_processors_are_transferred(program, tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="costs are kept in Parquet")
+    transfer = program("cost_transfer")
+    for file in sorted(transfer.FOLDER.glob("amd*/fbgemm.parquet"))[:2]:
+        (tmp_path / file.parent.name).mkdir()
+        parquet.write_table(parquet.read_table(file).slice(0, 240), tmp_path / file.parent.name / file.name)
+    monkeypatch.setattr(transfer, "FOLDER", tmp_path)
+    check_run(program, tmp_path, "cost_transfer", "", ["--seeds", "1", "--sizes", "60"], "cost_transfer.md")
 
 
 @pytest.mark.slow
