@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 import typer
@@ -40,6 +40,7 @@ from shardwright.task import Task
 if TYPE_CHECKING:
     from shardwright.cli.documents import planning
     from shardwright.measure.measuring import MeasuredPlan
+    from shardwright.search import Strategy
     from shardwright.sharding.runtimes import RunsOn, Runtime
 
 _COLUMNS = ("strategy", "predicted ms", "measured ms", "step ms", "embedding cost", "gap", "search s")
@@ -108,7 +109,7 @@ def run(
         _bound_line(attempts),
         elsewhere_line(best, elsewhere) if best else None,
         *failures(attempts),
-        agreement(attempts, unlike, cost_model.metadata),
+        agreement(attempts, cost_model.metadata, unlike),
         *(saved(file) for file in files),
         as_json=as_json,
     )
@@ -156,33 +157,25 @@ def plan_with_each(
     Raises:
         InvalidInput: a strategy is unknown, or an option breaks a rule.
     """
-    attempts: list[Attempt] = []
+    chosen, attempts = [strategy_named(name) for name in strategies], list[Attempt]()
     for runtime in preferred_runtimes(task, runs_on):
-        attempts = _plan_with_each(task, strategies, cost_model, report, runtime, seed, time_limit)
+        attempts.clear()
+        for done, strategy in enumerate(chosen):
+            report(done, len(chosen), strategy.name)
+            attempts.append(_attempt(task, strategy, runtime, cost_model=cost_model, seed=seed, time_limit=time_limit))
         if any(attempt.plan is not None for attempt in attempts):
             break
     return _with_common_bound(attempts)
 
 
-def _plan_with_each(
-    task: Task, strategies: Sequence[str], cost_model: CostModel, report: Report, runs_on: Runtime | None, seed: int,
-    time_limit: float | None,
-) -> list[Attempt]:  # fmt: skip
-    chosen = [strategy_named(name) for name in strategies]
-    attempts = []
-    for done, strategy in enumerate(chosen):
-        report(done, len(chosen), strategy.name)
-        try:
-            made = plan(
-                task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runs_on
-            )
-            attempts.append(Attempt(strategy.name, made))
-        except MissingDependency as error:
-            attempts.append(Attempt(strategy.name, None, str(error), available=False))
-        except (InfeasibleTask, InvalidPlan) as error:
-            why_not = strategy.supports(task_for(task, runs_on))
-            attempts.append(Attempt(strategy.name, None, why_not or str(error), available=why_not is None))
-    return attempts
+def _attempt(task: Task, strategy: Strategy, runtime: Runtime | None, **options: Any) -> Attempt:
+    try:
+        return Attempt(strategy.name, plan(task, strategy=strategy, runs_on=runtime, **options))
+    except MissingDependency as error:
+        return Attempt(strategy.name, None, str(error), available=False)
+    except (InfeasibleTask, InvalidPlan) as error:
+        why_not = strategy.supports(task_for(task, runtime))
+        return Attempt(strategy.name, None, why_not or str(error), available=why_not is None)
 
 
 def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -253,18 +246,16 @@ def failures(attempts: Sequence[Attempt]) -> list[str]:
     return [*lines, *(f"{attempt.strategy} failed: {attempt.reason}" for attempt in failed)]
 
 
-def agreement(
-    attempts: Sequence[Attempt], unlike: str | None = None, metadata: Mapping[str, str] | None = None
-) -> str | None:
+def agreement(attempts: Sequence[Attempt], metadata: Mapping[str, str], unlike: str | None = None) -> str | None:
     """A line that compares measured with predicted times, or the reason why it cannot; None without measurements.
 
     Args:
         attempts: the planned and measured attempts.
-        unlike: why measured and predicted times cannot be compared; None if they can.
         metadata: metadata of the cost model that predicted the times.
+        unlike: why measured and predicted times cannot be compared; None if they can.
     """
     measured = [attempt.measured for attempt in attempts if attempt.measured and attempt.measured.plan.cost]
-    return (unlike or truth_line("plans", measured, metadata or {})) if measured else None
+    return (unlike or truth_line("plans", measured, metadata)) if measured else None
 
 
 def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[str, str]) -> str:

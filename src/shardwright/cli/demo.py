@@ -97,7 +97,7 @@ def run(
     }
     for file in [*output.glob("*.json"), *([page] if page else ())]:
         saved(file)
-    said = agreement(attempts, metadata=getattr(cost_model, "metadata", None))
+    said = agreement(attempts, cost_model.metadata)
     if not as_json:
         show(view(title(task, quick), attempts, cost_model), *failures(attempts), said, "")
     emit(document, next_steps(output), as_json=as_json)

@@ -6,9 +6,9 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -158,10 +158,15 @@ def run(
         save_tables(result, output, dim=dim, rows=rule)
     doubted = result.doubts(tables)
     certain = [profiled for profiled in tables if profiled.name not in {doubt.column for doubt in doubted}]
-    first = FirstTask.of(certain or tables, output, topology) if output is not None and output.is_file() else None
-    if first is not None and task is not None:
-        notes.append(saved(task) if first.save(task) else f"{task} exists already, and stays as it is")
-    following = _next(context, first, [doubt.column for doubt in doubted] if certain else [])
+    task_text = None
+    if output is not None and output.is_file():
+        task_text = partial(_first_task, certain or tables, output, topology)
+        if task is not None and task.is_file():  # somebody may have edited it
+            notes.append(f"{task} exists already, and stays as it is")
+        elif task is not None:
+            write_atomically(task, task_text(task))
+            notes.append(saved(task))
+    following = _next(context, task_text, [doubt.column for doubt in doubted] if certain else [])
     document = _document(result, tables, doubted, following)
     if maps:
         document["rank_maps"] = maps
@@ -190,20 +195,20 @@ def _check_numbered(result: ProfileResult, rows: str | None, rank_maps: Path | N
         )
 
 
-def _next(context: typer.Context, first: FirstTask | None, doubted: list[str]) -> str:
+def _next(context: typer.Context, task_text: Callable[[Path], str] | None, doubted: list[str]) -> str:
     """The next command, ready to paste: this one again without the doubted columns, else the command that plans."""
-    if first is None:
+    if task_text is None:
         return _profiling_again(context, doubted, "-o tables.yaml --task task.yaml")
     if doubted:
         return _profiling_again(context, doubted)
-    task, rank_maps = context.params["task"], context.params["rank_maps"]
+    tables, task, rank_maps = (context.params[name] for name in ("output", "task", "rank_maps"))
     maps = "" if rank_maps is None else f" --rank-maps {shlex.quote(str(rank_maps))}"
     if task is not None:
         return f"shardwright plan {shlex.quote(str(task))}{maps} -o plan.json"
-    paths = [first.tables.with_name(name) for name in ("task.yaml", f"{first.tables.stem}-task.yaml")]
+    paths = [tables.with_name(name) for name in ("task.yaml", f"{tables.stem}-task.yaml")]
     path = next((file for file in paths if not file.exists()), paths[-1])
     quoted = shlex.quote(str(path))
-    return f"cat > {quoted} <<'END'\n{first.text(path)}END\nshardwright plan {quoted}{maps} -o plan.json"
+    return f"cat > {quoted} <<'END'\n{task_text(path)}END\nshardwright plan {quoted}{maps} -o plan.json"
 
 
 @contextmanager
@@ -302,59 +307,29 @@ def _view(document: measuring.Profile) -> rich.table.Table:
     return table("tables", _COLUMNS, rows)
 
 
-@dataclass(frozen=True)
-class FirstTask:
-    """A task of profiled tables to start from, on guessed devices.
+def _first_task(tables: Sequence[Table], file: Path, preset: str, path: Path) -> str:
+    """The text of a task file to start from, on the fewest hosts whose memory stays half free; in YAML, comments mark fields to edit.
 
-    Attributes:
+    Args:
+        tables: the tables.
+        file: their file.
         preset: preset of the hosts.
-        hosts: number of hosts that the tables need.
-        batch_size: samples per step.
-        tables: file of the tables.
+        path: where the task file will lie.
     """
-
-    preset: str
-    hosts: int
-    batch_size: int
-    tables: Path
-
-    @classmethod
-    def of(cls, tables: Sequence[Table], file: Path, preset: str) -> FirstTask:
-        """Choose the fewest hosts whose memory stays half free.
-
-        Raises:
-            InvalidInput: there is no such preset.
-        """
-        host = Topology.preset(preset)
-        needed = sum(table.weight_bytes + optimizer_bytes("rowwise_adagrad", table.rows, table.dim) for table in tables)
-        hosts = max(1, math.ceil(_ROOM * needed / sum(host.memory_bytes)))
-        return cls(preset, hosts, _SAMPLES * host.devices * hosts, file)
-
-    def text(self, path: Path) -> str:
-        """The content of the task file at a path. In YAML, comments mark the fields to edit."""
-        tables = os.path.relpath(self.tables.absolute(), path.absolute().parent)
-        if path.suffix.lower() == ".json":
-            topology = {"preset": self.preset, "hosts": self.hosts}
-            document = {"batch_size": self.batch_size, "topology": topology, "tables": {"file": tables}}
-            return dump_document(document, path)
-        presets = ", ".join(("cpu (this machine)", *(name for name in PRESETS if name != self.preset)))
-        return (
-            "# A task to start from: set the batch size and the devices that you have.\n"
-            f"batch_size: {self.batch_size}  # samples a step, of all devices together\n"
-            f"topology: {{preset: {self.preset}, hosts: {self.hosts}}}  # other presets: {presets}\n"
-            f"tables: {{file: {json.dumps(tables)}}}\n"
-        )
-
-    def save(self, path: Path) -> bool:
-        """Write the task file unless it exists, because somebody may have edited it; return whether it was written.
-
-        Raises:
-            InvalidInput: the path cannot be written to.
-        """
-        if path.is_file():
-            return False
-        write_atomically(path, self.text(path))
-        return True
+    host = Topology.preset(preset)
+    needed = sum(table.weight_bytes + optimizer_bytes("rowwise_adagrad", table.rows, table.dim) for table in tables)
+    hosts = max(1, math.ceil(_ROOM * needed / sum(host.memory_bytes)))
+    batch_size, relative = _SAMPLES * host.devices * hosts, os.path.relpath(file.absolute(), path.absolute().parent)
+    if path.suffix.lower() == ".json":
+        topology = {"preset": preset, "hosts": hosts}
+        return dump_document({"batch_size": batch_size, "topology": topology, "tables": {"file": relative}}, path)
+    presets = ", ".join(("cpu (this machine)", *(name for name in PRESETS if name != preset)))
+    return (
+        "# A task to start from: set the batch size and the devices that you have.\n"
+        f"batch_size: {batch_size}  # samples a step, of all devices together\n"
+        f"topology: {{preset: {preset}, hosts: {hosts}}}  # other presets: {presets}\n"
+        f"tables: {{file: {json.dumps(relative)}}}\n"
+    )
 
 
 def _profiling_again(context: typer.Context, without: Collection[str], *more: str) -> str:

@@ -175,7 +175,7 @@ def document(entries: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def plan_data(entry: Entry, plans: int = 1) -> dict[str, Any]:
+def plan_data(entry: Entry, plans: int) -> dict[str, Any]:
     """One plan as plain data, for a page with `plans` plans."""
     plan, cost, memory = entry.plan, entry.cost, entry.plan.memory
     measured = entry.measured

@@ -48,8 +48,10 @@ def test_the_options_reach_the_collector(cli, tmp_path, fake_collect):
     }
 
 
-def test_a_gpu_is_checked_before_anything_is_collected(cli, tmp_path, fake_collect, monkeypatch):
-    wrong, asked = [], []
+@pytest.fixture
+def checks(monkeypatch):
+    """The checks of the machine that were asked for, and what they find wrong."""
+    asked, wrong = [], []
 
     def check_machine(folder, device, backend, *, say):
         asked.append((folder, device, backend))
@@ -57,36 +59,37 @@ def test_a_gpu_is_checked_before_anything_is_collected(cli, tmp_path, fake_colle
         return wrong
 
     monkeypatch.setattr("shardwright.measure.checks.check_machine", check_machine)
-    outcome = cli("collect", "-o", tmp_path / "samples", "--device", "cuda", "--json")
+    return asked, wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "backend"),
+    [
+        (("--device", "cuda"), "cuda", None),
+        (("--backend", "my_kernels:Mine"), "cpu", "my_kernels:Mine"),  # one's own is checked on every device
+        (("--device", "cuda", "--backend", "my_kernels:Mine"), "cuda", "my_kernels:Mine"),
+    ],
+)
+def test_a_machine_is_checked_before_anything_is_collected(
+    cli, tmp_path, fake_collect, checks, options, device, backend
+):
+    asked, wrong = checks
+    outcome = cli("collect", "-o", tmp_path / "samples", *options, "--json")
     assert outcome.document["samples"] == 20
     assert "4,000 GB/s" in outcome.err
-    assert asked == [(tmp_path / "samples", "cuda", None)]
+    assert asked == [(tmp_path / "samples", device, backend)]
     fake_collect.clear()
     wrong.append("FBGEMM 1.6.0 is built for torch 2.11")
-    outcome = cli("collect", "-o", tmp_path / "samples", "--device", "cuda")
+    outcome = cli("collect", "-o", tmp_path / "samples", *options)
     assert outcome.code == 1
     assert "is built for torch 2.11 (all of it is in" in outcome.err
     assert not fake_collect
-    assert cli("collect", "-o", tmp_path / "samples", "--device", "cpu").code == 0
-    assert len(asked) == 2
 
 
-def test_a_backend_of_ones_own_is_checked_on_every_device(cli, tmp_path, fake_collect, monkeypatch):
-    asked = []
-
-    def check_machine(folder, device, backend, *, say):
-        asked.append((device, backend))
-        return ["the kernels are wrong"]
-
-    monkeypatch.setattr("shardwright.measure.checks.check_machine", check_machine)
-    for device in ("cpu", "cuda"):
-        outcome = cli("collect", "-o", tmp_path / "samples", "--device", device, "--backend", "my_kernels:Mine")
-        assert outcome.code == 1
-        assert "the kernels are wrong" in outcome.err
-    assert asked == [("cpu", "my_kernels:Mine"), ("cuda", "my_kernels:Mine")]
-    assert not fake_collect
-    assert cli("collect", "-o", tmp_path / "samples", "--backend", "embedding_bag").code == 0
-    assert len(asked) == 2
+@pytest.mark.parametrize("options", [("--device", "cpu"), ("--backend", "embedding_bag")])
+def test_known_kernels_of_a_cpu_need_no_check(cli, tmp_path, fake_collect, checks, options):
+    assert cli("collect", "-o", tmp_path / "samples", *options).code == 0
+    assert checks == ([], [])
 
 
 def test_ctrl_c_says_how_to_go_on(cli, tmp_path, monkeypatch):
