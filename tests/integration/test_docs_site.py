@@ -56,17 +56,17 @@ class _Loads(HTMLParser):
             self.ids.add(given["id"])
 
 
-def pages_of(site: Path) -> dict[Path, _Loads]:
-    pages = {}
-    for file in sorted(site.rglob("*.html")):
-        pages[file] = _Loads()
-        pages[file].feed(file.read_text(encoding="utf-8"))
-    return pages
+@pytest.fixture(scope="session")
+def pages(site) -> dict[Path, _Loads]:
+    """What the pages of the site load and link, by file."""
+    read = {file: _Loads() for file in sorted(site.rglob("*.html"))}
+    for file, page in read.items():
+        page.feed(file.read_text(encoding="utf-8"))
+    return read
 
 
 @pytest.mark.slow
-def test_the_site_loads_nothing_from_a_network(site):
-    pages = pages_of(site)
+def test_the_site_loads_nothing_from_a_network(site, pages):
     assert len(pages) > len(PAGES)
     outside = {str(url) for page in pages.values() for url in page.loads if re.match(r"(?:[a-z]+:)?//", url)}
     assert outside == set()
@@ -76,8 +76,7 @@ def test_the_site_loads_nothing_from_a_network(site):
 
 
 @pytest.mark.slow
-def test_every_link_and_anchor_of_the_site_leads_somewhere(site):
-    pages = pages_of(site)
+def test_every_link_and_anchor_of_the_site_leads_somewhere(site, pages):
     broken = []
     for file, page in pages.items():
         if file.name == "404.html":  # is served from anywhere, so its links are absolute
@@ -94,8 +93,8 @@ def test_every_link_and_anchor_of_the_site_leads_somewhere(site):
 
 
 @pytest.mark.slow
-def test_every_page_is_in_the_navigation(site):
-    index = pages_of(site)[site / "index.html"]
+def test_every_page_is_in_the_navigation(site, pages):
+    index = pages[site / "index.html"]
     for page in PAGES:
         assert page.relative_to(DOCS).with_suffix(".html").as_posix() in {link.split("#")[0] for link in index.links}
 
@@ -144,13 +143,13 @@ PUBLIC = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", PUBLIC)
-def test_every_public_name_is_in_the_reference(site, module):
+def test_every_public_name_is_in_the_reference(pages, module):
     if module.endswith("runtime"):
         pytest.importorskip("torch")
     if module.endswith("figures"):
         pytest.importorskip("matplotlib")
-    pages = [page for file, page in pages_of(site).items() if file.parent.name == "reference"]
-    anchors = {anchor for page in pages for anchor in page.ids if anchor.startswith("shardwright.")}
+    reference = [page for file, page in pages.items() if file.parent.name == "reference"]
+    anchors = {anchor for page in reference for anchor in page.ids if anchor.startswith("shardwright.")}
     documented = {anchor.rsplit(".", 1)[1] for anchor in anchors}
     assert set(importlib.import_module(module).__all__) <= documented
 
