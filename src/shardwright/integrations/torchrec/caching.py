@@ -29,18 +29,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
-from torchrec.distributed.types import CacheStatistics, ShardingPlan
+from torchrec.distributed.types import ShardingPlan
 
 from shardwright.arrays import Floats
 from shardwright.errors import some_of
 from shardwright.integrations.torchrec.conversion import KernelChoice
-from shardwright.integrations.torchrec.off_device import (
-    CACHED,
-    FOUND_MS,
-    OFF_DEVICE,
-    STORES,
-    bandwidth_of,
-)
+from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, OFF_DEVICE, STORES, bandwidth_of
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
 from shardwright.sharding.shard import Shard
@@ -140,7 +134,7 @@ def cached_within(problem: TorchRecProblem, fill: float, *, whole: bool = False)
 
 def missed_rows(problem: TorchRecProblem, table: Table, share: float) -> float:
     """Expected rows that all ranks together fetch in a step with a share of the table cached. The user's statistics take precedence."""
-    known = _statistics(problem.places[table.name])
+    known = problem.places[table.name].cache.stats
     if known is not None:
         return float(known.expected_lookups) * float(known.expected_miss_rate(min(share, 1.0)))
     return table.pooling * problem.task.batch_size * expected_miss_rate(table, share)
@@ -264,7 +258,7 @@ def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool
     least = max(0.0 if fixed else _least_cache(problem, table.name), _named(place) or 0.0) if kernel in CACHED else 0.0
     if fixed and ceiling < 1.0:
         ceiling = least
-    points = np.linspace(0.0, 1.0, _STEPS) if _statistics(place) else table.access.rows / table.access.rows[-1]
+    points = np.linspace(0.0, 1.0, _STEPS) if place.cache.stats else table.access.rows / table.access.rows[-1]
     slow = table.weight_bytes / table.rows / bandwidth_of(kernel, problem.topology)
     missed = np.array([missed_rows(problem, table, share) for share in points]) * slow
     if kernel in CACHED:
@@ -304,10 +298,6 @@ def _takes_one_cache(problem: TorchRecProblem, name: str, kernel: str) -> bool:
     return kernel in STORES and may and problem.places[name].store_cache_bytes > 0
 
 
-def _statistics(place: TablePlace) -> CacheStatistics | None:
-    return place.cache.stats
-
-
 def _named(place: TablePlace) -> float | None:
     """The load factor that the user names, if any.
 
@@ -330,7 +320,7 @@ def _named(place: TablePlace) -> float | None:
 
 
 def _fixed(place: TablePlace) -> bool:
-    return _named(place) is not None and _statistics(place) is None
+    return _named(place) is not None and place.cache.stats is None
 
 
 def _choice(problem: TorchRecProblem, name: str, kernel: str) -> KernelChoice:

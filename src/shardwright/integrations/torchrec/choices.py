@@ -14,49 +14,26 @@ from torchrec.distributed.types import ShardingType
 from torchrec.quant.embedding_modules import MODULE_ATTR_QUANT_STATE_DICT_SPLIT_SCALE_BIAS
 
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.integrations.torchrec.modules import ShardableTable
+from shardwright.integrations.torchrec.modules import ShardableTable, kernels_where
+from shardwright.integrations.torchrec.off_device import OFF_DEVICE
 from shardwright.sharding.ways import most_columns, within_kernels
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.topology import Topology
 
-PREFERENCE = tuple(
-    kind.value
-    for kind in (
-        ShardingType.TABLE_WISE,
-        ShardingType.COLUMN_WISE,
-        ShardingType.ROW_WISE,
-        ShardingType.TABLE_ROW_WISE,
-        ShardingType.DATA_PARALLEL,
-        ShardingType.TABLE_COLUMN_WISE,
-        ShardingType.GRID_SHARD,
-    )
-)
+_WHOLE = ShardingType.TABLE_WISE.value
+_COLUMNS = ShardingType.COLUMN_WISE.value
+_HOST_COLUMNS = ShardingType.TABLE_COLUMN_WISE.value
+_ROWS = ShardingType.ROW_WISE.value
+_HOST_ROWS = ShardingType.TABLE_ROW_WISE.value
+_GRID = ShardingType.GRID_SHARD.value
+_REPLICAS = ShardingType.DATA_PARALLEL.value
+PREFERENCE = (_WHOLE, _COLUMNS, _ROWS, _HOST_ROWS, _REPLICAS, _HOST_COLUMNS, _GRID)
 """Sharding types in order of preference: a pattern of blocks that fits several types gets the first as its name."""
 
-_REPLICAS = ShardingType.DATA_PARALLEL.value
 _DENSE = EmbeddingComputeKernel.DENSE.value
-_ROWS_OF_HOSTS = frozenset({ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value})
 _TRITON = "fused_triton"  # of pooled tables; TorchRec 1.8 has it, 1.6 does not
-_RUNNABLE = (
-    EmbeddingComputeKernel.FUSED.value,
-    _TRITON,
-    *(
-        kernel.value
-        for kernel in (
-            EmbeddingComputeKernel.DENSE,
-            EmbeddingComputeKernel.QUANT,
-            EmbeddingComputeKernel.FUSED_UVM_CACHING,
-            EmbeddingComputeKernel.QUANT_UVM_CACHING,
-            EmbeddingComputeKernel.FUSED_UVM,
-            EmbeddingComputeKernel.QUANT_UVM,
-            EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE,
-            EmbeddingComputeKernel.SSD_VIRTUAL_TABLE,
-            EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE,
-            EmbeddingComputeKernel.KEY_VALUE,
-        )
-    ),
-)
+_RUNNABLE = (EmbeddingComputeKernel.FUSED.value, _TRITON, _DENSE, EmbeddingComputeKernel.QUANT.value, *OFF_DEVICE)
 """Compute kernels that plans may use, fastest first."""
 _QUANTISED = {kernel for kernel in _RUNNABLE if kernel.startswith("quant")}
 
@@ -96,17 +73,13 @@ def kernels_by_type(
     offered = table.sharder.sharding_types(device)
     types = _types(offered, given, table)
     if table.quantised and not _scales_apart(table):
-        types &= {ShardingType.TABLE_WISE.value}
+        types &= {_WHOLE}
     if topology.world_size % min(topology.intra_group_size, topology.world_size):
-        types -= _ROWS_OF_HOSTS
+        types -= {_HOST_ROWS, _GRID}
     # On CPUs, FBGEMM's dense kernel always pools, and takes one batch size only.
     dense = device != "cpu" or (table.pooled and not variable_batches)
     asked = {kind: _kernels(table, kind, given, device, dense=dense) for kind in PREFERENCE if kind in types}
-    usable = {
-        kind: tuple(kernel for kernel in kernels if kernel != _DENSE or kind == _REPLICAS)
-        for kind, kernels in asked.items()
-    }
-    usable = {kind: kernels for kind, kernels in usable.items() if kernels}
+    usable = kernels_where(lambda kind, kernel: kernel != _DENSE or kind == _REPLICAS, asked)
     if not usable:
         only_dense = any(asked.values())
         raise PlannerError(
@@ -134,7 +107,7 @@ def _types(offered: list[str], given: ParameterConstraints | None, table: Sharda
     types = set(offered)
     if "FeatureProcessedEmbeddingBagCollection" in table.sharder_key:
         types -= GUARDED_SHARDING_TYPES_FOR_FP_MODULES
-    return types if table.pooled else types - {ShardingType.GRID_SHARD.value}
+    return types if table.pooled else types - {_GRID}
 
 
 def _kernels(
@@ -168,13 +141,6 @@ def _said(given: ParameterConstraints | None) -> str:
 NARROWEST = 4  # columns: FBGEMM's kernels load vectors of 4
 _SEQUENCE_PARTS = 4  # most column blocks that a sequence table is cut into, unless kernels take no blocks that wide
 _TAKEN_BY_ALL = 1024  # columns of a block that the kernels of every release take
-
-_WHOLE = ShardingType.TABLE_WISE.value
-_COLUMNS = ShardingType.COLUMN_WISE.value
-_HOST_COLUMNS = ShardingType.TABLE_COLUMN_WISE.value
-_ROWS = ShardingType.ROW_WISE.value
-_HOST_ROWS = ShardingType.TABLE_ROW_WISE.value
-_GRID = ShardingType.GRID_SHARD.value
 
 
 def limits_of(

@@ -13,7 +13,7 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, PlannerError, PlannerErrorType
 from torchrec.distributed.types import PipelineType
 
-from shardwright.integrations.torchrec.modules import ShardableTable, Sharder
+from shardwright.integrations.torchrec.modules import Kernels, ShardableTable, Sharder, kernels_where
 from shardwright.task.topology import Pipeline
 
 Listed: TypeAlias = Mapping[tuple[str, str], set[tuple[str, str]]]
@@ -75,20 +75,18 @@ def listed_by(enumerator: Enumerator | None, module: nn.Module, sharders: Sequen
     return listed
 
 
-def kernels_listed(
-    kernels: Mapping[str, tuple[str, ...]], table: ShardableTable, listed: Listed
-) -> dict[str, tuple[str, ...]]:
+def kernels_listed(kernels: Kernels, table: ShardableTable, listed: Listed) -> dict[str, tuple[str, ...]]:
     """The kernels of each sharding type that an enumerator lists for a table.
 
     Raises:
         PlannerError: it lists none of them.
     """
     allowed = listed.get((table.path, table.name), set())
-    left = {kind: tuple(kernel for kernel in some if (kind, kernel) in allowed) for kind, some in kernels.items()}
-    if not any(left.values()):
+    left = kernels_where(lambda kind, kernel: (kind, kernel) in allowed, kernels)
+    if not left:
         raise PlannerError(
             f"table '{table.path}.{table.name}': the enumerator lists {sorted(allowed) or 'nothing'} for it, but sharder and "
             f"constraints allow none of these; they allow {dict(kernels)}: let the enumerator list one of those",
             PlannerErrorType.STRICT_CONSTRAINTS,
         )
-    return {kind: some for kind, some in left.items() if some}
+    return left

@@ -23,7 +23,7 @@ from torchrec.distributed.planner.types import Shard as TorchRecShard
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingType
 
-from shardwright.integrations.torchrec.options import choices_of
+from shardwright.integrations.torchrec.options import choices_of, extents_of
 from shardwright.integrations.torchrec.plan_files import load_saved_plan
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 
@@ -86,12 +86,7 @@ def _option(path: str, name: str, table: ParameterSharding) -> ShardingOption:
 
     Modules and weights are empty stand-ins, because the planner reads only the sharding choices.
     """
-    spec = table.sharding_spec
-    extents = (
-        [([0, 0], [0, 0], rank) for rank in table.ranks or []]
-        if spec is None
-        else [(list(s.shard_sizes), list(s.shard_offsets), s.placement.rank()) for s in spec.shards]
-    )
+    extents = extents_of(table, [0, 0], table.ranks or [])
     rows = max((size[0] + offset[0] for size, offset, _ in extents), default=0)
     columns = max((size[1] + offset[1] for size, offset, _ in extents), default=0)
     return ShardingOption(

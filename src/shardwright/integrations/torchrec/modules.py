@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,6 +21,14 @@ from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerColle
 from shardwright.errors import InvalidInput
 
 Sharder: TypeAlias = ModuleSharder[nn.Module]
+Kernels: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Compute kernels by sharding type (TorchRec's names), fastest first."""
+
+
+def kernels_where(may: Callable[[str, str], bool], kernels: Kernels) -> dict[str, tuple[str, ...]]:
+    """The kernels that may run a sharding type; types without one are left out."""
+    left = {kind: tuple(kernel for kernel in some if may(kind, kernel)) for kind, some in kernels.items()}
+    return {kind: some for kind, some in left.items() if some}
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,14 +12,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from shardwright.arrays import Floats
 from shardwright.integrations.torchrec.caching import cache_bytes, missed_rows
-from shardwright.integrations.torchrec.off_device import (
-    CACHED,
-    KEY_VALUE,
-    OFF_DEVICE,
-    STORES,
-    VIRTUAL,
-    bandwidth_of,
-)
+from shardwright.integrations.torchrec.off_device import CACHED, KEY_VALUE, OFF_DEVICE, STORES, VIRTUAL, bandwidth_of
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.task.quantities import format_bytes

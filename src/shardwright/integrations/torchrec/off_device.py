@@ -11,7 +11,7 @@ Bandwidths are those that the topology states, used for the same kernels as in T
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -22,7 +22,7 @@ from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
-from shardwright.integrations.torchrec.modules import ShardableTable
+from shardwright.integrations.torchrec.modules import Kernels, ShardableTable, kernels_where
 
 CACHED = (EmbeddingComputeKernel.FUSED_UVM_CACHING.value, EmbeddingComputeKernel.QUANT_UVM_CACHING.value)
 UNCACHED = (EmbeddingComputeKernel.FUSED_UVM.value, EmbeddingComputeKernel.QUANT_UVM.value)
@@ -73,7 +73,7 @@ def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int
 
 
 def possible_kernels(
-    kernels: Mapping[str, tuple[str, ...]], table: ShardableTable, topology: TorchRecTopology, buckets: int | None
+    kernels: Kernels, table: ShardableTable, topology: TorchRecTopology, buckets: int | None
 ) -> dict[str, tuple[str, ...]]:
     """The kernels of each sharding type that this topology and the table's buckets allow.
 
@@ -85,8 +85,8 @@ def possible_kernels(
     """
     possible = dict(kernels)
     if not any(device.storage.ssd > 0 for device in topology.devices):
-        possible = _without(possible, (KEY_VALUE,))
-    others = _without(possible, VIRTUAL)
+        possible = kernels_where(lambda _, kernel: kernel != KEY_VALUE, possible)
+    others = kernels_where(lambda _, kernel: kernel not in VIRTUAL, possible)
     if others:
         possible = others
     elif _ROWS in possible:
@@ -109,11 +109,6 @@ def bucket_cuts(rows: int, buckets: int, ranks: int) -> list[int]:
     """Rows where the ranks' blocks start and end: whole buckets, one more on the first ranks if they do not divide evenly."""
     each, more = divmod(buckets, ranks)
     return [(each * rank + min(rank, more)) * (rows // buckets) for rank in range(ranks + 1)]
-
-
-def _without(kernels: Mapping[str, tuple[str, ...]], barred: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    left = {kind: tuple(kernel for kernel in some if kernel not in barred) for kind, some in kernels.items()}
-    return {kind: some for kind, some in left.items() if some}
 
 
 def _stated_buckets(module: nn.Module) -> dict[str, int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,15 +113,18 @@ def _load(
     return Storage(kept.cache + buffers, kept.host, kept.ssd), replace(times, fwd_compute=times.fwd_compute + kept.ms)
 
 
-def _shards(place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[Storage, Perf]]) -> list[TorchRecShard]:
+def extents_of(
+    table: ParameterSharding, size: Sequence[int], ranks: Iterable[int]
+) -> list[tuple[list[int], list[int], int]]:
+    """Size, offset and rank of each shard; replicas have the size of the table and lie on these ranks."""
     if table.sharding_spec is None:
-        size = [int(length) for length in place.table.tensor.shape]
-        extents = [(size, [0, 0], rank) for rank in range(len(loads))]
-    else:
-        extents = [
-            (list(shard.shard_sizes), list(shard.shard_offsets), shard.placement.rank())
-            for shard in table.sharding_spec.shards
-        ]
+        return [(list(size), [0, 0], rank) for rank in ranks]
+    shards = table.sharding_spec.shards
+    return [(list(shard.shard_sizes), list(shard.shard_offsets), shard.placement.rank()) for shard in shards]
+
+
+def _shards(place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[Storage, Perf]]) -> list[TorchRecShard]:
+    extents = extents_of(table, place.table.tensor.shape, range(len(loads)))
     return [
         TorchRecShard(extent, offset, storage, perf, rank)
         for (extent, offset, rank), (storage, perf) in zip(extents, loads, strict=True)

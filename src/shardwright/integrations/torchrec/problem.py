@@ -26,7 +26,7 @@ from shardwright.integrations.torchrec.choices import (
 )
 from shardwright.integrations.torchrec.enumerators import Listed, kernels_listed
 from shardwright.integrations.torchrec.hosts import chosen_hosts
-from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
+from shardwright.integrations.torchrec.modules import Kernels, ShardableTable, Sharder, shardable_tables
 from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
 from shardwright.integrations.torchrec.profiles import Profiles, id_shares_of, profiles_by_name, statistics_of
 from shardwright.integrations.torchrec.requirements import most_columns_here
@@ -75,7 +75,7 @@ class TablePlace:
 
     path: str
     name: str
-    kernels: Mapping[str, tuple[str, ...]]
+    kernels: Kernels
     given: ParameterConstraints | None
     table: ShardableTable
     buckets: int | None = None
@@ -182,7 +182,11 @@ def problem_of(
     reserved = topology
     if storage_reservation is not None:
         reserved = storage_reservation.reserve(
-            topology=topology, batch_size=size, module=module, sharders=list(sharders), constraints=_dict(constraints)
+            topology=topology,
+            batch_size=size,
+            module=module,
+            sharders=list(sharders),
+            constraints=None if constraints is None else dict(constraints),
         )
     return problem_of_tables(shardable, topology, reserved, size, constraints, profiles)
 
@@ -306,7 +310,7 @@ def _limits(
     }
 
 
-def _unit(table: ShardableTable, kernels: Mapping[str, tuple[str, ...]], buckets: int | None) -> int:
+def _unit(table: ShardableTable, kernels: Kernels, buckets: int | None) -> int:
     """Parameter rows per planned row: a bucket's for virtual tables, which may have 2**50 rows, most of them never created."""
     rows, virtual = int(table.tensor.shape[0]), all(kernel in VIRTUAL for some in kernels.values() for kernel in some)
     return rows // buckets if virtual and buckets is not None and table.tensor.numel() > MAX_ELEMENTS else 1
@@ -367,7 +371,3 @@ def _dtype(dtype: torch.dtype) -> Dtype:
     if dtype.itemsize == 1:
         return "int8"
     return "fp16" if dtype.itemsize == 2 else "fp32"
-
-
-def _dict(constraints: Mapping[str, ParameterConstraints] | None) -> dict[str, ParameterConstraints] | None:
-    return None if constraints is None else dict(constraints)
