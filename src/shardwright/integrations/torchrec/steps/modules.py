@@ -65,8 +65,26 @@ class ModuleProbe:
     collectives: tuple[Collective, ...] = COLLECTIVES
 
     def answer(self, member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
-        """Serve a request for a module's steps, or for a rung."""
-        return answer(member, request, policy)
+        """Train the steps of a module, or measure a rung, on this rank with all others at the same time; return the reply of rank 0."""
+        if "module" not in request and request.get("rung", {}).get("collective") != "exchange":
+            return rank.answer(member, request, policy)
+        from shardwright.integrations.torchrec.steps.rank import Rounds, quiet, run_rounds
+        from shardwright.integrations.torchrec.steps.shared import exchange_call
+
+        if "rung" in request:
+            return rank.measure_rung(member, request, exchange_call)
+        quiet()
+        wanted = Rounds(rounds=_ROUNDS, warm_up=_WARM_UP, steps=_STEPS, profiled=1)
+        (rounds,) = run_rounds([_plan(request)], wanted, member)
+        step_ms, cpu_ms = (
+            median(
+                max(times)
+                for ranks in rounds
+                for times in zip(*(getattr(report, name) for report in ranks), strict=True)
+            )
+            for name in ("step_ms", "cpu_ms")
+        )
+        return {"step_ms": step_ms, "cpu_ms": cpu_ms * _slowdown(member)}
 
     def with_modules(self, ask: Callable[[dict[str, Any], str], dict[str, Any]], links: MeasuredLinks) -> MeasuredLinks:
         """The links with the times of the modules.
@@ -86,27 +104,6 @@ class ModuleProbe:
                 computed_ms = min(computed_ms, float(reply["step_ms"]) - _collectives_ms(plan, links.links))
             times[f"{request['module']}_ms"] = float(f"{max(0.0, computed_ms - kernels_ms):.4g}")
         return replace(links, links=replace(links.links, modules=ModuleTimes(**times)))
-
-
-def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
-    """Train the steps of a module, or measure a rung, on this rank with all others at the same time; return the reply of rank 0."""
-    if "module" not in request and request.get("rung", {}).get("collective") != "exchange":
-        return rank.answer(member, request, policy)
-    from shardwright.integrations.torchrec.steps.rank import Rounds, quiet, run_rounds
-    from shardwright.integrations.torchrec.steps.shared import exchange_call
-
-    if "rung" in request:
-        return rank.measure_rung(member, request, exchange_call)
-    quiet()
-    wanted = Rounds(rounds=_ROUNDS, warm_up=_WARM_UP, steps=_STEPS, profiled=1)
-    (rounds,) = run_rounds([_plan(request)], wanted, member)
-    step_ms, cpu_ms = (
-        median(
-            max(times) for ranks in rounds for times in zip(*(getattr(report, name) for report in ranks), strict=True)
-        )
-        for name in ("step_ms", "cpu_ms")
-    )
-    return {"step_ms": step_ms, "cpu_ms": cpu_ms * _slowdown(member)}
 
 
 def _slowdown(member: Member) -> float:
@@ -151,4 +148,4 @@ def _collectives_ms(plan: Plan, links: Links) -> float:
 
 
 if __name__ == "__main__":
-    rank.main(answer)
+    rank.main(ModuleProbe().answer)
