@@ -96,33 +96,25 @@ def test_a_grid_is_row_blocks_on_one_host_for_each_range_of_columns():
     assert ranks_of(table) == [2, 3, 0, 1]
 
 
-@pytest.mark.parametrize(
-    "shards",
-    [
-        [
-            sw.Shard("t0", (0, 10), (0, DIM), (0, 1, 2, 3), "hotness"),
-            sw.Shard("t0", (10, ROWS), (0, DIM), (1,), "hotness"),
-        ],
-        [sw.Shard("t0", (0, ROWS), (0, DIM), (0, 2))],
-        blocks([0, 900, ROWS], [0, 1]),
-        blocks([0, 501, ROWS], [1, 2]),
-        [sw.Shard("t0", (0, ROWS), (0, 32), (0,)), *blocks([0, 500, ROWS], [1, 2], (32, DIM))],
-        [sw.Shard("t0", (0, ROWS), (0, 24), (0,)), sw.Shard("t0", (0, ROWS), (24, DIM), (1,))],
-        [*blocks([0, 501, ROWS], [2, 3], (0, 24)), *blocks([0, 501, ROWS], [0, 1], (24, DIM))],
-    ],
-    ids=[
-        "tiered",
-        "replicas on some",
-        "unequal rows",
-        "equal rows on two hosts",
-        "whole and cut columns",
-        "unequal columns",
-        "a grid of unequal columns",
-    ],
-)
-def test_plans_that_torchrec_cannot_run_are_refused_by_name(shards):
+HOT = [
+    sw.Shard("t0", (0, 10), (0, DIM), (0, 1, 2, 3), "hotness"),
+    sw.Shard("t0", (10, ROWS), (0, DIM), (1,), "hotness"),
+]
+UNPLANNED = {
+    "tiered": HOT,
+    "replicas on some": [sw.Shard("t0", (0, ROWS), (0, DIM), (0, 2))],
+    "unequal rows": blocks([0, 900, ROWS], [0, 1]),
+    "equal rows on two hosts": blocks([0, 501, ROWS], [1, 2]),
+    "whole and cut columns": [*blocks([0, ROWS], [0], (0, 32)), *blocks([0, 500, ROWS], [1, 2], (32, DIM))],
+    "unequal columns": [*blocks([0, ROWS], [0], (0, 24)), *blocks([0, ROWS], [1], (24, DIM))],
+    "a grid of unequal columns": [*blocks([0, 501, ROWS], [2, 3], (0, 24)), *blocks([0, 501, ROWS], [0, 1], (24, DIM))],
+}
+
+
+@pytest.mark.parametrize("kind", UNPLANNED)
+def test_plans_that_torchrec_cannot_run_are_refused_by_name(kind):
     with pytest.raises(InvalidPlan, match="table 't0': TorchRec cannot run its"):
-        converted(shards)
+        converted(UNPLANNED[kind])
 
 
 def test_forbidden_sharding_types_are_refused_by_name():

@@ -44,21 +44,16 @@ FUSED = {
 
 def test_fields_that_a_plan_can_override_are_known():
     """A field that TorchRec adds to plans has to be added here."""
+    of_plan = (
+        "sharding_type compute_kernel ranks sharding_spec cache_params key_value_params enforce_hbm stochastic_rounding"
+    )
     assert {field.name for field in fields(ParameterSharding)} == {
-        *("sharding_type", "compute_kernel", "ranks", "sharding_spec", "cache_params", "key_value_params"),
-        *("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype"),
+        *of_plan.split(),
+        "bounds_check_mode",
+        "output_dtype",
     }
-    assert {field.name for field in fields(CacheParams)} == {
-        *(
-            "algorithm",
-            "load_factor",
-            "reserved_memory",
-            "precision",
-            "prefetch_pipeline",
-            "stats",
-            "multipass_prefetch_config",
-        ),
-    }
+    of_cache = "algorithm load_factor reserved_memory precision prefetch_pipeline stats multipass_prefetch_config"
+    assert {field.name for field in fields(CacheParams)} == set(of_cache.split())
 
 
 @pytest.mark.parametrize("constraints", [CACHED, None])

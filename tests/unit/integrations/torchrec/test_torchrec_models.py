@@ -67,13 +67,15 @@ def test_the_sum_of_a_bag_is_the_sum_of_its_rows():
     torch.testing.assert_close(model(batch).by_feature()["a"], expected)
 
 
+def there_and_back(given):
+    """The modules, sharders, topology and constraints of a task, read as a task."""
+    where, limits = torchrec_topology(given.topology), constraints_for(given)
+    return problem_of(modules_for(given), sharders_for(given), where, local_batch_size(given), limits).task
+
+
 def test_the_way_there_and_back_gives_the_same_tables():
-    """The modules, sharders, topology and constraints of a task are read back as the same task."""
     given = task("adagrad")
-    module, sharders = modules_for(given), sharders_for(given)
-    read_back = problem_of(
-        module, sharders, torchrec_topology(given.topology), local_batch_size(given), constraints_for(given)
-    ).task
+    read_back = there_and_back(given)
     for table in given.tables:
         other = read_back.table_by_name[table.name]
         for field in ("rows", "dim", "poolings", "pooled", "dtype"):
@@ -93,13 +95,9 @@ def test_the_way_there_and_back_gives_the_same_tables():
     ],
 )
 def test_types_on_the_wire_come_back(exchange):
-    given = task(exchange=exchange)
-    sharders = sharders_for(given, kind="cuda")
-    read_back = problem_of(
-        modules_for(given), sharders, torchrec_topology(given.topology), local_batch_size(given), constraints_for(given)
-    ).task
+    read_back = there_and_back(task(exchange=exchange)).exchange
     types = ("values", "gradients", "conversion")
-    assert [getattr(read_back.exchange, name) for name in types] == [getattr(exchange, name) for name in types]
+    assert [getattr(read_back, name) for name in types] == [getattr(exchange, name) for name in types]
 
 
 def test_devices_of_unequal_memory():
@@ -136,16 +134,13 @@ def test_constraints_without_a_word_for_them_are_refused():
         constraints_for(task(constraints=pinned))
 
 
-@pytest.mark.parametrize("name", ["a.b", "half", "type"])
-def test_names_that_torch_refuses(name):
-    bad = Task([Table(name, 10, 4)], Topology(), 8)
-    with pytest.raises(InvalidInput, match="rename it"):
-        modules_for(bad)
-
-
-def test_weights_that_torchrec_does_not_train():
-    with pytest.raises(InvalidInput, match="int8 weights, which TorchRec does not train"):
-        modules_for(Task([Table("a", 10, 4, dtype="int8")], Topology(), 8))
+@pytest.mark.parametrize(
+    ("name", "dtype", "said"),
+    [("a.b", "fp32", "rename it"), ("half", "fp32", "rename it"), ("type", "fp32", "rename it"), ("a", "int8", "int8")],
+)
+def test_names_that_torch_refuses_and_weights_that_torchrec_does_not_train(name, dtype, said):
+    with pytest.raises(InvalidInput, match=said):
+        modules_for(Task([Table(name, 10, 4, dtype=dtype)], Topology(), 8))
 
 
 def test_batches_have_the_lookups_and_the_skew_of_the_tables():

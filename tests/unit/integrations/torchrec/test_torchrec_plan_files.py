@@ -270,19 +270,8 @@ def test_a_saved_plan_is_reviewed_without_torchrec_and_loads_again(tmp_path):
     problem = problem_of(model, SHARDERS, where, batch_size=64)
     task = replace(problem.task, topology=replace(problem.task.topology, device="h100"))
     task.save(tmp_path / "task.yaml")
-    assert (
-        main(
-            [
-                "review",
-                str(tmp_path / "theirs.json"),
-                "--task",
-                str(tmp_path / "task.yaml"),
-                "-o",
-                str(tmp_path / "ours.json"),
-            ]
-        )
-        == 0
-    )
+    theirs_file, task_file, ours_file = (str(tmp_path / name) for name in ("theirs.json", "task.yaml", "ours.json"))
+    assert main(["review", theirs_file, "--task", task_file, "-o", ours_file]) == 0
     document = json.loads((tmp_path / "theirs.json").read_text())
     assert plan_from_sharding_plan(document, task, "theirs").by_table == plan_of(theirs, problem).by_table
     ours = plan_of(load_sharding_plan(tmp_path / "ours.json"), problem)

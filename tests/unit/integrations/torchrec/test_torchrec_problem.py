@@ -228,13 +228,6 @@ def test_a_table_of_several_features_has_the_profile_of_all():
     assert table.access.share_of(0, 10) == pytest.approx(0.75 * one.share_of(0, 10) + 0.25 * 0.1)
 
 
-def test_half_precision_weights_take_half_the_memory():
-    from torchrec.modules.embedding_configs import DataType
-
-    tables = problem_of(bags([(10, 8)], data_type=DataType.FP16), SHARDERS, topology(), 8).task.tables
-    assert tables[0].dtype == "fp16"
-
-
 def test_nothing_to_shard_raises():
     with pytest.raises(InvalidInput, match="no table"):
         problem_of(nn.Linear(2, 2), SHARDERS, topology(), 8)

@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-import torch
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.quant_embeddingbag import QuantEmbeddingBagCollectionSharder
 
@@ -38,14 +37,6 @@ def test_tables_that_name_an_optimizer_have_replicas_only_if_asked_for(caplog):
     assert kinds(with_optimizer(), constraints=REPLICAS)["t0"] == "data_parallel"
     dense = {name: ParameterConstraints(compute_kernels=["dense"]) for name in ("t0", "t1")}
     assert set(kinds(with_optimizer(), constraints=dense).values()) == {"data_parallel"}
-
-
-def test_an_optimizer_in_the_backward_pass_counts_as_one_that_is_named():
-    from torch.distributed.optim import _apply_optimizer_in_backward
-
-    module = bags([(40, 64), (30, 64)], device=torch.device("cpu"))
-    _apply_optimizer_in_backward(torch.optim.Adagrad, module.parameters(), {"lr": 0.1})
-    assert "data_parallel" not in kinds(SHARDERS, module).values()
 
 
 def test_a_line_names_the_replicated_tables(caplog):

@@ -198,13 +198,19 @@ def test_phases_add_up_over_modules_and_the_exchange_is_taken_out_of_backward():
     }  # fmt: skip
 
 
+def probed(device, hosts, near, cpu_ms=9.0):
+    """Times of modules, if steps last 20 ms on links that hardly take any time."""
+    fast = (LinkSpeed(0.001, 1e12), LinkSpeed(0.001, 1e12))
+    measured = MeasuredLinks(Cluster(device, hosts, near, "gloo", "2.13"), Links(all_to_all=fast), {}, "2026-11-29")
+    reply = {"step_ms": 20.0, "cpu_ms": cpu_ms}
+    return ModuleProbe().with_modules(lambda request, doing: reply, measured).links.modules
+
+
 @pytest.mark.parametrize(("hosts", "near"), [(1, 1), (2, 1), (1, 3), (2, 2), (1, 8), (3, 3)])
 def test_every_device_has_tables_of_several_dims_for_the_runtime(hosts, near, monkeypatch):
     plans = []
     monkeypatch.setattr(modules, "_kernels_ms", lambda given: plans.extend(given) or [0.0] * len(given))
-    fast = (LinkSpeed(0.001, 1e12), LinkSpeed(0.001, 1e12))
-    measured = MeasuredLinks(Cluster("cpu", hosts, near, "gloo", "2.13"), Links(all_to_all=fast), {}, "2026-11-29")
-    ModuleProbe().with_modules(lambda request, doing: {"step_ms": 20.0, "cpu_ms": 9.0}, measured)
+    probed("cpu", hosts, near)
     pooled, _, shared = ([{table.dim for table in held} for held in _held(plan)] for plan in plans)
     assert all(len(dims) == 1 for dims in pooled)
     assert all(dims == shared[0] and len(dims) == 3 for dims in shared)
@@ -222,9 +228,7 @@ def test_a_module_takes_the_cpu_time_without_its_kernels_or_at_most_the_rest_of_
 ):
     """Steps last 20 ms beyond collectives that hardly take any time; the kernels take 3 ms of it."""
     monkeypatch.setattr(modules, "_kernels_ms", lambda plans: [3.0] * len(plans))
-    fast = (LinkSpeed(0.001, 1e12), LinkSpeed(0.001, 1e12))
-    measured = MeasuredLinks(Cluster(device, 1, 2, "gloo", "2.13"), Links(all_to_all=fast), {}, "2026-11-29")
-    probed_links = ModuleProbe().with_modules(lambda request, doing: {"step_ms": 20.0, "cpu_ms": cpu_ms}, measured)
-    assert probed_links.links.modules.shared_ms == most
+    times = probed(device, 1, 2, cpu_ms)
+    assert times.shared_ms == most
     torchrec = max(cpu_ms - 3.0, 0.0) if device == "cpu" else most
-    assert (probed_links.links.modules.pooled_ms, probed_links.links.modules.sequence_ms) == (torchrec, torchrec)
+    assert (times.pooled_ms, times.sequence_ms) == (torchrec, torchrec)
