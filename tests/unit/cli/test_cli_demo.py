@@ -38,10 +38,10 @@ def measured(monkeypatch):
         return [MeasuredPlan(plan, np.full(4, 7.0), np.full(4, 70.0), rounds) for plan in plans]
 
     monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
+    monkeypatch.setattr("shardwright.cli.demo._SEARCH_S", 0.2)
     return seen
 
 
-@pytest.mark.slow
 def test_everything_is_planned_measured_shown_and_saved(cli, tmp_path, model_file, measured):
     folder = tmp_path / "demo"
     folder.mkdir()
@@ -56,7 +56,6 @@ def test_everything_is_planned_measured_shown_and_saved(cli, tmp_path, model_fil
     assert outcome.out.rstrip().endswith(f"{folder / 'report.html'}")
 
 
-@pytest.mark.slow
 def test_a_new_user_gets_a_model_of_this_machine_first(cli, tmp_path, measured, monkeypatch):
     asked = []
 
