@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.learned.options import PricedAutoShard, PricedDreamShard
 from shardwright.learned.records import TrainingRecord
 from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import SimulatedWorld
+from shardwright.task import Constraints, TableConstraint
 from tests.kills import DiesAfter, Killed, same_weights
 from tests.unit.learned.autoshard.made import QUICK, FailsAt, simulated, varied_task
 from tests.unit.learned.dreamshard.policies import BRIEF, training_set
@@ -52,6 +53,17 @@ def test_a_training_whose_world_failed_goes_on(name, call, nan, reason, tmp_path
     ):
         learn(tasks, FailsAt(call, nan), options, checkpoint=path)
     assert same_weights(learn(tasks, world, options, checkpoint=path), learn(tasks, world, options))
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_nothing_to_learn_from_is_bad_input(name):
+    _, world, options = TRAININGS[name]
+    task = mixed_task(2, 2)
+    everywhere = {table.name: TableConstraint(sharding_types=("data_parallel",)) for table in task.tables}
+    settled = replace(task, constraints=Constraints(everywhere))
+    for tasks, said in (([], "the training set has no task"), ([settled], "none of the 1 training tasks")):
+        with pytest.raises(InvalidInput, match=said):
+            learn(tasks, world, options)
 
 
 def test_a_reward_that_is_not_a_number_stops():

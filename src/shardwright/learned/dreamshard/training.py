@@ -23,7 +23,7 @@ from shardwright.learned.dreamshard.mdp import Episodes, encode, estimates, log_
 from shardwright.learned.dreamshard.network import DreamShardNetwork
 from shardwright.learned.environment import PlacementBatch
 from shardwright.learned.options import DreamShardOptions
-from shardwright.learned.rounds import Trainer, discounted
+from shardwright.learned.rounds import Trainer, discounted, with_units
 from shardwright.learned.worlds import World
 
 _TRIES = 20  # rounds of sampling until enough placements keep memory and constraints
@@ -32,13 +32,25 @@ _FAILED = 1.0  # penalty for an episode with an unplaced unit, in mean overall c
 
 
 class DreamShardTrainer(Trainer):
-    """The state of DreamShard's training between two iterations."""
+    """The state of DreamShard's training between two iterations.
+
+    Args:
+        tasks: the training tasks.
+        world: prices placements.
+        options: how to learn.
+
+    Raises:
+        InvalidInput: no task has anything to place.
+    """
 
     counter: ClassVar[str] = "iteration"
     network: DreamShardNetwork
     buffer: PlacementBuffer
 
     def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: DreamShardOptions) -> None:
+        with_units(
+            tasks, options.strategy
+        )  # a task without units stays, so that equal seeds draw the same tasks as ever
         self._options, self._given = options, len(tasks)
         self._tasks = tasks = [*tasks, *variants_of([known.task for known in tasks], options.variants, options.seed)]
         self._torch = torch.Generator().manual_seed(options.seed)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from shardwright.errors import InvalidInput
 from shardwright.learned.arrays import PlacementArrays
 from shardwright.learned.autoshard.network import roll_out
 from shardwright.learned.autoshard.policy import AutoShardWeights
@@ -17,7 +16,6 @@ from shardwright.learned.options import AutoShardOptions
 from shardwright.learned.policy_files import SavedPolicy
 from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import compute_ms
-from shardwright.task import Constraints, TableConstraint
 from tests.unit.learned.autoshard.made import QUICK, cost_error, random_network, random_policy, simulated, varied_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,15 +60,6 @@ def test_torchs_own_generator_is_left_alone():
     torch.manual_seed(5)
     learn(tasks(2), simulated(), QUICK)
     assert torch.equal(torch.rand(3), expected)
-
-
-def test_nothing_to_learn_from_is_bad_input():
-    with pytest.raises(InvalidInput, match="the training set has no task"):
-        learn([], simulated(), QUICK)
-    settled = varied_task(0, 2, 2)
-    everywhere = {table.name: TableConstraint(sharding_types=("data_parallel",)) for table in settled.tables}
-    with pytest.raises(InvalidInput, match="none of the 1 training tasks"):
-        learn([replace(settled, constraints=Constraints(everywhere))], simulated(), QUICK)
 
 
 def test_a_feature_that_never_varies_is_ignored():
