@@ -91,9 +91,7 @@ def _without_state(function: Callable[[Any], Any], _: list[int], job: Any) -> An
 
 
 def test_a_job_that_kills_its_workers_ends_the_run_by_name(cluster: Cluster) -> None:
-    with pytest.raises(
-        ClusterFailed, match=r"job 0 \(17\): its worker died 2 times, the last time: .*leave this job out"
-    ):
+    with pytest.raises(ClusterFailed, match=r"job 0 \(17\): its worker died 2 times"):
         run(cluster, die, [17], retries=1)
 
 
@@ -120,20 +118,16 @@ def test_every_worker_is_asked_and_those_that_are_kept_go_on(cluster: Cluster) -
 
 def test_jobs_without_room_on_the_nodes_raise(cluster: Cluster) -> None:
     if not any(gpus for _, _, gpus in cluster.nodes()):
-        with pytest.raises(ClusterFailed, match=r"--ray local:2: no node lends a GPU with a free CPU core; add nodes"):
+        with pytest.raises(ClusterFailed, match=r"--ray local:2: no node lends a GPU"):
             cluster.places("cuda")
-    with (
-        pytest.raises(ClusterFailed, match="no worker is left"),
-        cluster.pool(list, places=["00" * 28]),
-    ):
+    with pytest.raises(ClusterFailed, match="no worker is left"), cluster.pool(list, places=["00" * 28]):
         pass
 
 
 def test_workers_that_find_no_room_in_time_are_given_up(cluster: Cluster) -> None:
-    match = r"no worker is left.*did not start within 1 s.*up and free"
-    with cluster.pool(list), pytest.raises(ClusterFailed, match=match):  # noqa: SIM117
-        with cluster.pool(list, cluster.places()[:1], start_s=1.0):
-            pass
+    late = cluster.pool(list, cluster.places()[:1], start_s=1.0)
+    with cluster.pool(list), pytest.raises(ClusterFailed, match=r"no worker is left.*did not start within 1 s"), late:
+        pass
 
 
 def test_one_process_has_one_cluster(cluster: Cluster) -> None:

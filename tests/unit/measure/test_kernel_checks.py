@@ -171,7 +171,6 @@ def test_the_reference_agrees_with_autograd() -> None:
         gradient = torch.randn_like(expected)
         expected.backward(gradient)
         after, _ = module.updated("sgd", weights[table], [], of_table, gradient, pooled=True, rate=0.5)
-        assert leaf.grad is not None
         torch.testing.assert_close(after, weights[table] - 0.5 * leaf.grad)
 
 

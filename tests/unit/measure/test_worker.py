@@ -28,7 +28,6 @@ def own_locks(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_measuring_process_has_a_core_of_its_own_while_there_are_any() -> None:
     reserved = [ReservedCore() for _ in range(4)]
     assert [core.number for core in reserved] == [2, 1, 0, 2]
-    assert reserved[1]._lock is not None
     reserved[1]._lock.close()  # as when its process ends
     assert ReservedCore().number == 1
 

@@ -37,7 +37,6 @@ def test_latency_and_bandwidth_come_back(shape: tuple[int, int]) -> None:
             if not there:
                 assert speed is None
                 continue
-            assert speed is not None
             assert speed.latency_ms == pytest.approx(expected.latency_ms, rel=1e-3)
             assert speed.bandwidth == pytest.approx(expected.bandwidth, rel=1e-3)
         assert all(error.held_out < 1e-3 and error.repeats == 0 for error in measured.errors[collective].values())
@@ -54,7 +53,6 @@ def test_chains_give_the_latency_of_collectives_that_follow_at_once(following: f
             following + 1e3 * rung.sent(cluster)[1] / INTER.bandwidth
         )
     links = measured_links(cluster, ms_by_rung).links
-    assert links.all_to_all[1] is not None
     assert links.all_to_all[1].following_ms == pytest.approx(expected, rel=1e-3)
     assert links.all_to_all[1].latency_ms == pytest.approx(INTER.latency_ms, rel=1e-3)
     assert all(speed is None or speed.following_ms is None for speed in (links.all_to_all[0], *links.all_gather))
@@ -67,7 +65,6 @@ def test_links_that_carry_clearly_more_for_one_sender_say_how_much(factor: float
         speeds = LinkSpeed(0.03, factor * 20e9), LinkSpeed(0.2, factor * 1e9)
         (ms_by_rung[rung],) = predicted_ms(speeds, np.array([rung.sent(CLUSTER)]))
     links = measured_links(CLUSTER, ms_by_rung).links
-    assert links.all_to_all[1] is not None
     assert links.all_to_all[1].bandwidth == pytest.approx(1e9, rel=1e-3)
     assert links.all_to_all[1].alone == (None if expected is None else pytest.approx(expected, rel=1e-3))
     assert links.all_gather[1] == replace(links.all_to_all[1], alone=None, following_ms=None)
@@ -76,10 +73,9 @@ def test_links_that_carry_clearly_more_for_one_sender_say_how_much(factor: float
 def test_a_few_noisy_sizes_of_one_sender_give_no_speed() -> None:
     ms_by_rung = times(CLUSTER, noise=0.3)
     few = {rung: ms for rung, ms in ms_by_rung.items() if not rung.alone or (rung.within and rung.size < 2**17)}
-    assert measured_links(CLUSTER, few).links.all_to_all[1].alone is None  # type: ignore[union-attr]
+    assert measured_links(CLUSTER, few).links.all_to_all[1].alone is None
     for speeds in (measured_links(CLUSTER, few).links, measured_links(CLUSTER, ms_by_rung).links):
         for speed in speeds.all_to_all:
-            assert speed is not None
             assert speed.alone is None or speed.alone < 2 * speed.bandwidth
 
 
@@ -87,12 +83,10 @@ def test_noise_and_disturbed_runs_move_them_little_and_are_told() -> None:
     measured = measured_links(CLUSTER, times(CLUSTER, noise=0.05, slow=0.05))
     for collective in COLLECTIVES:
         for speed, expected in zip(measured.links.of(collective), (INTRA, INTER), strict=True):
-            assert speed is not None
             assert speed.latency_ms == pytest.approx(expected.latency_ms, rel=0.3)
             assert speed.bandwidth == pytest.approx(expected.bandwidth, rel=0.3)
         for error in measured.errors[collective].values():
             assert 0.02 < error.held_out < 0.5
-            assert error.repeats is not None
             assert error.repeats > 0.02
 
 
@@ -101,8 +95,6 @@ def test_links_between_hosts_that_never_decide_are_still_numbers() -> None:
     links = measured_links(CLUSTER, times(CLUSTER, inter=LinkSpeed(0.0, 100e9))).links
     for collective in COLLECTIVES:
         intra, inter = links.of(collective)
-        assert intra is not None
-        assert inter is not None
         assert inter.bandwidth > 1e9
         assert inter.latency_ms <= 2 * intra.latency_ms
 
@@ -111,7 +103,6 @@ def test_times_that_fall_with_the_bytes_give_possible_figures() -> None:
     sent = np.array([[1e4, 0], [1e5, 0], [1e6, 0], [1e7, 0]])
     intra, inter = fit_speeds(sent, np.array([4.0, 3.0, 2.0, 1.0]))
     assert inter is None
-    assert intra is not None
     assert intra.latency_ms >= 0
     assert 0 < intra.bandwidth < float("inf")
 
@@ -140,7 +131,7 @@ def test_a_damaged_file_in_the_cache_is_moved_aside_with_a_warning(cache_folder:
     path = links_path("cpu", 1, 2)
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    with pytest.warns(UserWarning, match="moved aside, planning goes on without it"):
+    with pytest.warns(UserWarning, match="moved aside"):
         assert cached_links(Topology(1, 2)) is None
     assert [file.name for file in path.parent.iterdir()] == ["cpu-1x2.json.damaged"]
     assert cached_links(Topology(1, 2)) is None
