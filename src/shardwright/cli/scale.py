@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -119,12 +118,8 @@ def run(
 
 
 def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
-    counts = []
-    for text in hosts.split(","):
-        if not re.fullmatch("[1-9][0-9]{0,5}", text.strip()):
-            raise InvalidInput(f"--hosts: {text!r} must be a number of hosts from 1 to 999999; write 1,2,4")
-        counts.append(int(text))
-    named = clusters_of(task.topology, sorted(set(counts)), devices)
+    counts = {parse_count(text, "--hosts") for text in hosts.split(",")}
+    named = clusters_of(task.topology, sorted(counts), devices)
     if len(named) > _MOST_SIZES:
         raise InvalidInput(f"--hosts and --devices name {len(named)} clusters, {_MOST_SIZES} are allowed; name fewer")
     return named

@@ -127,16 +127,16 @@ def parse_count(value: object, field: str) -> int:
     """Return a count given as a number or as text such as "128", "40M", "4e7", "1,000,000" or "64Ki" (65,536).
 
     Raises:
-        InvalidInput: the value is not a whole number of at least 0.
+        InvalidInput: the value is not a whole number of at least 0, or a text or float of at least 2**63.
     """
     number = whole(value)
     if number is not None:
         return number
     exact = Decimal(value) if isinstance(value, float) and math.isfinite(value) else _count_in(value)
-    if exact is None or exact != exact.to_integral_value():
+    if exact is None or exact != exact.to_integral_value() or exact >= 2**63:
         raise InvalidInput(
             f"{field} is {reprlib.repr(value)}, must be a whole number, as in 40000000, 40M, 4e7 or 64Ki (k, M, B and T are "
-            "thousands, Ki and Mi 1024 and its square)"
+            "thousands, Ki and Mi 1024 and its square), and below 2**63"
         )
     return int(exact)
 

@@ -25,6 +25,7 @@ CLUSTER = "plan tables.yaml --batch 8 --devices"
 GROUPS = "plan task.yaml --sharding-group-size"
 FROM = "plan task.yaml --from plan.json"
 LOG = "profile log.csv"
+ENDLESS = "9" * 5000
 
 # The command line, and the names in the message: the option or the file, and the value.
 CASES = [
@@ -151,6 +152,8 @@ CASES = [
     ("plan tables.yaml --batch many --devices h100-8", "--batch is 'many'"),
     (f"{CLUSTER} h100", "did you mean 'h100-8'"),
     (f"{CLUSTER} h100-8 --hosts 0", "hosts is 0"),
+    (f"{CLUSTER} h100-8 --hosts {ENDLESS}", "--hosts is '99"),
+    (f"plan task.yaml --batch {ENDLESS}", "--batch is '99"),
     (f"{CLUSTER} h100-8 --reserve 100%", "leaves no memory"),
     (f"{CLUSTER} h100-8 --reserve 16", "--reserve: '16'"),
     (f"{GROUPS} 3", "size is 3"),
@@ -232,10 +235,12 @@ CASES = [
     ("review two.log --which 1 --dense-ms 4", "add --pipeline sparse_dist"),
     ("review none.log", "holds no planner statistics"),
     ("review two.log.gz", "decompress it with gunzip"),
-    ("scale task.yaml --hosts 1,x", "number of hosts"),
-    ("scale task.yaml --hosts 0", "number of hosts"),
+    ("scale task.yaml --hosts 1,x", "--hosts is 'x'"),
+    ("scale task.yaml --hosts 0", "hosts is 0"),
     (f"scale task.yaml --hosts {','.join(map(str, range(1, 70)))}", "69 clusters"),
-    (f"scale task.yaml --hosts 1,{'9' * 5000}", "number of hosts"),
+    (f"scale task.yaml --hosts 1,{ENDLESS}", "--hosts is '99"),
+    (f"scale task.yaml --batch-per-device {ENDLESS}", "--batch-per-device is '99"),
+    ("scale task.yaml --hosts 999999999", "at most 65536 devices"),
     ("scale task.yaml --devices h100", "unknown preset"),
     ("scale 1x4-cpu.json --hosts 1,2 -o .", "1x4-cpu.json: is an input too"),
     ("scale task.yaml --price 3", "a device type and a number"),
