@@ -165,8 +165,7 @@ def _calibrated(
             start = _published(device, optimizer, curriculum, cache_bytes(kind))
         ways = recipes(start, cache_bytes(kind), width_of(kind))
         with Measurer(kind, None, room + _PAGES) if visitor is None else nullcontext(visitor) as measurer:
-            if start is not None:
-                curriculum.seconds = pace_by(start)
+            curriculum.seconds = pace_by(start, kind)
             observed = Observed(measurer, controls, store, lambda: run.tell("measuring"), batch_size, earlier,
                                 until=began + seconds, pace=curriculum.seconds)  # fmt: skip
             run = Calibrating(curriculum, observed, ways, start, seconds, aim, told, began)

@@ -152,7 +152,7 @@ def tune(
         ):
             measured = Comparison(
                 measurer, controls, store, lambda: tell(monotonic() - began, 60 * minutes, run.doing),
-                rng=np.random.default_rng([seed, 1]), until=began + 60 * minutes, pace=pace_by(base),
+                rng=np.random.default_rng([seed, 1]), until=began + 60 * minutes, pace=pace_by(base, kind),
             )  # fmt: skip
             run = Tuner(
                 fitted, runs_on, base, measured,

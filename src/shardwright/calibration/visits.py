@@ -35,9 +35,9 @@ from shardwright.task.task import Task
 _DRAWS = 400
 
 
-def pace_by(model: CostModel) -> VisitSeconds:
-    """A forecast of how long visits take, from the predictions of a model."""
-    return VisitSeconds(lambda work: sum(device_ms(model, work.works)))
+def pace_by(model: CostModel | None, device_kind: str) -> VisitSeconds:
+    """A forecast of how long visits take on a kind of device, from the predictions of a model if there is one."""
+    return VisitSeconds(device_kind, (lambda work: sum(device_ms(model, work.works))) if model is not None else None)
 
 
 @dataclass

@@ -54,7 +54,7 @@ class DeviceCalls:
         self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str, backend: Backend, arena: Arena
     ) -> None:
         groups = kernel_groups(works)
-        self.batches = fresh_batches(works, cache_bytes()[1]) if arena.device.type == "cpu" else _ON_CUDA
+        self.batches = batches_on(arena.device.type, works)
         began = perf_counter()
         self._calls: list[FusedCall] = [backend.build(group, optimizer, arena) for group in groups]
         built = perf_counter()
@@ -90,6 +90,11 @@ class DeviceCalls:
             self._gradients.pop(key, None)  # frees the old buffer before the larger one is allocated
             self._gradients[key] = output.new_empty(count).uniform_(*_GRADIENTS)
         return self._gradients[key][:count].view(output.shape)
+
+
+def batches_on(device_kind: str, works: Sequence[ShardWork]) -> int:
+    """The number of batches that a visit to these works goes through on a "cpu" or "cuda" device of this machine."""
+    return fresh_batches(works, cache_bytes()[1]) if device_kind == "cpu" else _ON_CUDA
 
 
 def fresh_batches(works: Sequence[ShardWork], cache_bytes: int) -> int:

@@ -9,9 +9,8 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
-from shardwright.hardware import cache_bytes
 from shardwright.measure.device_work import DeviceWork
-from shardwright.measure.fused import fresh_batches
+from shardwright.measure.fused import batches_on
 from shardwright.measure.timing import TimingPolicy
 
 LEAST_S = {"cpu": 12.0, "cuda": 45.0}
@@ -24,12 +23,13 @@ class VisitSeconds:
     """Predicts how long a visit takes: a non-negative mix of a constant, the time of its runs, and the lookups of its batches.
 
     Args:
+        device_kind: kind of the device that measures, "cpu" or "cuda".
         predicted_ms: predicts the step ms of a work that was not visited; None if no model is known.
     """
 
-    def __init__(self, predicted_ms: Callable[[DeviceWork], float] | None = None) -> None:
+    def __init__(self, device_kind: str = "cpu", predicted_ms: Callable[[DeviceWork], float] | None = None) -> None:
         self.predicted_ms: Callable[[DeviceWork], float] = predicted_ms or (lambda _: 1.0)
-        self._cache = cache_bytes()[1]
+        self._kind, self._policy = device_kind, TimingPolicy.of(device_kind)
         self._ratios: list[float] = []  # measured over predicted times
         self._rows: list[tuple[float, float, float]] = []
         self._seconds: list[float] = []
@@ -71,8 +71,8 @@ class VisitSeconds:
         return fitted
 
     def _row(self, work: DeviceWork, ms: float) -> tuple[float, float, float]:
-        batches = fresh_batches(work.works, self._cache)
-        runs = batches * TimingPolicy().passes_over(batches)
+        batches = batches_on(self._kind, work.works)
+        runs = batches * self._policy.passes_over(batches)
         return 1.0, ms * runs, batches * sum(shard.lookups for shard in work.works)
 
 

@@ -33,7 +33,12 @@ def a_task(seed: int, devices: int = 3) -> Task:
 
 def comparison(machine, store=None, seconds=30.0) -> Comparison:
     return Comparison(
-        machine, (), store, rng=np.random.default_rng(0), until=time.monotonic() + seconds, pace=pace_by(machine.base)
+        machine,
+        (),
+        store,
+        rng=np.random.default_rng(0),
+        until=time.monotonic() + seconds,
+        pace=pace_by(machine.base, "cpu"),
     )
 
 
@@ -85,7 +90,7 @@ def test_too_little_time_for_a_plan_corrects_the_model_and_states_what_fits(monk
         monkeypatch.setattr(module, "monotonic", lambda: machine.now)
     controls = control_works("cpu", task.optimizer)
     rng = np.random.default_rng(0)
-    measured = Comparison(machine, controls, rng=rng, until=30.0, pace=pace_by(machine.base))
+    measured = Comparison(machine, controls, rng=rng, until=30.0, pace=pace_by(machine.base, "cpu"))
     tuner = a_tuner(task, machine, measured, seconds=30.0, began=0.0)
     with pytest.warns(
         UserWarning, match=r"of the 12 devices of the first plan can be measured in 30 s: .* give --minutes 0\.\d"
