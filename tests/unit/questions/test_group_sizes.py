@@ -10,11 +10,12 @@ from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.questions.group_sizes import GroupSize, each_size, plan_groups
+from shardwright.search.certified import Certified
 from shardwright.sharding.groups import group_task
 from shardwright.task import Constraints, ShardingGroups, Table, TableConstraint, Task, Topology
 
 MODEL = PublishedModel("h100")
-QUICK = {"cost_model": MODEL, "strategy": "certified"}
+QUICK = {"cost_model": MODEL, "strategy": Certified(patience=1)}
 TABLES = [Table(f"t{i}", 20_000 * (i + 1), 16 * (1 + i % 3), 2.0 + 3 * (i % 4)) for i in range(5)]
 
 

@@ -3,12 +3,14 @@ import pytest
 import shardwright as sw
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.balance import fullest, tolerance_of
+from shardwright.search.certified import Certified
 from shardwright.search.solve import plan_balanced
 from shardwright.sharding import memory_account
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
 MODEL = SimpleCostModel()
+QUICK = Certified(tolerance=0.02, patience=0)
 
 
 def lopsided(devices=2):
@@ -65,10 +67,10 @@ def test_a_tolerance_is_a_share_or_per_cent():
 def test_a_larger_tolerance_of_the_step_moves_less():
     task = task_of(12, 4)
     start = sw.plan(task, strategy="random", cost_model=MODEL)
-    best = sw.plan(task, start=start, cost_model=MODEL)
+    best = sw.plan(task, start=start, strategy=QUICK, cost_model=MODEL)
     moved = [start.diff(best).moved_bytes]
     for tolerance in (0.02, 0.3):
-        plan = sw.plan(task, start=start, least_moves=tolerance, cost_model=MODEL)
+        plan = sw.plan(task, start=start, least_moves=tolerance, strategy=QUICK, cost_model=MODEL)
         assert plan.cost.step_ms <= best.cost.step_ms * (1 + tolerance) * (1 + 1e-9)
         moved.append(start.diff(plan).moved_bytes)
     assert moved == sorted(moved, reverse=True)
@@ -84,11 +86,11 @@ def test_a_plan_that_is_fast_enough_stays():
 def test_the_best_step_within_the_bytes_that_may_move():
     task = task_of(12, 4)
     start = sw.plan(task, strategy="random", cost_model=MODEL)
-    best = sw.plan(task, start=start, cost_model=MODEL)
+    best = sw.plan(task, start=start, strategy=QUICK, cost_model=MODEL)
     most = start.diff(best).moved_bytes
     steps = []
     for share in (0.0, 0.3, 1.0):
-        plan = sw.plan(task, start=start, most_moved=int(share * most), cost_model=MODEL)
+        plan = sw.plan(task, start=start, most_moved=int(share * most), strategy=QUICK, cost_model=MODEL)
         assert start.diff(plan).moved_bytes <= share * most
         steps.append(plan.cost.step_ms)
     assert steps == sorted(steps, reverse=True)
