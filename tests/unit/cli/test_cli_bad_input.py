@@ -119,6 +119,7 @@ CASES = [
     ("plan task.yaml --model model.safetensors -o task.yaml", "task.yaml: is an input too"),
     ("plan task.yaml --model model.safetensors -o model.safetensors", "model.safetensors: is an input too"),
     ("plan nope.yaml", "nope.yaml"),
+    ("plan task.yaml --rank-maps none.safetensors", "there is no such file of rank maps"),
     ("plan task.yaml --strategy best", "unknown strategy 'best'"),
     ("plan task.yaml --time-limit nan", "time_limit is nan"),
     ("plan task.yaml --time-limit 2m", "must be a number"),

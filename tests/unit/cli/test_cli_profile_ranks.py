@@ -90,14 +90,3 @@ def test_a_plan_from_one_with_rank_maps_asks_for_its_own(cli, task_by_hotness, t
     outcome = cli("plan", task_by_hotness, "--model", tmp_path / "model.safetensors", "--from", older)
     assert outcome.code == 0, outcome.err
     assert "name full maps with --rank-maps" in outcome.out
-
-
-def test_rank_maps_that_do_not_fit_end_the_command_before_the_search(cli, task_by_hotness, tmp_path):
-    ranks = tmp_path / "ranks.safetensors"
-    save_rank_maps({"a": RankMap.identity(10)}, ranks)
-    outcome = cli("plan", task_by_hotness, "--model", tmp_path / "model.safetensors", "--rank-maps", ranks, "--json")
-    assert outcome.code == 2
-    assert "rank map of table 'a': is of 10 rows, the table has 9" in outcome.document["error"]["message"]
-    missing = cli("plan", task_by_hotness, "--rank-maps", tmp_path / "none.safetensors", "--json")
-    assert missing.code == 2
-    assert "there is no such file of rank maps" in missing.document["error"]["message"]
