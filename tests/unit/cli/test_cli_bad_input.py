@@ -213,6 +213,7 @@ CASES = [
     ("report other.json -o report.html --measured measured.json", "it is a measurement of another plan"),
     ("report plan.json -o report.html --measured measured.json --measured measured.json", "more often than"),
     ("report plan.json -o report.html --measured measured.json --measure", "use one of them"),
+    ("report plan.json -o report.html --measured hello.yaml", "not JSON"),
     ("review plan.json -o plan.json", "plan.json: is an input too"),
     ("review plan.json --which 1", "is no log"),
     ("review plan.json --pipeline sparse_dist", "leave --pipeline out"),

@@ -9,7 +9,7 @@ from shardwright.report import MeasuredTimes, bottlenecks, entry_of, not_compara
 from shardwright.report.document import document
 from shardwright.report.entry import Entry, renamed
 from shardwright.sharding import Plan
-from tests.unit.report.plans import mixed_plan, row_wise_plan
+from tests.unit.report.plans import mixed_plan
 
 
 def test_a_plan_with_its_own_model_needs_no_note():
@@ -78,7 +78,7 @@ def verified(plan):
 def saved(tmp_path):
     def write(document):
         path = tmp_path / "measured.json"
-        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        path.write_text(json.dumps(document))
         return path
 
     return write
@@ -89,11 +89,7 @@ def test_output_of_verify_is_read(saved):
     times = read_measured(saved(verified(plan)), plan)
     assert times.forward_ms == pytest.approx([1.1 * device.forward_ms for device in plan.cost.devices])
     assert times.compute_ms == pytest.approx(1.1 * plan.cost.compute_ms)
-
-
-def test_the_device_that_was_measured_is_read(saved):
-    plan = mixed_plan()
-    assert read_measured(saved(verified(plan)), plan).device is None
+    assert times.device is None
     assert read_measured(saved({**verified(plan), "measured_on": "h200"}), plan).device == "h200"
 
 
@@ -104,11 +100,6 @@ def test_times_of_two_devices_are_not_compared():
     assert entry.notes == (f"Kernels are {text}.",)
     (shown,) = document([entry])["plans"]
     assert (shown["measured"][0], shown["notComparable"]) == ([1] * 4, text)
-
-
-def test_a_measurement_of_another_plan_is_refused(saved):
-    with pytest.raises(InvalidInput, match="it is a measurement of another plan"):
-        read_measured(saved(verified(row_wise_plan())), mixed_plan())
 
 
 @pytest.mark.parametrize(
@@ -129,8 +120,3 @@ def test_broken_measurements(saved, change, says):
     change(document)
     with pytest.raises(InvalidInput, match=says):
         read_measured(saved(document), mixed_plan())
-
-
-def test_text_that_is_no_json_is_refused(saved):
-    with pytest.raises(InvalidInput, match="not JSON"):
-        read_measured(saved("rank: 0"), mixed_plan())
