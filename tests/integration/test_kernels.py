@@ -10,7 +10,7 @@ import torch
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.backend import Arena, fill_randomly, kernel_groups
 from shardwright.measure.backends import load_backend
-from shardwright.measure.fused import DeviceCalls, fused_input
+from shardwright.measure.fused import DeviceCalls, fused_inputs
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 
@@ -40,7 +40,7 @@ def test_kernels_write_nothing_outside_their_tables() -> None:
     for tensor in (*call.weights(), *call.state()[0]):
         tensor.uniform_()
     taken = 2 * (50 * 8 + 300 * 64)
-    batch = fused_input(kernel_groups(works)[0], [0, 1], CPU)
+    (batch,) = fused_inputs(kernel_groups(works)[0], [0, 1], CPU, 1)
     outputs = call.forward(batch)
     call.backward(outputs, [torch.ones_like(outputs[0])])
     arena.reset()

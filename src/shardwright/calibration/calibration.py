@@ -54,10 +54,8 @@ _GROWTH = 2.0  # factor on the number of sets from one training to the next
 _HALVES, _FOLDS = 2, 4
 _EFFORT = 0.5  # effort of every training except the last
 _FEW = 60  # with fewer sets, more training effort gains nothing
-_LAST_TRAINING, _BRIEF_TRAINING = (
-    4.5,
-    2.5,
-)  # duration of the last training, at full and at half effort, over one on halves
+# Duration of the last training, at full and at half effort, over that of one on halves.
+_LAST_TRAINING, _BRIEF_TRAINING = 4.5, 2.5
 _HALVES_S = 3.0  # duration of a training on halves until one is known
 # Share of the time, and most seconds, kept for the last training until a first training shows how long one takes.
 _RESERVE, _LEAST_RESERVE_S, _MOST_RESERVE_S = 0.2, 8.0, 15.0

@@ -128,11 +128,6 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def fused_input(group: KernelGroup, seeds: Sequence[object], device: torch.device) -> FusedInput:
-    """One batch for all tables of a group; see `fused_inputs`."""
-    return fused_inputs(group, seeds, device, 1)[0]
-
-
 def fused_inputs(group: KernelGroup, seeds: Sequence[object], device: torch.device, batches: int) -> list[FusedInput]:
     """Batches for all tables of a group; a table has the same hot rows in all batches.
 

@@ -17,7 +17,7 @@ from shardwright.errors import InvalidInput, MeasurementFailed, said
 from shardwright.measure.backend import EPSILON, Arena, Backend, FusedCall, FusedInput, KernelGroup, kernel_groups
 from shardwright.measure.backends import is_own, load_backend
 from shardwright.measure.device_work import DeviceWork, arena_bytes
-from shardwright.measure.fused import fused_input
+from shardwright.measure.fused import fused_inputs
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 
@@ -147,7 +147,7 @@ def _checked(
     check_views(group, optimizer, call)
     random = torch.Generator(device).manual_seed(seed[0] + 1000 * seed[1])
     before, state = _randomise(call, random)
-    batch = fused_input(group, [(*seed, table) for table in range(len(group.works))], device)
+    (batch,) = fused_inputs(group, [(*seed, table) for table in range(len(group.works))], device, 1)
     lookups = lookups_of(group, batch)
     expected = looked_up(group, before, lookups)
     with unwritten_is_nan():

@@ -53,18 +53,19 @@ def columns() -> pa.Schema:
     `sample` is a digest of the set's work, so equal sets have equal numbers in all stores. `sentinel` is the state of the machine at the
     quietest visit. `shards` holds the features of each shard; reuse bins are those of `shardwright.task.access.REUSE_EDGES`.
     """
-    return _schema(lambda pa: pa.list_(pa.float64(), BINS))
+    return _schema("float64")
 
 
 @cache
 def _packed_columns(version: int = _FORMAT) -> pa.Schema:
     """The columns of a file, which stores the lookups of a reuse bin as lookups per row of the bin."""
-    return _schema(lambda pa: pa.list_(pa.uint16(), BINS), version)
+    return _schema("uint16", version)
 
 
-def _schema(reuse: Any, version: int = _FORMAT) -> pa.Schema:
+def _schema(bin_type: str, version: int = _FORMAT) -> pa.Schema:
     import pyarrow as pa
 
+    reuse = pa.list_(pa.type_for_alias(bin_type), BINS)
     shard = pa.struct(
         [
             ("rows", pa.int64()),
@@ -73,8 +74,8 @@ def _schema(reuse: Any, version: int = _FORMAT) -> pa.Schema:
             ("lookups", pa.float64()),
             ("pooled", pa.bool_()),
             ("dtype", pa.string()),
-            ("reuse_rows", reuse(pa)),
-            ("reuse_lookups", reuse(pa)),
+            ("reuse_rows", reuse),
+            ("reuse_lookups", reuse),
             *([("features", pa.int32())] if version > 2 else []),
         ]
     )

@@ -78,11 +78,8 @@ def control_works(device_kind: str, optimizer: str) -> tuple[DeviceWork, ...]:
     )
 
 
-_ASSUMED_NOISE, _ASSUMED_VISITS, _LEAST_NOISE = (
-    0.02,
-    4,
-    0.003,
-)  # noise of a visit as a share, and how many visits the assumption counts as
+_ASSUMED_NOISE, _LEAST_NOISE = 0.02, 0.003  # noise of a visit as a share
+_ASSUMED_VISITS = 4  # number of visits that the assumption counts as
 _MEDIAN = 1.25  # standard error of a median over that of a mean
 
 
