@@ -13,7 +13,7 @@ from shardwright.cli.checks import make_folder
 from shardwright.cli.clusters import clusters_of
 from shardwright.cli.options import AsJson, ModelFile, OnRuntime, Seed, TaskFile, option
 from shardwright.cli.output import MISSING, emit, ms, note, percent, progress, saved, table
-from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.errors import InfeasibleTask, InvalidInput, some_of
 from shardwright.task.quantities import format_bytes, parse_count
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ def run(
             placed = replace(placed, batch_size=parse_count(batch, "batch_size"))
     topologies = _topologies(placed, hosts, devices)
     _note_measured(topologies)
+    if unused := prices.keys() - {topology.device for topology in topologies}:
+        note(f"warning: no cluster has devices of {some_of(sorted(unused))}, so their prices count nowhere")
     if output is not None:
         make_folder(output, map(_file_name, topologies), [task, model])
     with progress("planning", len(topologies)) as report:

@@ -54,6 +54,8 @@ def test_other_devices_by_preset(cli, task_file):
 
 def test_no_plan_on_any_cluster_is_a_failure(cli, model_file, tmp_path):
     sw.Task([sw.Table("t", 1_000_000, 64)], sw.Topology(1, 2, "cpu", "1 MB"), 64).save(tmp_path / "task.yaml")
-    outcome = cli("scale", tmp_path / "task.yaml", "--hosts", "1,2", "--model", model_file)
+    options = ("--model", model_file, "--price", "cqu=1")
+    outcome = cli("scale", tmp_path / "task.yaml", "--hosts", "1,2", *options)
     assert outcome.code == 1
     assert "1 × 2 cpu: " in outcome.out
+    assert "warning: no cluster has devices of cqu" in outcome.err
