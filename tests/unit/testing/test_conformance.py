@@ -13,7 +13,8 @@ from shardwright.task import TableConstraint, Task
 from shardwright.testing import check_strategy
 
 SHORT = {
-    **{name: {"patience": 1} for name in ("auto", "certified", "dreamshard+")},
+    **{name: {"patience": 0, "tolerance": 0.05} for name in ("auto", "certified")},
+    "dreamshard+": {"patience": 1},
     "exact": {"units_per_table": 1, "max_nodes": 1, "tolerance": 0.9},
 }
 """Options of strategies that search long, so that they end sooner."""
