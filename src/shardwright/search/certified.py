@@ -222,7 +222,7 @@ class Certified:
         cases = session.prepared.cases(session.best_ms, lambda: session.late)
         session.survey([Start(_SHARE, case=case) for case in cases[:_CASES]])
         seen.attempt(NeuroShard(score="step"), part=_OTHERS)
-        if seen.task.topology.hosts > 1 and not session.late:
+        if (seen.task.topology.hosts > 1 or session.prepared.gates) and not session.late:
             seen.attempt(_Restated(self, _for_torchrec), part=_OTHERS)
         parts = InParts.of_busy_tables(seen.task, session.prepared.busy_devices)
         grids, before = _Restated(self, parts.cut, parts.joined), seen.plan
@@ -348,7 +348,7 @@ class _Restated:
 
 
 def _for_torchrec(task: Task) -> Task:
-    """Equal blocks only: on several hosts, a search among fewer ways passes plans at which a search among any blocks gets stuck."""
+    """Equal blocks only: on several hosts, and where wide blocks slow a call down, a search among any blocks gets stuck sooner."""
     return task_for(task, "torchrec")
 
 
