@@ -106,7 +106,7 @@ def construction_error(rank, plans, maps):
 def test_ranks_must_have_the_same_plan_and_rank_maps(ranks):
     one, other = make_plan("tiered", STRAIGHT), make_plan("row_wise", STRAIGHT)
     for error in ranks.run(construction_error, [one, one, other, one], [None]):
-        assert "ranks [2] have a plan or optimizer options other than rank 0" in error
+        assert "ranks [2] have a plan or options other than rank 0" in error
     for error in ranks.run(construction_error, [one], [rank_maps(1), rank_maps(1), rank_maps(1), rank_maps(2)]):
         assert "ranks [3] have rank maps other than rank 0" in error
 

@@ -273,7 +273,7 @@ def test_ranks_must_have_one_plan_for_as_many_ranks(ranks):
     one, other = cases.make_plan("columns"), cases.make_plan("grid")
     for error in ranks.run(other_plans, [one, other]):
         assert (
-            "ranks [1, 3] have a plan or optimizer options other than rank 0; give all ranks the same plan file"
+            "ranks [1, 3] have a plan or options other than rank 0; give all ranks the same plan file"
             in error
         )
     for error in ranks.run(other_plans, [cases.unsharded(one)]):

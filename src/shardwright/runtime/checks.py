@@ -45,14 +45,17 @@ def must_be_same_plan(
     maps: Mapping[str, RankMap],
     optimizer: Optimizer,
     features: Sequence[Feature],
+    flags: Sequence[bool],
 ) -> None:
-    """Raise an error on all ranks if they differ in plan, rank maps, optimizer options or features.
+    """Raise an error on all ranks if they differ in plan, rank maps, optimizer options, features, or flags of the module.
 
     Raises:
         InvalidInput: they differ.
     """
-    content = [description(placement), json.dumps(asdict(optimizer)).encode()]
-    ranks.must_be_same(content, "a plan or optimizer options", "give all ranks the same plan file and options")
+    content = [description(placement), json.dumps([asdict(optimizer), *flags]).encode()]
+    ranks.must_be_same(
+        content, "a plan or options", "give all ranks the same plan file, optimizer options, fused, exact and debug"
+    )
     hottest = [maps[part.table.name].hottest.tobytes() for part in placement.parts]
     names = [feature.name.encode() for feature in features]
     ranks.must_be_same(names, "names of features", "give all ranks the same features=, in the same order")

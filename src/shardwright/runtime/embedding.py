@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.runtime.checks import check_replicas, must_be_same_plan, usable_device, wrong_ids
 from shardwright.runtime.features import RankBatch, features_of
 from shardwright.runtime.lookup import Journey, Lookup
@@ -50,10 +50,11 @@ class ShardedEmbeddings(torch.nn.Module):
     plan's optimizer. Rows differ between ranks, so wrap only the dense part of a model in DistributedDataParallel: it would copy rank 0's
     rows to all ranks.
 
-    Sums have a fixed order. Tables that are whole, or cut by columns, give the same bits on any number of ranks. So do row blocks of
-    sequence tables, and with `exact` those of pooled tables; else the sums of a bag's row blocks are added, which rounds differently.
-    Gradients of a row are added lookup by lookup, rank after rank; those of replicas, and of repeated rows that travel once, are summed on
-    each rank first. Each block of columns has a separate row-wise Adagrad state, as in TorchRec.
+    Sums have a fixed order. Tables that are whole, or cut by columns, give the same bits on any number of ranks; if FBGEMM is installed,
+    blocks of a multiple of 4 columns do, and the others among themselves. So do row blocks of sequence tables, and with `exact` those of
+    pooled tables; else the sums of a bag's row blocks are added, which rounds differently. Gradients of a row are added lookup by lookup,
+    rank after rank; those of replicas, and of repeated rows that travel once, are summed on each rank first. Each block of columns has a
+    separate row-wise Adagrad state, as in TorchRec.
 
     Attributes:
         plan: the plan.
@@ -99,7 +100,7 @@ class ShardedEmbeddings(torch.nn.Module):
             learning_rate: learning rate of the plan's optimizer.
             eps: ε of the Adagrads and Adam.
             betas: β₁ and β₂ of Adam.
-            initial: a function from a table and `(n,)` ids to `(n, dim)` weights, or the seed for uniform weights.
+            initial: a function from a table and `(n,)` ids to `(n, dim)` weights, the same on all ranks, or the seed for uniform weights.
             fused: whether the backward pass updates rows, by FBGEMM's fused kernels if it is installed; else it leaves summed gradients in
                 the sparse `.grad` of `storage.weights`.
             exact: whether all plans round alike: for pooled tables cut by rows, rows travel instead of sums, and torch's kernels do the
@@ -127,12 +128,18 @@ class ShardedEmbeddings(torch.nn.Module):
         self.rank, self.tables = self.ranks.rank, [plan.task.table_by_name[name] for name in names]
         self.features = self.ranks.together(lambda: features_of(self.tables, features))
         maps = self.ranks.together(lambda: chosen_maps(placement, rank_maps))
-        must_be_same_plan(self.ranks, placement, maps, optimizer, self.features)
+        must_be_same_plan(self.ranks, placement, maps, optimizer, self.features, (fused, exact, debug))
         self.traffic = TrafficMeter()
         self.placement, self.ranking = placement, Ranking(placement, maps, place)
         self.storage = Storage(placement, self.rank, place, optimizer, fused, exact)
-        weights = UniformRows(initial) if isinstance(initial, int) else initial
+        weights = initial if callable(initial) else UniformRows(int(initial))
         self.ranks.together(lambda: self.storage.initialise(weights, self.ranking))
+        try:
+            self.check_replicas()
+        except ShardwrightError as error:
+            raise InvalidInput(
+                f"initial gives ranks different weights of a row; give all ranks the same: {error}"
+            ) from None
         self._lookup = Lookup(placement, self.ranks, self.storage, self.traffic)
         kinds: dict[int, type[TouchedReplicas | WholeReplicas]] = {TOUCHED: TouchedReplicas, WHOLE: WholeReplicas}
         self._replicas = {
@@ -152,14 +159,18 @@ class ShardedEmbeddings(torch.nn.Module):
 
         Args:
             features: as of `forward`. The module takes them from the batch ahead when it is called with the same object, which must not
-                change until then. It may be called with other batches before.
+                change until then. It may be called with other batches before. None on all ranks drops the batch that was sent ahead.
 
         Raises:
             InvalidInput: another batch was sent ahead before, and the module was not called with it.
         """
+        if features is None:
+            self._ahead = None
+            return
         if self._ahead is not None:
             raise InvalidInput(
-                "prefetch: another batch was sent ahead before; first call the module with the object that prefetch got"
+                "prefetch: another batch was sent ahead before; first call the module with the object that prefetch got, "
+                "or drop that batch on all ranks by prefetch(None)"
             )
         sent, world = self._sent(features), self.ranks.world
         if world.group is None or world.back is not None:  # messages have tags

@@ -212,6 +212,10 @@ def _jagged_parts(features: Any, wanted: Sequence[Feature]) -> Features:
             f"features are a {type(features).__name__}, must be a KeyedJaggedTensor or a mapping from feature to (ids, lengths)"
         )
     keys = list(features.keys())
+    if features.inverse_indices_or_none() is not None:
+        raise InvalidInput(
+            "features have inverse_indices, which would give samples the outputs of others; leave them out, and index the outputs by them"
+        )
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
         raise InvalidInput(f"features have '{twice[0]}' twice; give each feature once")
@@ -248,6 +252,10 @@ def _check_part(features: Features, feature: Feature, device: torch.device) -> N
             raise InvalidInput(
                 f"feature '{name}': {what} are on {tensor.device}, must be on {' or '.join(allowed)}; move them there"
             )
+    if "weights" in needs and part[2].requires_grad:
+        raise InvalidInput(
+            f"feature '{name}': its weights require gradients, which do not travel; give weights.detach()"
+        )
     if "weights" in needs and part[2].numel() != part[0].numel():
         raise InvalidInput(
             f"feature '{name}': it has {part[2].numel()} weights and {part[0].numel()} ids; give each id one weight"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from weakref import ref
 
 import torch
@@ -61,6 +61,10 @@ class Members:
         group = self.group if source < target else self.back
         assert group is not None
         return group
+
+    def __deepcopy__(self, memo: Any) -> Members:
+        """Itself: copies of a module share its connections."""
+        return self
 
     def others(self, step: int) -> list[int]:
         """The other members, from the next one on (step 1) or from the one before (step -1), so that no two ranks send to one first."""
@@ -109,6 +113,10 @@ class Ranks:
             for partition, made, back in zip_longest(_partitions(size, per_host), groups[:3], groups[3:])
         )
         return cls(rank, world, host, rail, device)
+
+    def __deepcopy__(self, memo: Any) -> Ranks:
+        """Itself: copies of a module share its connections."""
+        return self
 
     def texts(self, text: str) -> list[str]:
         """Exchange a text; returns every rank's text, by rank. All ranks must call this."""

@@ -72,6 +72,7 @@ class Storage(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.placement, self.rank, self.optimizer, self.fused = placement, rank, optimizer, fused
+        self._device, self._exact = device, exact
         rows = placement.rows_on(rank).tolist()
         self._kernels: list[FusedKernel | None] = []
         for number, (count, group) in enumerate(zip(rows, placement.groups, strict=True)):
@@ -83,7 +84,11 @@ class Storage(torch.nn.Module):
             self.register_parameter(f"weights_{number}", torch.nn.Parameter(weights, requires_grad=not fused))
             width = 1 if optimizer.by_row else group.dim
             for place, name in enumerate(optimizer.states):
-                state = torch.zeros(count, width, device=device) if kernel is None else kernel.states[place]
+                state = (
+                    torch.zeros(count, width, dtype=torch.float32, device=device)
+                    if kernel is None
+                    else kernel.states[place]
+                )
                 self.register_buffer(f"{name}_{number}", state)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
@@ -91,6 +96,30 @@ class Storage(torch.nn.Module):
     def weights(self) -> list[torch.nn.Parameter]:
         """The weights of all groups."""
         return [getattr(self, f"weights_{group}") for group in range(len(self.placement.groups))]
+
+    def __deepcopy__(self, memo: Any) -> Storage:
+        """Copy rows and states; a kernel's own tensors cannot be copied, so the copy has new kernels."""
+        copied = Storage(self.placement, self.rank, self._device, self.optimizer, self.fused, self._exact)
+        with torch.no_grad():
+            for own, its in zip(
+                (*self.parameters(), *self.buffers()), (*copied.parameters(), *copied.buffers()), strict=True
+            ):
+                its.copy_(own)
+        return copied
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Storage:
+        """Apply a conversion that keeps the tensors, which kernels share.
+
+        Raises:
+            InvalidInput: it would give others.
+        """
+        if any(fn(probe := tensor.detach()[:0]) is not probe for tensor in self.weights):
+            raise InvalidInput(
+                "the rows of ShardedEmbeddings keep their type and device, which Table.dtype and device= state; "
+                "convert the other parts of the model"
+            )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def state_dict(self, *, destination: Any = None, **_: Any) -> Any:
         """Give nothing: the enclosing module gives the tables."""
@@ -132,9 +161,10 @@ class Storage(torch.nn.Module):
             keys, weights = self.placement.keys(cut.number, cut.start, cut.stop), self.weights[cut.group]
             part = self.placement.parts[cut.part]
             rows, shape = initial(part.table, ranking.ids(self.placement, cut.part, keys)), (cut.rows, part.table.dim)
-            if rows.shape != shape:
+            if getattr(rows, "shape", None) != shape:
+                given = f"weights of shape {rows.shape}" if hasattr(rows, "shape") else f"a {type(rows).__name__}"
                 raise InvalidInput(
-                    f"table '{part.table.name}': initial gives weights of shape {rows.shape}, must be {shape}, a row for each id"
+                    f"table '{part.table.name}': initial gives {given}, must be weights of shape {shape}, a row for each id"
                 )
             weights[cut.slots] = torch.from_numpy(np.ascontiguousarray(rows[:, slice(*part.columns)])).to(weights)
 
@@ -146,7 +176,7 @@ class Storage(torch.nn.Module):
         """`(answers, dim)` fp32 sums of the rows of bags."""
         kernel = self._kernels[held.group]
         if held.starts.numel() == 0:
-            return torch.zeros(0, self.placement.groups[held.group].dim, device=held.slots.device)
+            return held.slots.new_zeros((0, self.placement.groups[held.group].dim), dtype=torch.float32)
         if kernel is not None:
             return kernel.sums(held)
         return weighted_sums(self.weights[held.group].detach(), held.slots, held.starts, held.weights)
@@ -162,12 +192,12 @@ class Storage(torch.nn.Module):
 
     def learn(self, group: int, slots: torch.Tensor, gradient: torch.Tensor) -> None:
         """Update `(n,)` distinct slots by `(n, dim)` summed gradients, which are overwritten; if not fused, add them to sparse `.grad`s."""
-        if slots.numel() == 0:
-            return
         weights = self.weights[group]
         if self.fused:
-            self.optimizer.update(int(self.step), weights.data, self.states(group), slots, gradient)
+            if slots.numel():
+                self.optimizer.update(int(self.step), weights.data, self.states(group), slots, gradient)
             return
+        # Also without slots: a torch optimizer counts steps only where there is a gradient, and replicas must count alike.
         sparse = torch.sparse_coo_tensor(slots[None], gradient.to(weights.dtype), weights.shape, is_coalesced=False)
         weights.grad = sparse if weights.grad is None else weights.grad + sparse
 

@@ -252,6 +252,6 @@ class Buffers:
         size = math.prod(shape)
         spare = self._spare.get(name)
         if spare is None or spare.numel() < size:
-            spare = torch.empty(size + size // 8, device=self._device)
+            spare = torch.empty(size + size // 8, dtype=torch.float32, device=self._device)
             self._spare[name] = spare
         return spare[:size].view(shape)
