@@ -28,6 +28,9 @@ _ROWS = ShardingType.ROW_WISE.value
 _HOST_ROWS = ShardingType.TABLE_ROW_WISE.value
 _GRID = ShardingType.GRID_SHARD.value
 _REPLICAS = ShardingType.DATA_PARALLEL.value
+_OF_SINGLE_DEVICES = {_HOST_ROWS: (_WHOLE,), _GRID: (_WHOLE, _COLUMNS)}
+"""What types come to on hosts of one device."""
+
 PREFERENCE = (_WHOLE, _COLUMNS, _ROWS, _HOST_ROWS, _REPLICAS, _HOST_COLUMNS, _GRID)
 """Sharding types in order of preference: a pattern of blocks that fits several types gets the first as its name."""
 
@@ -184,6 +187,8 @@ def limits_of(
             PlannerErrorType.STRICT_CONSTRAINTS,
         )
     types = [kind for kind in types if not bound or kind in (_HOST_ROWS, _HOST_COLUMNS)]
+    if topology.devices_per_host == 1:  # the rows of a host are those of its only device
+        types = [kind for given_type in types for kind in _OF_SINGLE_DEVICES.get(given_type, (given_type,))]
     of_one = _host(topology, host)
     kinds, devices = set(_single_blocks(table, types, given, narrowest)), of_one if bound else None
     kinds |= {"data_parallel"} if _REPLICAS in types else set()

@@ -176,7 +176,7 @@ def test_columns_on_one_host_are_not_planned_unasked():
     assert "table_column_wise" not in kinds
 
 
-@pytest.mark.parametrize("world", [(1, 1), (4, 4), (4, 2), (16, 8)])
+@pytest.mark.parametrize("world", [(1, 1), (4, 1), (4, 4), (4, 2), (16, 8)])
 @pytest.mark.parametrize(
     "kind",
     ["data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard"],
