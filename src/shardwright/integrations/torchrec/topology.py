@@ -163,6 +163,9 @@ def default_cost_model(given: TorchRecTopology, task: Task) -> CostModel:
     """The model that was calibrated here, else the one bundled for such devices, else the published one of that memory bandwidth.
 
     TorchRec does not name the GPU. It is this machine's, if there is one, or else the one that has this memory bandwidth.
+
+    Raises:
+        PlannerError: the GPU's memory has no bandwidth.
     """
     if given.compute_device == "cpu":
         return resolve_cost_model(None, replace(task, topology=replace(task.topology, device="cpu")))
@@ -175,4 +178,9 @@ def default_cost_model(given: TorchRecTopology, task: Task) -> CostModel:
     for device in here or same:
         if device in bundled_models():
             return cost_model_for(device, task.optimizer)
+    if not bandwidth > 0:
+        raise PlannerError(
+            f"topology: hbm_mem_bw is {given.hbm_mem_bw:g}, must be above 0; leave it out for TorchRec's usual one",
+            PlannerErrorType.INPUT_VALIDATION,
+        )
     return PublishedModel.of_bandwidth(given.compute_device, bandwidth, task.optimizer)

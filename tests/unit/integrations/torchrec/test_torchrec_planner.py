@@ -93,6 +93,11 @@ def test_times_must_be_positive(field):
         planner(**field)
 
 
+def test_the_memory_of_a_gpu_must_have_a_bandwidth():
+    with refused("INPUT_VALIDATION", "hbm_mem_bw"):
+        planner(topology(hbm_mem_bw=0)).plan(Model(), SHARDERS)
+
+
 def test_a_last_host_with_fewer_ranks_gets_tables_and_no_row_blocks_of_hosts():
     model = Model(((1_000_000, 64),) * 4 + ((50_000_000, 64),))
     tables = tables_of(planner(topology(6, 4)).plan(model, SHARDERS))
