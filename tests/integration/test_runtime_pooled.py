@@ -272,10 +272,7 @@ def other_plans(rank, plans):
 def test_ranks_must_have_one_plan_for_as_many_ranks(ranks):
     one, other = cases.make_plan("columns"), cases.make_plan("grid")
     for error in ranks.run(other_plans, [one, other]):
-        assert (
-            "ranks [1, 3] have a plan or options other than rank 0; give all ranks the same plan file"
-            in error
-        )
+        assert "ranks [1, 3] have a plan or options other than rank 0; give all ranks the same plan file" in error
     for error in ranks.run(other_plans, [cases.unsharded(one)]):
         assert "the process group has 4 ranks, the plan's topology 1 hosts × 1 = 1 devices; start one process" in error
 
