@@ -181,3 +181,11 @@ def dropped(rank):
 def test_a_batch_sent_ahead_can_be_dropped(ranks):
     for after, fresh in ranks.run(dropped):
         assert torch.equal(after, fresh)
+
+
+def test_outputs_may_be_changed_in_place():
+    module, other = alone(), alone()
+    for its, change in ((module, torch.relu_), (other, torch.relu)):
+        results = [change(cases.values_of(output)) for output in its(features_alone(0)).values()]
+        sum(result.square().sum() for result in results).backward()
+    assert torch.equal(outputs(module, features_alone(0)), outputs(other, features_alone(0)))

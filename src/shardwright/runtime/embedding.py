@@ -314,9 +314,9 @@ class _Step(torch.autograd.Function):
         ctx.module = module
         ctx.journey, rows = module._look_up(sent)
         ctx.pieces = sent.batch.pieces
-        return tuple(
-            part for matrix, own in zip(rows, ctx.pieces, strict=True) for part in matrix.split_with_sizes(own)
-        )
+        parts = [part for matrix, own in zip(rows, ctx.pieces, strict=True) for part in matrix.split_with_sizes(own)]
+        # As tensors of their own on the same memory: autograd lets nobody change views of one tensor in place.
+        return tuple(part.new_empty(0).set_(part) for part in parts)  # type: ignore[call-overload]
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
