@@ -15,6 +15,9 @@ from tests import runtime_pooled_cases as cases
 from torch.optim.swa_utils import AveragedModel
 
 from shardwright.errors import InvalidInput
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.task import Table, Task, Topology
 
 CONVERSIONS = ("half", "bfloat16", "double", partial(torch.nn.Module.to_empty, device="cpu"))
 
@@ -70,6 +73,23 @@ def test_conversions_that_would_part_kernels_from_weights_are_refused(conversion
     module = alone()
     with pytest.raises(InvalidInput, match="keep their type and device"):
         getattr(module, conversion)() if isinstance(conversion, str) else conversion(module)
+
+
+def test_conversions_of_states_beside_fp16_rows_are_refused():
+    table = Table("t", 10, 8, 1.0, dtype="fp16")
+    task = Task([table], Topology(1, 1, memory="1 GB"), 4, "rowwise_adagrad")
+    with pytest.raises(InvalidInput, match="keep their type and device"):
+        cases.make_module(Plan(task, [Shard.whole(table, 0)])).half()
+
+
+def test_an_optimizer_that_is_copied_too_trains_the_copy():
+    module = cases.make_module(cases.unsharded(cases.make_plan("table_wise", "sgd")), fused=False)
+    model, optimizer = copy.deepcopy((module, torch.optim.SGD(module.storage.weights, 0.1)))
+    before = outputs(model, features_alone(0))
+    train(model, features_alone(0))
+    optimizer.step()
+    assert not torch.equal(outputs(model, features_alone(0)), before)
+    assert torch.equal(outputs(module, features_alone(0)), before)
 
 
 def test_conversions_that_change_nothing_are_accepted():
@@ -142,9 +162,11 @@ def of_rank(table, ids, rank=0):
 
 def test_replicas_must_begin_alike_and_ranks_agree_on_flags(ranks):
     for error in ranks.run(constructed, [{"initial": partial(of_rank, rank=rank)} for rank in range(cases.RANKS)]):
-        assert "initial gives ranks different weights of a row" in error
+        assert "differ from those on rank 0; let initial give all ranks the same" in error
     for error in ranks.run(constructed, [{"fused": True}, {"fused": False}]):
         assert "ranks [1, 3] have a plan or options other than rank 0" in error
+    for error in ranks.run(constructed, [{"initial": 3}, {"initial": 1.7}]):
+        assert "initial is 1.7, must be a function" in error
     assert set(ranks.run(constructed, [{"initial": np.int64(3)}])) == {"no error"}
 
 
@@ -175,6 +197,8 @@ def dropped(rank):
     module.prefetch(cases.features(plan, rank, 1))
     module.prefetch(None)
     module.prefetch(ahead := cases.features(plan, rank, 2))
+    with pytest.raises(InvalidInput, match="a batch was sent ahead"):
+        copy.deepcopy(module)
     return outputs(module, ahead), outputs(cases.make_module(plan), ahead)
 
 

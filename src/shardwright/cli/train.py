@@ -13,7 +13,7 @@ import typer
 
 from shardwright.cli.checks import check_target
 from shardwright.cli.options import AsJson, HardwareName, OtherHardware, SamplesFolders, Seed, option
-from shardwright.cli.output import MISSING, emit, percent, progress, saved, table
+from shardwright.cli.output import emit, percent, progress, saved, table
 from shardwright.cost.files import device_type
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.neuroshard import NeuroShardModel
@@ -219,7 +219,7 @@ def accuracy_table(accuracy: Accuracy, title: str, default: float | None = None)
             for count, error in accuracy.by_tables.items()
         ],
         *([["of the default model, mean", percent(default)]] if default is not None else []),
-        ["repeated measurements differ by, mean", percent(accuracy.repeat_error) if accuracy.repeat_error else MISSING],
+        *([["repeated measurements differ by, mean", percent(accuracy.repeat_error)]] if accuracy.repeat_error else []),
         ["rank correlation", f"{accuracy.spearman:.4f}"],
     ]
     return table(title, ("relative error", "value"), rows)

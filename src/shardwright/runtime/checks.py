@@ -87,25 +87,32 @@ def wrong_ids(batch: RankBatch, placement: Placement) -> str:
     return ""
 
 
-@torch.no_grad()
 def check_replicas(ranks: Ranks, placement: Placement, storage: Storage) -> None:
     """Raise an error on all ranks if replicas of a block differ in a bit of weights or optimizer state. All ranks must call this.
 
     Raises:
         ShardwrightError: replicas differ.
     """
+    if difference := difference_of_replicas(ranks, placement, storage):
+        raise ShardwrightError(f"{difference}; load all ranks from one checkpoint")
+
+
+@torch.no_grad()
+def difference_of_replicas(ranks: Ranks, placement: Placement, storage: Storage) -> str:
+    """Say which replicas of a block differ in a bit of weights or optimizer state; empty if none do. All ranks must call this."""
     replicated = np.flatnonzero(placement.exchanges != ALONE).tolist()
     if not replicated:
-        return
+        return ""
     mine = torch.tensor([_checksum(placement, storage, ranks.rank, index) for index in replicated])
     for index, sums in zip(replicated, ranks.gathered(mine).T.tolist(), strict=True):
         shard = placement.shards[index]
         first, *others = shard.devices
         if different := [rank for rank in others if sums[rank] != sums[first]]:
-            raise ShardwrightError(
-                f"table '{shard.table}': the replicas of rows [{shard.rows[0]}, {shard.rows[1]}) on ranks {different} "
-                f"differ from those on rank {first}; load all ranks from one checkpoint"
+            rows = f"rows [{shard.rows[0]}, {shard.rows[1]})"
+            return (
+                f"table '{shard.table}': the replicas of {rows} on ranks {different} differ from those on rank {first}"
             )
+    return ""
 
 
 def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
@@ -12,8 +13,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from shardwright.errors import InvalidInput, ShardwrightError
-from shardwright.runtime.checks import check_replicas, must_be_same_plan, usable_device, wrong_ids
+from shardwright.errors import InvalidInput
+from shardwright.runtime.checks import (
+    check_replicas,
+    difference_of_replicas,
+    must_be_same_plan,
+    usable_device,
+    wrong_ids,
+)
 from shardwright.runtime.features import RankBatch, features_of
 from shardwright.runtime.lookup import Journey, Lookup
 from shardwright.runtime.optimizers import Optimizer
@@ -132,14 +139,9 @@ class ShardedEmbeddings(torch.nn.Module):
         self.traffic = TrafficMeter()
         self.placement, self.ranking = placement, Ranking(placement, maps, place)
         self.storage = Storage(placement, self.rank, place, optimizer, fused, exact)
-        weights = initial if callable(initial) else UniformRows(int(initial))
-        self.ranks.together(lambda: self.storage.initialise(weights, self.ranking))
-        try:
-            self.check_replicas()
-        except ShardwrightError as error:
-            raise InvalidInput(
-                f"initial gives ranks different weights of a row; give all ranks the same: {error}"
-            ) from None
+        self.ranks.together(lambda: self.storage.initialise(_rows_of(initial), self.ranking))
+        if difference := difference_of_replicas(self.ranks, placement, self.storage):
+            raise InvalidInput(f"{difference}; let initial give all ranks the same weights of a row")
         self._lookup = Lookup(placement, self.ranks, self.storage, self.traffic)
         kinds: dict[int, type[TouchedReplicas | WholeReplicas]] = {TOUCHED: TouchedReplicas, WHOLE: WholeReplicas}
         self._replicas = {
@@ -204,6 +206,18 @@ class ShardedEmbeddings(torch.nn.Module):
             sent = self._sent(features)
         rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, sent)  # type: ignore[no-untyped-call]
         return sent.batch.result(self.features, self.placement, rows, features)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes, for a copy.
+
+        Raises:
+            InvalidInput: a batch was sent ahead.
+        """
+        if self._ahead is not None:
+            raise InvalidInput(
+                "a batch was sent ahead; call the module with it, or drop it by prefetch(None), before the module is copied"
+            )
+        return dict(self.__dict__)
 
     def check_replicas(self) -> None:
         """Check that all replicas have the same bits; a collective.
@@ -304,6 +318,20 @@ class ShardedEmbeddings(torch.nn.Module):
                 self.storage.learn(group, index, rows)
         if self._debug:
             self.check_replicas()
+
+
+def _rows_of(initial: InitialRows | int) -> InitialRows:
+    """The function that gives initial weights.
+
+    Raises:
+        InvalidInput: it is neither a function nor a seed.
+    """
+    if callable(initial):
+        return initial
+    try:
+        return UniformRows(operator.index(initial))
+    except TypeError:
+        raise InvalidInput(f"initial is {initial!r}, must be a function of a table and ids, or a seed") from None
 
 
 class _Step(torch.autograd.Function):

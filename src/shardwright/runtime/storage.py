@@ -100,11 +100,11 @@ class Storage(torch.nn.Module):
     def __deepcopy__(self, memo: Any) -> Storage:
         """Copy rows and states; a kernel's own tensors cannot be copied, so the copy has new kernels."""
         copied = Storage(self.placement, self.rank, self._device, self.optimizer, self.fused, self._exact)
+        pairs = zip((*self.parameters(), *self.buffers()), (*copied.parameters(), *copied.buffers()), strict=True)
         with torch.no_grad():
-            for own, its in zip(
-                (*self.parameters(), *self.buffers()), (*copied.parameters(), *copied.buffers()), strict=True
-            ):
-                its.copy_(own)
+            for own, its in pairs:
+                its.copy_(own).requires_grad_(own.requires_grad)
+                memo[id(own)] = its  # an optimizer that is copied too has the copy's rows
         return copied
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Storage:
@@ -113,7 +113,10 @@ class Storage(torch.nn.Module):
         Raises:
             InvalidInput: it would give others.
         """
-        if any(fn(probe := tensor.detach()[:0]) is not probe for tensor in self.weights):
+        if any(
+            fn(probe := tensor.detach().reshape(-1)[:0]) is not probe
+            for tensor in (*self.parameters(), *self.buffers())
+        ):
             raise InvalidInput(
                 "the rows of ShardedEmbeddings keep their type and device, which Table.dtype and device= state; "
                 "convert the other parts of the model"

@@ -48,9 +48,8 @@ class DreamShardTrainer(Trainer):
     buffer: PlacementBuffer
 
     def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: DreamShardOptions) -> None:
-        with_units(
-            tasks, options.strategy
-        )  # a task without units stays, so that equal seeds draw the same tasks as ever
+        # Raises an error if no task has units. One without stays, so that equal seeds draw the same tasks as ever.
+        with_units(tasks, options.strategy)
         self._options, self._given = options, len(tasks)
         self._tasks = tasks = [*tasks, *variants_of([known.task for known in tasks], options.variants, options.seed)]
         self._torch = torch.Generator().manual_seed(options.seed)
