@@ -14,7 +14,7 @@ from shardwright.learned.trainer import learn
 from shardwright.learned.worlds import SimulatedWorld
 from shardwright.sharding.checking import check_plan
 from shardwright.testing.model import SimpleCostModel
-from tests.kills import same_weights
+from tests.kills import DiesAfter, Killed, same_weights
 from tests.unit.learned.dreamshard.policies import training_set
 
 AUTOSHARD = {
@@ -64,3 +64,13 @@ def test_a_published_training_learns_a_policy_that_plans(kind, tmp_path):
     strategy = (AutoShard if kind is AutoShardOptions else DreamShard)(tmp_path / "policy")
     task = training_set(1, 50)[0]
     check_plan(task, strategy.search(task, SimpleCostModel(), seed=0, deadline=None).shards)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("kind", TINY)
+def test_a_killed_published_training_resumes_to_the_same_bits(kind, tmp_path):
+    tasks, world, options = training_set(3), SimulatedWorld(SimpleCostModel()), kind.published(**TINY[kind])
+    path = tmp_path / "state.safetensors"
+    with pytest.raises(Killed):
+        learn(tasks, world, options, record=DiesAfter(1), checkpoint=path)
+    assert same_weights(learn(tasks, world, options, checkpoint=path), learn(tasks, world, options))

@@ -15,6 +15,8 @@ from shardwright.learned.checkpoints import load_checkpoint, save_checkpoint
 from shardwright.learned.dreamshard.policy import Policy
 from shardwright.learned.policy_files import PRICES, SavedPolicy, bundled_policy, load_policy, save_policy
 from shardwright.learned.priced.policy import PricedPolicy
+from shardwright.search.registry import strategy_named
+from shardwright.task import Constraints, TableConstraint
 from tests.unit.learned.autoshard import made as autoshard
 from tests.unit.learned.dreamshard import policies as dreamshard
 from tests.unit.learned.priced.made import policy_of, random_network
@@ -131,3 +133,10 @@ strategy.search(task_of(5, 2), SimpleCostModel(), seed=0, deadline=None)
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["autoshard", "dreamshard", "dreamshard+"])
+def test_strategies_of_policies_refuse_tables_that_must_be_tiered(name):
+    task = autoshard.varied_task(0)
+    tiered = {task.tables[0].name: TableConstraint(sharding_types=("tiered",))}
+    assert "tiered" in (strategy_named(name).supports(replace(task, constraints=Constraints(tiered))) or "")

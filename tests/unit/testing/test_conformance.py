@@ -18,8 +18,8 @@ SHORT = {
     "exact": {"units_per_table": 1, "max_nodes": 1, "tolerance": 0.9},
 }
 """Options of strategies that search long, so that they end sooner."""
-SLOW = (*SHORT, "flexshard")
-NAMES = {*strategy_names(), *SHORT, *KINDS, "hugectr", "hugectr_hier"}
+SLOW = (*SHORT, "flexshard", "two_tiers")
+NAMES = {*strategy_names(), *SHORT, *KINDS, "hugectr", "hugectr_hier", "two_tiers"}
 
 
 @pytest.mark.parametrize(

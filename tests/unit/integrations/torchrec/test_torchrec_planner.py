@@ -98,6 +98,14 @@ def test_the_memory_of_a_gpu_must_have_a_bandwidth():
         planner(topology(hbm_mem_bw=0)).plan(Model(), SHARDERS)
 
 
+def test_a_planner_plans_again_after_a_plan_that_failed():
+    again = planner(topology(hbm=1 << 20))
+    with refused("INSUFFICIENT_STORAGE"):
+        again.plan(Model(((1_000_000, 64),)), SHARDERS)
+    assert again.last_plan is None
+    assert tables_of(again.plan(bags([(100, 16)]), SHARDERS))
+
+
 def test_a_last_host_with_fewer_ranks_gets_tables_and_no_row_blocks_of_hosts():
     model = Model(((1_000_000, 64),) * 4 + ((50_000_000, 64),))
     tables = tables_of(planner(topology(6, 4)).plan(model, SHARDERS))

@@ -93,3 +93,9 @@ def test_variants_hold_some_tables_of_their_task_changed_in_rows_pooling_and_acc
             assert task.constraints.of(table.name) == arrays.task.constraints.of(table.name)
     assert len({len(arrays.task.tables) for arrays in variants}) > 3
     assert [arrays.task for arrays in variants_of(tasks, 5, 0)] == [arrays.task for arrays in variants]
+
+
+def test_variants_of_which_a_table_fits_no_device_are_left_out():
+    task = training_set(1, size=5)[0]
+    largest = int(PlacementArrays.of(task).bytes.max())
+    assert 0 < len(variants_of([whole_tables(task.tables, 2, memory=largest)], 20, 0)) < 20
