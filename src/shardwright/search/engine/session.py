@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -389,7 +390,9 @@ _KICKED = 6_400  # devices × kicks of a lane: a kick takes longer with more dev
 _NOTABLE = 5e-4  # share of the step time: only a gain of at least this keeps the search going
 _PROMISING = 0.25  # share of the step time: further starts at most so far behind the best are improved
 _BESIDE = Start(limit=0.5)  # how to cut items that an adopted plan does not settle
-_OTHER_KIND = 0.05  # share of the step: half of the lanes begin at the best with (or without) replicas, if so near
+_NEAR = 0.05  # share of the step time: lanes begin at other solutions that are so near, half of them at the best with (or without) replicas
+_SEVERAL = 4  # best solutions to begin at: kicks seldom lead from one to another
+_DIFFERENT = 1e-4  # share of the step time by which these differ
 _LOST = 0.02  # share of the step time: a lane so far behind the best continues from the best
 
 
@@ -427,6 +430,7 @@ class SearchSession:
         self._stop = Stop(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         self._lanes: dict[int, tuple[Solution, float]] = {}
         self._best_of: dict[bool, tuple[Solution, float]] = {}  # with replicas, and without
+        self._several: list[tuple[Solution, float]] = []  # best first
         self.best: Solution | None = None
         self.best_ms = np.inf
         self.failed = 0
@@ -511,8 +515,14 @@ class SearchSession:
         assert best is not None
         other, other_ms = self._best_of.get(not self._copied(best), (best, best_ms))
         for lane in range(lanes):
-            if lane not in self._lanes and 2 * lane >= lanes and other_ms <= best_ms * (1 + _OTHER_KIND):
+            if lane not in self._lanes and 2 * lane >= lanes and other_ms <= best_ms * (1 + _NEAR):
                 self._lanes[lane] = (other.copy(), other_ms)
+            elif (
+                lane not in self._lanes
+                and lane < len(self._several)
+                and self._several[lane][1] <= best_ms * (1 + _NEAR)
+            ):
+                self._lanes[lane] = (self._several[lane][0].copy(), self._several[lane][1])
             elif lane not in self._lanes or self._lanes[lane][1] > best_ms * (1 + _LOST):
                 self._lanes[lane] = (best.copy(), best_ms)
         for solution in list(self._pool.map(lambda lane: self._kicks(lane, (*seed, lane)), range(lanes))):
@@ -570,8 +580,10 @@ class SearchSession:
             solution.improve(self._stop)
 
     def _keep(self, solution: Solution) -> None:
-        """Keep a full solution if it is the best so far, or the best of its kind."""
+        """Keep a full solution if it is one of the best so far, or the best of its kind."""
         ms, kind = solution.value(), self._copied(solution)
+        if all(abs(ms - its) > _DIFFERENT * its for _, its in self._several):
+            self._several = sorted([*self._several, (solution, ms)], key=itemgetter(1))[:_SEVERAL]
         if kind not in self._best_of or ms < self._best_of[kind][1]:
             self._best_of[kind] = (solution, ms)
         if ms < self.best_ms * (1 - 1e-7):
