@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -200,15 +199,27 @@ def test_links_of_two_hosts_are_measured_and_plans_take_them(tmp_path: Path) -> 
 def test_a_rank_of_torchrun_that_dies_ends_all_and_leaves_what_was_measured(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "links"
 
-    def kill_rank_1() -> None:
-        stop = time.monotonic() + 60
-        while not list(folder.glob("*.partial")) and time.monotonic() < stop:
-            time.sleep(0.05)
+    def ranks() -> Iterator[tuple[int, Path]]:
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 variables = (process / "environ").read_bytes().split(b"\0")
-                if b"RANK=1" in variables and f"SHARDWRIGHT_CACHE={folder.parent}".encode() in variables:
-                    os.kill(int(process.name), signal.SIGKILL)
+                if f"SHARDWRIGHT_CACHE={folder.parent}".encode() in variables:
+                    yield from ((int(name[5:]), process) for name in variables if name.startswith(b"RANK="))
+
+    def state(process: Path) -> list[str]:
+        return (process / "stat").read_text().rpartition(")")[2].split()
+
+    def kill_rank_1() -> None:
+        """Kill rank 1 while torchrun, which would end rank 0 at once, is stopped until rank 0 has ended by itself."""
+        wait_until(lambda: list(folder.glob("*.partial")), "nothing was measured", 60)
+        processes = dict(ranks())
+        agent = int(state(processes[1])[1])
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            os.kill(int(processes[1].name), signal.SIGKILL)
+            wait_until(lambda: state(processes[0])[0] == "Z", "rank 0 goes on", 60)
+        finally:
+            os.kill(agent, signal.SIGCONT)
 
     options = ("calibrate", "--links", "--minutes", "0.5")
     (done,) = torchrun(*options, cache=folder.parent, hosts=1, meanwhile=kill_rank_1)
