@@ -55,6 +55,7 @@ SEED = "must be a whole number of at least 0"
 
 # What is called, the argument, its bad values, and what the message must name; "{}" is the value, "…" stands for anything.
 CASES: list[tuple[Callable[..., object], str, list[Any], str]] = [
+    (planned, "strategy", [None, 5, object()], "strategy is … must be a name of strategy_names()"),
     (with_defaults(AccessProfile.zipf, exponent=0), "rows", [0, -5, 2.5, True, "10", None, NAN, 2**62 + 1, 10**400],
      "rows of a zipf profile is … must be a whole number from 1 to"),
     (with_defaults(AccessProfile.zipf, exponent=1), "rows", [0, -5, 2.5, True, "10", None, NAN, 2**62 + 1, 10**400],

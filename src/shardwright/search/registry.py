@@ -6,6 +6,7 @@ the registry finds their strategies as it finds plug-ins, by the entry points of
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -64,6 +65,21 @@ def strategy_named(name: str) -> Strategy:
     if name not in added:
         raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known | added)}")
     return cast(Strategy, load_plugin(added[name], ("supports", "search")))
+
+
+def strategy_of(given: str | Strategy) -> Strategy:
+    """The strategy that a user names or gives.
+
+    Raises:
+        InvalidInput: as of `strategy_named`; or it is no strategy.
+    """
+    if isinstance(given, str):
+        return strategy_named(given)
+    if not (callable(getattr(given, "supports", None)) and callable(getattr(given, "search", None))):
+        raise InvalidInput(
+            f"strategy is {reprlib.repr(given)}, must be a name of strategy_names() or an object with supports and search"
+        )
+    return given
 
 
 def strategy_names(task: Task | None = None) -> tuple[str, ...]:

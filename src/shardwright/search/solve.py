@@ -22,7 +22,7 @@ from shardwright.search.certified import Certified
 from shardwright.search.flexshard.bound import plans_bound
 from shardwright.search.flexshard.strategy import FlexShard, tiered_tables
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.search.registry import strategy_named
+from shardwright.search.registry import strategy_of
 from shardwright.search.strategy import ROUNDING, Strategy, Told, WarmStrategy, watched
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.plan import Plan
@@ -112,7 +112,7 @@ def plan(
             cost_model=cost_model, seed=seed, start=start, move_cost=move_cost, cross_replicas=cross_replicas,
         ).plan  # fmt: skip
     begin = time.monotonic()
-    chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
+    chosen = strategy_of(strategy)
     _check_options(chosen, seed, time_limit, start, move_cost, cross_replicas)
     chosen = chosen if gap is None else _proving(chosen, gap, time_limit)
     model = for_task(resolve_cost_model(cost_model, task), task)
@@ -165,7 +165,7 @@ def plan_balanced(
         if options.pop(other, None) is not None:
             raise InvalidInput(f"balance_memory and {other} are two goals; leave one of them out")
     check_time_limit(time_limit)
-    chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
+    chosen = strategy_of(strategy)
     first = None if time_limit is None else time_limit * _FIRST
     best = plan(task, strategy=chosen, time_limit=first, gap=gap, runs_on=runs_on, **options)
     runtime = preferred_runtimes(task, runs_on, best)[0]
