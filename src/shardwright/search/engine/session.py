@@ -513,22 +513,28 @@ class SearchSession:
         """Run a few kicks in a row on each of some lanes; return whether the best solution improved by at least the threshold."""
         best, best_ms = self.best, self.best_ms
         assert best is not None
-        other, other_ms = self._best_of.get(not self._copied(best), (best, best_ms))
         for lane in range(lanes):
-            if lane not in self._lanes and 2 * lane >= lanes and other_ms <= best_ms * (1 + _NEAR):
-                self._lanes[lane] = (other.copy(), other_ms)
-            elif (
-                lane not in self._lanes
-                and lane < len(self._several)
-                and self._several[lane][1] <= best_ms * (1 + _NEAR)
-            ):
-                self._lanes[lane] = (self._several[lane][0].copy(), self._several[lane][1])
-            elif lane not in self._lanes or self._lanes[lane][1] > best_ms * (1 + _LOST):
+            if lane not in self._lanes:
+                begin, begin_ms = self._beginning(lane, other_kind=2 * lane >= lanes)
+                self._lanes[lane] = (begin.copy(), begin_ms)
+            elif self._lanes[lane][1] > best_ms * (1 + _LOST):
                 self._lanes[lane] = (best.copy(), best_ms)
         for solution in list(self._pool.map(lambda lane: self._kicks(lane, (*seed, lane)), range(lanes))):
             if solution is not None:
                 self._keep(solution)
         return bool(self.best_ms < best_ms * (1 - _NOTABLE))
+
+    def _beginning(self, lane: int, *, other_kind: bool) -> tuple[Solution, float]:
+        """Where a lane begins: with `other_kind` at the best solution of the other kind, if there is one, else at one of the best few.
+
+        If these are not near the best, it begins at the best.
+        """
+        assert self.best is not None
+        best, places = (self.best, self.best_ms), self._several[lane : lane + 1]
+        if other_kind:
+            places = [self._best_of.get(not self._copied(self.best), best), *places]
+        near = (place for place in places if place[1] <= self.best_ms * (1 + _NEAR))
+        return next(near, best)
 
     def _kicks(self, lane: int, seed: Sequence[int]) -> Solution | None:
         """Kick a lane's solution; go on from better ones, on odd lanes also from slightly worse ones. Return the best seen, if better."""
