@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("strategy", "predicted ms", "measured ms", "step ms", "embedding cost", "gap", "search s")
 CAPTION = (
     "predicted, measured: the slowest forward plus the slowest backward kernel over the devices · step: with the links, predicted · "
-    "gap: (step − bound) / bound, – if no bound is proven"
+    "gap: (step − bound) / bound, – without a bound of kernels and links"
 )
 
 
@@ -309,7 +309,13 @@ def elsewhere_document(elsewhere: Plan | None, best: Plan | None) -> planning.El
     """The plan for the other runtime than that of `best` as a part of JSON documents; None if there is none."""
     if elsewhere is None or best is None or elsewhere.cost is None:
         return None
-    return {"runs_on": other_runtime(best), "step_ms": elsewhere.cost.step_ms, "bound_ms": elsewhere.bound_ms}
+    bound_ms, scope = elsewhere.bound_ms, elsewhere.bound_scope
+    return {
+        "runs_on": other_runtime(best),
+        "step_ms": elsewhere.cost.step_ms,
+        "bound_ms": bound_ms,
+        "bound_scope": scope if bound_ms is not None else None,
+    }
 
 
 def _row(attempt: planning.Attempt) -> list[str]:

@@ -298,7 +298,7 @@ def _document(
         "better_ms": reviewed.better_ms,
         "gain": reviewed.gain,
         "bound_ms": reviewed.bound_ms,
-        "gap": None if reviewed.bound_ms is None else reviewed.step_ms / reviewed.bound_ms - 1,
+        "gap": reviewed.gap,
         "bound_scope": reviewed.better.bound_scope if reviewed.bound_ms is not None else None,
         "strategy": reviewed.better.strategy,
         "elsewhere": elsewhere_document(reviewed.elsewhere, reviewed.better),

@@ -66,6 +66,11 @@ class Review:
         """Share of the step under review that the best plan saves."""
         return 1 - self.better_ms / self.step_ms if self.step_ms else 0.0
 
+    @property
+    def gap(self) -> float | None:
+        """How far the plan under review is, at most, from the best possible one; None as for `Plan.gap`."""
+        return replace(self.plan, bound_ms=self.bound_ms, bound_scope=self.better.bound_scope).gap
+
     @cached_property
     def diff(self) -> PlanDiff:
         """The bytes that devices must fetch to go from the plan to the better one."""
@@ -78,7 +83,9 @@ class Review:
             return f"{ms:.3f} ms ({1 - ms / self.step_ms if self.step_ms else 0.0:.1%} less)"
 
         better = "no better one was found" if self.better is self.plan else f"the best one found {less(self.better_ms)}"
-        bound = "" if self.bound_ms is None else f"; the proven bound is {less(self.bound_ms)}"
+        bound = ""
+        if self.bound_ms is not None:
+            bound = f"; the proven bound is {f'{self.bound_ms:.3f} ms' if self.gap is None else less(self.bound_ms)}"
         return f"your plan takes {self.step_ms:.3f} ms a step; {better}{bound}"
 
 

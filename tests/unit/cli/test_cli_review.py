@@ -48,6 +48,7 @@ def test_the_document_has_both_plans_and_the_tables_that_count(cli, plan_file, m
     assert document["bound_ms"] <= document["better_ms"] < document["step_ms"]
     assert document["moved_bytes"] > 0
     assert document["measured_compute_ms"] is None
+    assert (document["elsewhere"]["bound_scope"] is None) == (document["elsewhere"]["bound_ms"] is None)
     phases = document["phases"]
     assert sum(row["now_ms"] for row in phases) == pytest.approx(document["step_ms"])
     assert sum(row["better_ms"] for row in phases) == pytest.approx(document["better_ms"])

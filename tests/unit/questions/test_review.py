@@ -5,7 +5,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import InvalidPlan
-from shardwright.questions.review import compared
+from shardwright.questions.review import Review, compared
 from shardwright.search.certified import Certified
 from shardwright.sharding import Shard
 from shardwright.testing.model import SimpleCostModel
@@ -70,6 +70,16 @@ def test_the_bound_of_the_plan_under_review_is_kept():
     assert compared(given, lower, MODEL).bound_ms == given.bound_ms
     unlike = (replace(given, cost_model="another"), replace(given, bound_ms=2 * given.cost.step_ms))
     assert [compared(plan, lower, MODEL).bound_ms for plan in unlike] == [lower.bound_ms] * 2
+
+
+def test_a_bound_of_the_links_alone_gives_no_percentage():
+    given = planned("greedy")
+    bounds = [replace(given, bound_ms=given.cost.step_ms / 4, bound_scope=scope) for scope in ("blocks", "links")]
+    of_blocks, of_links = (Review(given, bounded, bounded.bound_ms) for bounded in bounds)
+    assert of_blocks.gap == pytest.approx(3)
+    assert of_blocks.sentence().endswith("(75.0% less)")
+    assert of_links.gap is None
+    assert of_links.sentence().endswith(f"the proven bound is {of_links.bound_ms:.3f} ms")
 
 
 def test_a_plan_that_breaks_a_rule_is_refused():

@@ -143,6 +143,7 @@ class Elsewhere(TypedDict):
     runs_on: str
     step_ms: float
     bound_ms: float | None
+    bound_scope: str | None
 
 
 class Compare(Document):
