@@ -25,11 +25,11 @@ KEEPS = ("autoshard-transfer", "ablations")
 
 @pytest.fixture
 def reproduce(tmp_path, monkeypatch, capsys):
-    """Runs the command for a second in a folder of the test, to which policies and samples would go as well."""
+    """Runs the command for a moment in a folder of the test, to which policies and samples would go as well."""
     monkeypatch.chdir(tmp_path)
 
     def run(name):
-        assert main([name, "--quick", "--seconds", "1", "-o", "results", "--json"]) == 0
+        assert main([name, "--quick", "--seconds", "0.2", "-o", "results", "--json"]) == 0
         return json.loads(capsys.readouterr().out)["experiments"][0]
 
     return run
