@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.cost import cost_model_for
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.published import CALL_MS, FACTORS, GPUS, STATE_ROWS, PublishedModel, parts
 from shardwright.sharding import Shard
 from shardwright.sharding.work import ShardWork, shard_work
-from shardwright.task import AccessProfile, Table, Task, Topology
+from shardwright.task import PRESETS, AccessProfile, Table, Task, Topology
 
 H100 = GPUS["h100"]
 
@@ -99,3 +100,8 @@ def test_a_gpu_that_is_known_by_its_bandwidth_alone():
     work = work_of(10_000_000, 64, 8192, 5.0)
     assert (model.encode([work]) > PublishedModel("h100").encode([work])).all()
     assert model.gpu == replace(H100, bandwidth=3000e9)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_tasks_on_every_preset_have_a_cost_model(preset):
+    assert cost_model_for(Topology.preset(preset).device).encode([work_of(1000, 64, 256, 5.0)]).size
