@@ -74,8 +74,8 @@ def run(
 ) -> None:
     """Plan a task on several clusters: how many devices does it need, and of what type?
 
-    'at most' and 'at least' follow from the proven bound of each cluster. The lines below the table name the size beyond which no plan can
-    be faster, or cheaper. With the task's own batch, more devices share the same samples.
+    'at most' and 'at least' follow from the proven bound of each cluster. The lines below the table name the smallest
+    cluster whose plan no larger one of them can beat, in time or in price. With the task's own batch, more devices share the same samples.
 
     Example:
         shardwright scale task.yaml --hosts 1,2,4 --devices h100-8,h200-8 --price h100=2.5 --price h200=3.5
@@ -176,7 +176,8 @@ def _views(scaling: Scaling, document: planning.Scale) -> list[RenderableType]:
     views += [f"{cluster_name(size.topology)}: {size.why_not}" for size in scaling.sizes if size.plan is None]
     for size, what in ((scaling.fast_enough, "faster"), (scaling.cheap_enough if priced else None, "cheaper")):
         if size is not None:
-            views.append(f"no plan on more devices than {cluster_name(size.topology)} can be {what}, by proof")
+            name = cluster_name(size.topology)
+            views.append(f"by proof, no plan on a larger one of these clusters is {what} than that on {name}")
     scopes: dict[str, list[str]] = {}
     for size in scaling.sizes:
         if size.bound_scope is not None:

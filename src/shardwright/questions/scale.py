@@ -133,12 +133,12 @@ class Scaling:
 
     @property
     def fast_enough(self) -> ClusterSize | None:
-        """The smallest cluster that is provably enough: no plan on more devices is faster than its plan."""
+        """The smallest cluster that is provably enough: no plan on a larger cluster of `sizes` is faster than its plan."""
         return _settled(self.planned, lambda size: -size.throughput, lambda size: -size.most_throughput)
 
     @property
     def cheap_enough(self) -> ClusterSize | None:
-        """As `fast_enough`, by price: no plan on more devices is cheaper than its plan; only clusters that have a price count."""
+        """As `fast_enough`, by price: no plan on a larger one is cheaper than its plan; only clusters that have a price count."""
         priced = [size for size in self.planned if size.price is not None]
         return _settled(priced, lambda size: size.cost or 0.0, lambda size: size.least_cost or 0.0)
 

@@ -34,6 +34,18 @@ def test_the_document_holds_what_the_bounds_allow(cli, task_file, model_file, tm
         assert size["cost_per_million"] is None
 
 
+def test_a_proof_speaks_of_the_clusters_that_were_named(cli, model_file, tmp_path):
+    slow = sw.Topology(1, 2, "cpu", inter_latency_ms=1e3)
+    sw.Task([sw.Table(f"t{index}", 1000, 16) for index in range(4)], slow, 64).save(tmp_path / "task.yaml")
+    options = ("--hosts", "1,2", "--model", model_file, "--time-limit", 0.2)
+    outcome = cli("scale", tmp_path / "task.yaml", *options)
+    assert "no plan on a larger one of these clusters is faster than that on 1 × 2 cpu" in " ".join(outcome.out.split())
+    assert "the bounds hold over all plans that TorchRec trains" in outcome.out
+    document = cli("scale", tmp_path / "task.yaml", *options, "--json").document
+    assert document["no_faster_than_devices"] == 2
+    assert [size["bound_scope"] for size in document["sizes"]] == ["torchrec", "torchrec"]
+
+
 def test_other_devices_by_preset(cli, task_file):
     document = cli(
         "scale",
