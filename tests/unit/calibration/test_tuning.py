@@ -31,7 +31,7 @@ def a_task(seed: int, devices: int = 3) -> Task:
     return Task(same, Topology(devices_per_host=devices, memory="4 GB"), 1024)
 
 
-def comparison(machine, store=None, seconds=30.0) -> Comparison:
+def comparison(machine, store=None, seconds=8.0) -> Comparison:
     return Comparison(
         machine,
         (),
@@ -42,7 +42,7 @@ def comparison(machine, store=None, seconds=30.0) -> Comparison:
     )
 
 
-def a_tuner(task, machine, measured, seconds=30.0, **more) -> Tuner:
+def a_tuner(task, machine, measured, seconds=8.0, **more) -> Tuner:
     return Tuner(
         task, "shardwright", machine.base, measured, seed=0, seconds=seconds, keep=more.pop("keep", lambda _: None),
         **more,
