@@ -13,6 +13,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "basics.hpp"
 
@@ -21,8 +22,14 @@ namespace shardwright {
 inline constexpr std::int64_t ANY = -1, SOME = -2;  // lengths that are read from the array; SOME is at least 1
 inline constexpr bool OR_NONE = true;               // the array may also be empty
 
-inline void require(bool holds, const std::string& rule) {
-    if (!holds) throw std::invalid_argument(rule);
+// Throws unless a rule holds. The rule is a text, or a function that makes it: loops over all numbers of a problem must not make texts.
+template <class Rule>
+void require(bool holds, const Rule& rule) {
+    if (holds) return;
+    if constexpr (std::is_invocable_v<Rule>)
+        throw std::invalid_argument(rule());
+    else
+        throw std::invalid_argument(rule);
 }
 
 struct Length {

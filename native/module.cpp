@@ -39,7 +39,8 @@ std::shared_ptr<Pieces> make_pieces(nb::handle pieces) {
 void require_full(const Solution& s) {
     for (const Piece& piece : s.pieces) require(piece.device >= 0, "a piece lies nowhere: place every piece first");
     for (int item = 0; item < s.problem->items; ++item)
-        require(s.pieces_of[item] > 0 || s.spread_of[item] >= 0, "item " + std::to_string(item) + " has neither pieces nor a spread: give it some first");
+        require(s.pieces_of[item] > 0 || s.spread_of[item] >= 0,
+                [&] { return "item " + std::to_string(item) + " has neither pieces nor a spread: give it some first"; });
 }
 
 template <class Get>

@@ -126,23 +126,24 @@ namespace detail {
 
 inline void require_within(Ints values, std::int64_t low, std::int64_t high, const char* name) {
     for (auto value : values)
-        require(low <= value && value < high,
-                std::string(name) + " has " + std::to_string(value) + ", must be at least " + std::to_string(low) + " and below " +
-                    std::to_string(high));
+        require(low <= value && value < high, [&] {
+            return std::string(name) + " has " + std::to_string(value) + ", must be at least " + std::to_string(low) + " and below " +
+                   std::to_string(high);
+        });
 }
 
 inline void require_offsets(Ints offsets, std::int64_t end, const char* name, std::int64_t least = 0) {
     require(!offsets.empty() && offsets.front() == 0 && offsets.back() == end, std::string(name) + " must begin with 0 and end with " + std::to_string(end));
     for (std::size_t place = 1; place < offsets.size(); ++place)
-        require(offsets[place] - offsets[place - 1] >= least, std::string(name) + " must ascend by at least " + std::to_string(least));
+        require(offsets[place] - offsets[place - 1] >= least, [&] { return std::string(name) + " must ascend by at least " + std::to_string(least); });
 }
 
 inline void require_finite(Floats values, const char* name) {
-    for (double value : values) require(std::isfinite(value), std::string(name) + " has NaN or an infinity, must be finite");
+    for (double value : values) require(std::isfinite(value), [&] { return std::string(name) + " has NaN or an infinity, must be finite"; });
 }
 
 inline void require_positive(auto values, const char* name) {
-    for (auto value : values) require(value >= 0, std::string(name) + " has " + std::to_string(value) + ", must be at least 0");
+    for (auto value : values) require(value >= 0, [&] { return std::string(name) + " has " + std::to_string(value) + ", must be at least 0"; });
 }
 
 inline void require_added(const Added& added, std::int64_t calls, const std::string& path) {

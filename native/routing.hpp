@@ -71,25 +71,33 @@ inline void sort_by_place(Ints codes, int bits, std::span<std::int64_t> counts, 
 inline void runs_by_place(Ints codes, Ints bags, int bits, std::span<std::int64_t> counts, std::span<std::int64_t> answers,
                           std::span<std::int64_t> questions, std::span<std::int64_t> heads, std::span<std::int64_t> order) {
     std::vector<std::int64_t> last(counts.size(), -1), next(counts.size()), answer(counts.size());
-    for (std::size_t index = 0; index < codes.size(); ++index) {
-        const auto place = codes[index] >> bits;
-        ++counts[place];
-        answers[place] += std::exchange(last[place], bags[index]) != bags[index];
-    }
+    // Lookups of one bag at one place are mostly neighbours already: whole stretches of them are handled at once.
+    const auto by_stretch = [&](auto&& handle) {
+        for (std::size_t begin = 0, end = 0; begin < codes.size(); begin = end) {
+            const auto place = codes[begin] >> bits, bag = bags[begin];
+            while (++end < codes.size() && bags[end] == bag && codes[end] >> bits == place) {}
+            handle(place, bag, begin, end, std::exchange(last[place], bag) != bag);
+        }
+        std::fill(last.begin(), last.end(), -1);
+    };
+    by_stretch([&](auto place, auto, std::size_t begin, std::size_t end, bool first) {
+        counts[place] += static_cast<std::int64_t>(end - begin);
+        answers[place] += static_cast<std::int64_t>(first);
+    });
     for (std::size_t place = 1; place < next.size(); ++place) {
         next[place] = next[place - 1] + counts[place - 1];
         answer[place] = answer[place - 1] + answers[place - 1];
     }
-    std::fill(last.begin(), last.end(), -1);
     const auto mask = (std::int64_t{1} << bits) - 1;
-    for (std::size_t index = 0; index < codes.size(); ++index) {
-        const auto place = codes[index] >> bits;
-        const auto position = next[place]++;
-        const bool first = std::exchange(last[place], bags[index]) != bags[index];
-        questions[position] = (codes[index] & mask) << 1 | static_cast<std::int64_t>(first);
-        if (first) heads[answer[place]++] = bags[index];
-        if (!order.empty()) order[position] = static_cast<std::int64_t>(index);
-    }
+    by_stretch([&](auto place, auto bag, std::size_t begin, std::size_t end, bool first) {
+        auto position = next[place];
+        next[place] += static_cast<std::int64_t>(end - begin);
+        if (first) heads[answer[place]++] = bag;
+        for (auto index = begin; index < end; ++index, ++position) {
+            questions[position] = (codes[index] & mask) << 1 | static_cast<std::int64_t>(first && index == begin);
+            if (!order.empty()) order[position] = static_cast<std::int64_t>(index);
+        }
+    });
 }
 
 }  // namespace shardwright
