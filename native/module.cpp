@@ -259,15 +259,16 @@ void bind_functions(nb::module_& m) {
             require(code >= 0 && static_cast<std::size_t>(code >> bits) < counts.size(), "a code is of a place that counts does not have");
         sort_by_place(span_of(codes), bits, span_of(counts), span_of(order), span_of(inverse), span_of(questions));
     });
-    m.def("runs_by_place", [](In<std::int64_t> codes, In<std::int64_t> bags, int bits, Out<std::int64_t> counts, Out<std::int64_t> answers,
-                              Out<std::int64_t> questions, Out<std::int64_t> heads, Out<std::int64_t> order) {
+    m.def("runs_by_place", [](In<std::int64_t> codes, In<std::int64_t> bags, In<std::int64_t> first_bags, int bits, Out<std::int64_t> counts,
+                              Out<std::int64_t> answers, Out<std::int64_t> questions, Out<std::int64_t> heads, Out<std::int64_t> order) {
         require(bits >= 0 && bits < 62, "bits must be at least 0 and below 62");
         require(bags.size() == codes.size() && questions.size() == codes.size() && heads.size() == codes.size(), "bags and outputs must be as long as codes");
         require(order.size() == codes.size() || order.size() == 0, "order must be as long as codes, or empty");
-        require(answers.size() == counts.size(), "counts and answers must have the same places");
+        require(answers.size() == counts.size() && first_bags.size() == counts.size(), "counts, answers and first_bags must have the same places");
         for (auto code : span_of(codes))
             require(code >= 0 && static_cast<std::size_t>(code >> bits) < counts.size(), "a code is of a place that counts does not have");
-        runs_by_place(span_of(codes), span_of(bags), bits, span_of(counts), span_of(answers), span_of(questions), span_of(heads), span_of(order));
+        runs_by_place(span_of(codes), span_of(bags), span_of(first_bags), bits, span_of(counts), span_of(answers), span_of(questions), span_of(heads),
+                      span_of(order));
     });
 }
 

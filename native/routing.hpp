@@ -67,8 +67,9 @@ inline void sort_by_place(Ints codes, int bits, std::span<std::int64_t> counts, 
 
 // Sort the codes of lookups in bags by place, with the lookups of one bag at one place next to each other: each such run gets one answer. Bags
 // are ascending. `counts` and `answers` (places,), zeros before: lookups and runs of each place; `questions` (n,): the lowest bits of each code,
-// then one bit that marks the first of a run; `heads` (n,): bag of each run; `order` (n,), or empty: which lookup comes first, second, ...
-inline void runs_by_place(Ints codes, Ints bags, int bits, std::span<std::int64_t> counts, std::span<std::int64_t> answers,
+// then one bit that marks the first of a run; `heads` (n,): bag of each run, less the first bag of its place; `order` (n,), or empty: which lookup
+// comes first, second, ...
+inline void runs_by_place(Ints codes, Ints bags, Ints first_bags, int bits, std::span<std::int64_t> counts, std::span<std::int64_t> answers,
                           std::span<std::int64_t> questions, std::span<std::int64_t> heads, std::span<std::int64_t> order) {
     std::vector<std::int64_t> last(counts.size(), -1), next(counts.size()), answer(counts.size());
     // Lookups of one bag at one place are mostly neighbours already: whole stretches of them are handled at once.
@@ -92,7 +93,7 @@ inline void runs_by_place(Ints codes, Ints bags, int bits, std::span<std::int64_
     by_stretch([&](auto place, auto bag, std::size_t begin, std::size_t end, bool first) {
         auto position = next[place];
         next[place] += static_cast<std::int64_t>(end - begin);
-        if (first) heads[answer[place]++] = bag;
+        if (first) heads[answer[place]++] = bag - first_bags[place];
         for (auto index = begin; index < end; ++index, ++position) {
             questions[position] = (codes[index] & mask) << 1 | static_cast<std::int64_t>(first && index == begin);
             if (!order.empty()) order[position] = static_cast<std::int64_t>(index);

@@ -163,7 +163,16 @@ def find_codes(
     """Write the codes of ids; whether one is out of range."""
 
 def runs_by_place(
-    codes: Ints, bags: Ints, bits: int, counts: Ints, answers: Ints, questions: Ints, heads: Ints, order: Ints, /
+    codes: Ints,
+    bags: Ints,
+    first_bags: Ints,
+    bits: int,
+    counts: Ints,
+    answers: Ints,
+    questions: Ints,
+    heads: Ints,
+    order: Ints,
+    /,
 ) -> None:
     """Sort codes of lookups in bags by place, and mark the first of each bag at a place; `order` may be empty."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from shardwright.runtime.hop import Distinct, summed
+from shardwright.runtime.wire import Rows
 
 
 @dataclass(eq=False)
@@ -28,12 +30,23 @@ class HeldBags:
     output: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, group: int, asked: torch.Tensor) -> HeldBags:
-        """Read `(n,)` questions, whose lowest bit marks the first of an answer, or `(n, 2)` of questions and the bits of weights."""
-        questions, weights = asked, None
-        if asked.ndim > 1:
-            questions, weights = asked[:, 0].contiguous(), asked[:, 1].to(torch.int32).view(torch.float32)
-        return cls(group, questions >> 1, (questions & 1).nonzero().flatten(), weights)
+    def of(cls, first: int, asked: Rows, answers: Sequence[int]) -> list[HeldBags]:
+        """Read the questions of neighbouring groups.
+
+        Args:
+            first: the first group.
+            asked: by group, `(n,)` questions, whose lowest bit marks the first of an answer, or `(n, 2)` of questions and the bits of weights.
+            answers: by group, number of answers.
+        """
+        sizes = [its.shape[0] for its in asked]
+        questions = torch.cat([its if its.ndim == 1 else its[:, 0] for its in asked]).to(torch.int64)
+        starts = (questions & 1).nonzero().flatten().split_with_sizes(list(answers))
+        slots, held, begin = (questions >> 1).split_with_sizes(sizes), [], 0
+        for group, (its, size) in enumerate(zip(asked, sizes, strict=True)):
+            weights = None if its.ndim == 1 else its[:, 1].to(torch.int32).contiguous().view(torch.float32)
+            held.append(cls(first + group, slots[group], starts[group] - begin if begin else starts[group], weights))
+            begin += size
+        return held
 
     def gradients(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`(m,)` ascending slots and their `(m, dim)` sums of `(answers, dim)` gradients; none if a fused kernel has updated the rows."""

@@ -301,7 +301,7 @@ class ShardedEmbeddings(torch.nn.Module):
         return journey, self._lookup.outputs(journey, batch.outputs[self.placement.row_groups :])
 
     def _learn(self, journey: Journey, gradients: Rows) -> None:
-        self.storage.step += 1
+        self.storage.step.add_(1)
         slots, sums = self._lookup.gradients(journey, gradients)
         bounds = [[0, its.numel()] for its in slots]
         if self._replicas:

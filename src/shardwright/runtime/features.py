@@ -137,14 +137,14 @@ class RankBatch:
             counts[part] += tensors[0].numel()
             pieces[group].append(tensors[1 if sums else 0].numel())
             summed += [tensors] * sums
-        bags, weights = torch.zeros(0, dtype=torch.int64, device=device), None
+        all_ids = torch.cat(ids).to(device=device, dtype=torch.int64)
+        bags, weights = all_ids[:0], None
         if summed:
             lengths = torch.cat([tensors[1] for tensors in summed]).to(device)
             bags = torch.repeat_interleave(lengths, output_size=sum(tensors[0].numel() for tensors in summed))
             if any(group.sums and group.weighted for group in placement.groups):
                 of_features = [its[2] if len(its) > 2 else torch.ones(its[0].numel()) for its in summed]
                 weights = torch.cat([its.to(device, torch.float32) for its in of_features])
-        all_ids = torch.cat(ids).to(device=device, dtype=torch.int64)
         return cls(all_ids, counts, pieces, bags, weights, read, error)
 
     @property
@@ -216,9 +216,9 @@ def _jagged_parts(features: Any, wanted: Sequence[Feature]) -> Features:
         raise InvalidInput(
             "features have inverse_indices, which would give samples the outputs of others; leave them out, and index the outputs by them"
         )
-    twice = [key for key, count in Counter(keys).items() if count > 1]
-    if twice:
-        raise InvalidInput(f"features have '{twice[0]}' twice; give each feature once")
+    if len(set(keys)) < len(keys):
+        twice = next(key for key, count in Counter(keys).items() if count > 1)
+        raise InvalidInput(f"features have '{twice}' twice; give each feature once")
     sizes = features.length_per_key()
     parts = [features.values().split(sizes), features.lengths().split(features.stride_per_key())]
     if features.weights_or_none() is not None:

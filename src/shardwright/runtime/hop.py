@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -44,7 +45,7 @@ class Route:
         order: `(n,)` lookups sorted by question, so that those of one question are neighbours.
         starts: `(questions,)` start of each question's lookups in `order`; None if each question has one lookup.
         inverse: `(n,)` question of each lookup, counted inside its group.
-        asked: for each group, a tensor of the questions that arrive.
+        asked: for each group, a tensor of the questions that arrive; in groups of sums as `HeldBags.of` reads them.
         bags: for each group of sums, `(answers,)` bag of each answer to this rank, counted inside the group.
         failed: whether a member has bad input.
     """
@@ -134,11 +135,12 @@ class Hop:
             inverse = distinct.inverse()
         else:
             counts, order, inverse, questions = self._sorted(codes[:cut])
-        counts = counts.view(groups, members)
+        counts, questions = counts.view(groups, members), questions.to(self._id_type)
         if rows < groups:
             assert bags is not None
             more, answers_of_bags, questions_of_bags, heads = self._runs(codes[cut:], bags)
             counts = torch.cat([counts + more, answers_of_bags[rows:]])
+            questions_of_bags = questions_of_bags.to(self._id_type)
         sizes, any_failed = self._wire.sizes(counts, failed, label.phase)
         sizes, answers = sizes.split(groups, rows)
         first = bounds_of(sizes.sent.sum(1).tolist())
@@ -148,11 +150,11 @@ class Hop:
         def of_group(group: int) -> torch.Tensor:
             its, start = (questions, first[group]) if group < rows else (questions_of_bags, first[group] - first[rows])
             its = its[:, : self._columns[group]] if its.ndim > 1 else its
-            return its[start : start + first[group + 1] - first[group]].to(self._id_type)
+            return its[start : start + first[group + 1] - first[group]]
 
         arrived = self._wire.exchange(of_group, sizes, self._columns, label, self._id_type)
-        asked = [matrix.to(torch.int64) for matrix in arrived]
-        asked = [its.flatten() if columns == 1 else its for its, columns in zip(asked, self._columns, strict=True)]
+        asked = [its.flatten() if columns == 1 else its for its, columns in zip(arrived, self._columns, strict=True)]
+        asked[:rows] = [its.to(torch.int64) for its in asked[:rows]]
         its_bags = [] if rows == groups else list(heads.split_with_sizes(answers.sent.sum(1)[rows:].tolist()))
         return Route(answers, first, lookups, order, starts, inverse, asked, its_bags, any_failed)
 
@@ -164,31 +166,29 @@ class Hop:
         """
         groups, members = len(self.groups), self._members
         counts, answers, questions, heads, order = self._in_runs(codes, bags)
-        places = torch.arange(groups * members, device=codes.device).repeat_interleave(
-            answers, output_size=heads.numel()
-        )
-        first = torch.tensor([0] * self.row_groups + bags.bounds[:-1], device=codes.device)
         if bags.weights is not None:
             questions = torch.stack([questions, bags.weights[order].view(torch.int32).to(torch.int64)], 1)
         shape = groups, members
-        return counts.view(shape), answers.view(shape), questions, heads - first[places // members]
+        return counts.view(shape), answers.view(shape), questions, heads
 
     def _in_runs(self, codes: torch.Tensor, bags: Bags) -> tuple[torch.Tensor, ...]:
         """Counts and runs of each place, questions with their marks, the bag of each run, and, only if bags are weighted, the order."""
         places = len(self.groups) * self._members
+        first_bags = np.repeat([0] * self.row_groups + bags.bounds[:-1], self._members)
         if codes.device.type == "cpu":
             counts, answers = torch.zeros((2, places), dtype=torch.int64)
             questions, heads = torch.empty_like(codes), torch.empty_like(codes)
             order = torch.empty_like(codes) if bags.weights is not None else codes[:0]
             written = (tensor.numpy() for tensor in (counts, answers, questions, heads, order))
-            runs_by_place(codes.numpy(), bags.of.numpy(), self._bits, *written)
+            runs_by_place(codes.numpy(), bags.of.numpy(), first_bags, self._bits, *written)
             return counts, answers, questions, heads[: int(answers.sum())], order
         counts, order, _, questions = self._sorted(codes)
         place, bag = codes[order] >> self._bits, bags.of[order]
         first = torch.ones_like(place, dtype=torch.bool)
         first[1:] = (place[1:] != place[:-1]) | (bag[1:] != bag[:-1])
         answers = torch.bincount(place[first], minlength=places)
-        return counts, answers, (questions << 1) + first, bag[first], order
+        heads = bag[first] - torch.from_numpy(first_bags).to(codes.device)[place[first]]
+        return counts, answers, (questions << 1) + first, heads, order
 
     def _sorted(self, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Sort codes by place. Returns counts by group and destination, the order, its inverse, and the questions in that order."""
@@ -261,8 +261,7 @@ class Distinct:
 
 def bounds_of(counts: Sequence[int]) -> list[int]:
     """`(n + 1,)` start of each of `n` neighbours that have these counts, and the end of the last."""
-    bounds: list[int] = np.cumsum([0, *counts]).tolist()
-    return bounds
+    return [0, *accumulate(counts)]
 
 
 def summed(rows: torch.Tensor, order: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:

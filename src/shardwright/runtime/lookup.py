@@ -113,8 +113,9 @@ class Lookup:
                 its_routes.append(hop.ask(onward, its_bounds, _IDS, its_routes[-1].failed))
             failed = its_routes[-1].failed
             routes.append(its_routes)
-        of_sums = range(hops[-1].row_groups, len(hops[-1].groups))
-        held = [HeldBags.of(groups.start + group, routes[-1][-1].asked[group]) for group in of_sums]
+        last, rows = routes[-1][-1], hops[-1].row_groups
+        answers = last.answers.received.sum(1).tolist()
+        held = HeldBags.of(groups.start + rows, last.asked[rows:], answers[rows:]) if rows < len(answers) else []
         return Journey(routes, held)
 
     def outputs(self, journey: Journey, bags: Sequence[int]) -> Rows:

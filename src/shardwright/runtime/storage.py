@@ -195,10 +195,11 @@ class Storage(torch.nn.Module):
 
     def learn(self, group: int, slots: torch.Tensor, gradient: torch.Tensor) -> None:
         """Update `(n,)` distinct slots by `(n, dim)` summed gradients, which are overwritten; if not fused, add them to sparse `.grad`s."""
-        weights = self.weights[group]
+        if self.fused and slots.numel() == 0:
+            return
+        weights = getattr(self, f"weights_{group}")
         if self.fused:
-            if slots.numel():
-                self.optimizer.update(int(self.step), weights.data, self.states(group), slots, gradient)
+            self.optimizer.update(int(self.step), weights.data, self.states(group), slots, gradient)
             return
         # Also without slots: a torch optimizer counts steps only where there is a gradient, and replicas must count alike.
         sparse = torch.sparse_coo_tensor(slots[None], gradient.to(weights.dtype), weights.shape, is_coalesced=False)

@@ -65,13 +65,15 @@ class TrafficMeter:
             and kind in (None, its_kind)
         )
 
-    def add(self, phase: str, kind: str, links: Sequence[int], sent: Ints, received: Ints) -> None:
-        """Count one exchange: `(members,)` links as in `Members`, and bytes to and from each."""
+    def add(
+        self, label: Label, links: Sequence[int], sent: Sequence[int], received: Sequence[int], item_bytes: int
+    ) -> None:
+        """Count one exchange: `(members,)` links as in `Members`, and elements of so many bytes to and from each."""
         for book, sizes in ((self.sent, sent), (self.received, received)):
-            for link, size in enumerate(np.bincount(links, weights=sizes, minlength=len(_LINKS))):
+            for link, size in zip(links, sizes, strict=True):
                 if size:
-                    key = (phase, kind, _LINKS[link])
-                    book[key] = book.get(key, 0) + int(size)
+                    key = (*label, _LINKS[link])
+                    book[key] = book.get(key, 0) + size * item_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,33 +130,33 @@ class Wire:
         """
         wide, me = np.asarray(widths, dtype=np.int64)[:, None], self._members.me
         out, into = wide * sizes.sent, wide * sizes.received
-        to, by = out.sum(0), into.sum(0)
+        to, by = out.sum(0).tolist(), into.sum(0).tolist()
         travelling = _NARROW.get(dtype, kind)
-        self._meter.add(*label, self._members.links, to * travelling.itemsize, by * travelling.itemsize)
+        self._meter.add(label, self._members.links, to, by, travelling.itemsize)
         if self._members.group is None:
             parts = [rows(group) for group in range(len(widths))]
             with self._meter.around(label):
                 return parts
-        arriving = self._take("arriving", by.sum(), travelling)
-        arrival = Arrival(arriving, by.tolist(), self._members, _KINDS.index(label.kind))
+        arriving = self._take("arriving", sum(by), travelling)
+        arrival = Arrival(arriving, by, self._members, _KINDS.index(label.kind))
         parts = [rows(group) for group in range(len(widths))]
-        leaving = _transposed(parts, out, self._take("leaving", to.sum(), kind))
+        leaving = _transposed(parts, out, self._take("leaving", sum(to), kind))
         with self._meter.around(label):
-            arrival.send(leaving.to(travelling), to.tolist())
+            arrival.send(leaving.to(travelling), to)
         if travelling != kind:
-            own, staying = (slice(sizes[:me].sum(), sizes[: me + 1].sum()) for sizes in (by, to))
-            arriving = self._take("wide", by.sum(), kind).copy_(arriving)
+            own, staying = (slice(sum(sizes[:me]), sum(sizes[: me + 1])) for sizes in (by, to))
+            arriving = self._take("wide", sum(by), kind).copy_(arriving)
             arriving[own] = leaving[staying]
-        by_member = arriving.split_with_sizes(by.tolist())
         if len(widths) > 1:
-            arriving = _transposed(by_member, into.T, self._take("leaving", by.sum(), kind))
+            by_member = arriving.split_with_sizes(by)
+            arriving = _transposed(by_member, into.T, self._take("leaving", sum(by), kind))
         by_group = arriving.split_with_sizes(into.sum(1).tolist())
         return [matrix.view(-1, width) for matrix, width in zip(by_group, widths, strict=True)]
 
     def _take(self, name: Hashable, size: int, kind: torch.dtype) -> torch.Tensor:
         if kind == torch.float32:
-            return self._buffers.take(name, int(size))
-        return torch.empty(int(size), dtype=kind, device=self._device)
+            return self._buffers.take(name, size)
+        return torch.empty(size, dtype=kind, device=self._device)
 
     def expect_sizes(self, groups: int, phase: str = "forward") -> None:
         """Post the receives of `sizes`, before the rank knows its own; those of a call that was interrupted stay."""
@@ -171,14 +173,16 @@ class Wire:
             self.expect_sizes(groups, phase)
         assert self._counts is not None
         (received, arrival), self._counts = self._counts, None
-        flag = torch.as_tensor(failed, device=counts.device).to(torch.int64).expand(members, 1)
-        sent = torch.cat([counts.T, flag], 1)
-        with self._meter.around(Label(phase, "counts")):
-            arrival.send(sent.view(-1), [groups + 1] * members)
+        sent = torch.empty_like(received)
+        sent[:, :groups] = counts.T
+        sent[:, groups] = failed
+        label, elements = Label(phase, "counts"), [groups + 1] * members
+        with self._meter.around(label):
+            arrival.send(sent.view(-1), elements)
         # The only wait for the device: split sizes must be in main memory.
-        to, by = torch.stack([sent, received]).cpu().numpy()
-        size = np.full(members, 8 * (groups + 1)) * (np.arange(members) != self._members.me)
-        self._meter.add(phase, "counts", self._members.links, size, size)
+        to, by = sent.cpu().numpy(), received.cpu().numpy()
+        elements[self._members.me] = 0
+        self._meter.add(label, self._members.links, elements, elements, sent.itemsize)
         return Sizes(to[:, :groups].T, by[:, :groups].T), bool(by[:, groups].any())
 
 

@@ -33,7 +33,8 @@ def test_gradients_of_a_row_are_added_in_the_order_of_its_lookups(bags, weighted
     weights = torch.from_numpy(rng.random(slots.numel()).astype(np.float32)) if weighted else None
     gradient = torch.from_numpy(rng.standard_normal((len(bags), 2)).astype(np.float32))
     asked = (slots << 1) + first
-    held = HeldBags.of(0, asked if weights is None else torch.stack([asked, weights.view(torch.int32).long()], 1))
+    questions = asked if weights is None else torch.stack([asked, weights.view(torch.int32).long()], 1)
+    _, held = HeldBags.of(0, [questions, questions], [len(bags)] * 2)
     distinct, sums = held.gradients(gradient)
     answers = torch.tensor([number for number, bag in enumerate(bags) for _ in bag], dtype=torch.int64)
     wanted = {slot: torch.zeros(2) for slot in sorted(set(slots.tolist()))}

@@ -166,14 +166,15 @@ def test_lookups_of_a_bag_at_one_place_are_neighbours(lookups, bits, with_order)
     counts, answers = np.zeros((2, 201), dtype=np.int64)
     questions, heads = np.empty_like(codes), np.empty_like(codes)
     order = np.empty_like(codes)[: codes.size * with_order]
-    runs_by_place(codes, bags, bits, counts, answers, questions, heads, order)
+    first_bags = np.arange(201, dtype=np.int64)
+    runs_by_place(codes, bags, first_bags, bits, counts, answers, questions, heads, order)
     wanted = np.argsort(codes >> bits, kind="stable")
     runs = list(zip((codes[wanted] >> bits).tolist(), bags[wanted].tolist(), strict=True))
     first = [index == 0 or runs[index - 1] != run for index, run in enumerate(runs)]
     assert questions.tolist() == [
         int(code % 2**bits) * 2 + mark for code, mark in zip(codes[wanted], first, strict=True)
     ]
-    assert heads[: sum(first)].tolist() == [bag for (_, bag), mark in zip(runs, first, strict=True) if mark]
+    assert heads[: sum(first)].tolist() == [bag - place for (place, bag), mark in zip(runs, first, strict=True) if mark]
     assert counts.tolist() == np.bincount(codes >> bits, minlength=201).tolist()
     of_runs = [place for (place, _), mark in zip(runs, first, strict=True) if mark]
     assert answers.tolist() == np.bincount(np.array(of_runs, dtype=np.int64), minlength=201).tolist()

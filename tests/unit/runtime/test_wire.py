@@ -14,9 +14,9 @@ from shardwright.runtime.wire import Label, Sizes, TrafficMeter, Wire
 
 def test_totals_by_link_phase_and_kind():
     meter = TrafficMeter()
-    sizes = np.array([10, 20, 40, 80])
-    meter.add("forward", "ids", (0, 1, 2, 2), sizes, sizes[::-1].copy())
-    meter.add("backward", "gradients", (0, 1, 2, 2), sizes, sizes)
+    elements = [5, 10, 20, 40]
+    meter.add(Label("forward", "ids"), (0, 1, 2, 2), elements, elements[::-1], 2)
+    meter.add(Label("backward", "gradients"), (0, 1, 2, 2), elements, elements, 2)
     assert meter.sent["forward", "ids", "inter"] == 120
     assert meter.received["forward", "ids", "self"] == 80
     assert meter.total() == 280
