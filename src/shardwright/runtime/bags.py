@@ -35,7 +35,7 @@ class HeldBags:
 
         Args:
             first: the first group.
-            asked: by group, `(n,)` questions, whose lowest bit marks the first of an answer, or `(n, 2)` of questions and the bits of weights.
+            asked: by group, `(n,)` questions, whose lowest bit marks the first of an answer, or `(n, 2)` of them and the bits of weights.
             answers: by group, number of answers.
         """
         sizes = [its.shape[0] for its in asked]
