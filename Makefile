@@ -1,11 +1,11 @@
-# make demo: the whole story on this machine. make test, make test-slow: together every test. All make the environment in .venv first.
+# make demo: the whole story on this machine. make test-all: every test. All make the environment in .venv first.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-fast explore setup lint types docs check sanitize reproduce model policies clean
+.PHONY: demo test test-slow test-all test-fast explore setup lint types docs check sanitize reproduce model policies clean
 
 demo: setup
 	$(BIN)/shardwright demo
@@ -25,6 +25,10 @@ test: setup
 
 test-slow: setup
 	$(call tests_marked,slow)
+
+# Both in one run, which imports every file once.
+test-all: setup
+	$(call tests_marked,"slow or not slow")
 
 # The inner loop: unit tests that measure no kernels, train no models and start no clusters, but for those marked slow.
 PARTS_LEFT_OUT := calibration cluster experiments integrations measure cost/neuroshard learned
@@ -73,7 +77,7 @@ sanitize: setup
 	  SHARDWRIGHT_ENGINE=$$(echo $(SANITIZED)/_engine*.so) $(BIN)/python -m pytest -q -n 0 -p tests.sanitized tests/unit/search/engine \
 	  tests/unit/search/neuroshard/test_inner.py tests/unit/runtime/test_placement.py tests/unit/learned/priced/test_engine.py
 
-check: test test-slow lint types docs sanitize
+check: test-all lint types docs sanitize
 
 # The papers' experiments, run again; it goes on where it was stopped. make reproduce QUICK=--quick takes minutes, NAMES=... chooses.
 NAMES := neuroshard-table neuroshard-production neuroshard-published dreamshard-tables autoshard-transfer flexshard-traffic ablations

@@ -47,7 +47,7 @@ def answered():
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_default_is_never_above_any_other_strategy(data):
     """Sequences, latencies and tight memory are among the tasks."""
     task = data.draw(tasks(max_tables=4, constrained=True))
