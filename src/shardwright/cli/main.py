@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -39,12 +40,31 @@ COMMANDS = (
 
 def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
     """Build the program with some of its commands. Only their modules are loaded, because loading all takes longer than a small plan."""
+    return _program({name: import_module(f"shardwright.cli.{name}").run for name in commands})
+
+
+def overview() -> typer.Typer:
+    """Build the program as its help and its errors show it: with all commands, but only their docstrings, so that it loads no module."""
+    return _program({name: _documented(name) for name in COMMANDS})
+
+
+def _program(runs: Mapping[str, Callable[..., None]]) -> typer.Typer:
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-    for name in commands:
-        run = import_module(f"shardwright.cli.{name}").run
+    for name, run in runs.items():
         app.command(name, help=unwrapped(run.__doc__ or ""))(run)
     app.callback()(_root)
     return app
+
+
+def _documented(name: str) -> Callable[[], None]:
+    """A function that has only the docstring of a command."""
+    tree = ast.parse(Path(__file__).with_name(f"{name}.py").read_bytes())
+    command = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run")
+
+    def run() -> None: ...
+
+    run.__doc__ = ast.get_docstring(command, clean=False)
+    return run
 
 
 def unwrapped(docstring: str) -> str:
@@ -91,8 +111,9 @@ def _run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not end a command
+    arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
     known = [name for name in arguments[:1] if name in COMMANDS]
-    command = typer.main.get_command(application(known or COMMANDS))
+    command = typer.main.get_command(application(known) if known else overview())
     return exit_code_of(
         lambda: command.main(arguments, prog_name="shardwright", standalone_mode=False), as_json="--json" in arguments
     )

@@ -7,9 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
 import shardwright
-from shardwright.cli.main import COMMANDS, main
+from shardwright.cli.main import COMMANDS, application, main, overview
 
 
 def test_version(cli):
@@ -184,3 +185,20 @@ import time
 time.sleep(0.3)
 """
     assert interrupted_after(program, 0.0) == (0, "")
+
+
+@pytest.mark.slow  # loads every command
+def test_the_overview_names_the_commands_and_their_help_as_the_whole_program_does():
+    whole, shown = (typer.main.get_command(program()).commands for program in (application, overview))
+    assert {name: command.help for name, command in shown.items()} == {
+        name: command.help for name, command in whole.items()
+    }
+    assert list(shown) == list(COMMANDS)
+
+
+def test_the_help_loads_neither_numpy_nor_a_command():
+    code = (
+        "import sys\nfrom shardwright.cli.main import main\nassert main(['--help']) == 0\n"
+        "assert not {'numpy', 'shardwright.cli.plan'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
