@@ -1,7 +1,8 @@
 """Turn a task into TorchRec's inputs: modules, sharders, topology, constraints, and batches.
 
 A feature has the name of its table, with a dot and a number if several share the table. All pooled tables form an
-`EmbeddingBagCollection`; the sequence tables of each dim form an `EmbeddingCollection`.
+`EmbeddingBagCollection`; the sequence tables of each dim form an `EmbeddingCollection`. A batch, and a collection of bags, have weights for
+all lookups or for none: for all if one of the tables is weighted.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class TaskModel(nn.Module):
         super().__init__()
         pooled = [EmbeddingBagConfig(**_fields(table)) for table in tables if table.pooled]
         if pooled:
-            self.pooled = EmbeddingBagCollection(tables=pooled, device=device)
+            weighted = any(table.weighted for table in tables if table.pooled)
+            self.pooled = EmbeddingBagCollection(tables=pooled, is_weighted=weighted, device=device)
         by_dim: dict[str, list[EmbeddingConfig]] = {}
         for table in tables:
             if not table.pooled:
@@ -256,13 +258,15 @@ class Batches:
         ]
 
     def draw(self, step: int, rank: int) -> KeyedJaggedTensor:
-        """The samples of a rank in a step, on the CPU: one key per feature, in the order of the task's tables."""
+        """The samples of a rank in a step, on the CPU: one key per feature, in the order of the task's tables; weights of lookups are 1."""
         count = len(self._task.tables)
         drawn = [self._table(index, np.random.default_rng([self._seed, step, rank, index])) for index in range(count)]
+        ids = torch.from_numpy(np.concatenate([batch.indices for batch in drawn]))
         return KeyedJaggedTensor.from_lengths_sync(
             keys=[name for table in self._task.tables for name in feature_names(table)],
-            values=torch.from_numpy(np.concatenate([batch.indices for batch in drawn])),
+            values=ids,
             lengths=torch.from_numpy(np.concatenate([np.diff(batch.offsets) for batch in drawn])),
+            weights=torch.ones(ids.shape) if any(self._task.weighted) else None,
         )
 
     def _table(self, index: int, rng: np.random.Generator) -> Batch:

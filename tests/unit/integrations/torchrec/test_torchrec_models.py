@@ -67,6 +67,20 @@ def test_the_sum_of_a_bag_is_the_sum_of_its_rows():
     torch.testing.assert_close(model(batch).by_feature()["a"], expected)
 
 
+@pytest.mark.parametrize("pooled", [True, False])
+def test_lookups_of_weighted_tables_have_weights(pooled):
+    tables = [Table("w", 50, 8, 3.0, pooled, weighted=True), Table("p", 60, 8, 2.0), Table("s", 40, 8, pooled=False)]
+    weighted = Task(tables, Topology(), 16)
+    model, batch = modules_for(weighted, "cpu"), Batches(weighted).draw(0, 0)
+    assert model.pooled.is_weighted() is pooled
+    assert batch.weights().shape == batch.values().shape
+    read_back = {table.name: table.weighted for table in there_and_back(weighted).tables}
+    assert read_back == {"w": pooled, "p": pooled, "s": False}
+    bags = torch.split(batch["p"].values(), batch["p"].lengths().tolist())
+    rows = dict(model.named_parameters())["pooled.embedding_bags.p.weight"]
+    torch.testing.assert_close(model(batch).by_feature()["p"], torch.stack([rows[ids].sum(dim=0) for ids in bags]))
+
+
 def there_and_back(given):
     """The modules, sharders, topology and constraints of a task, read as a task."""
     where, limits = torchrec_topology(given.topology), constraints_for(given)

@@ -62,12 +62,7 @@ class RuntimeModel:
         return cls(ShardedEmbeddings(plan, features=features, device=member.device, timeout=_TIMEOUT))
 
     def outputs(self, batch: KeyedJaggedTensor) -> list[torch.Tensor]:
-        """Look up a batch of this rank's samples; the weights of its lookups are 1."""
-        if any(table.weighted for table in self.module.tables):
-            keys, ids, lengths = batch.keys(), batch.values(), batch.lengths()
-            batch = KeyedJaggedTensor(
-                keys=keys, values=ids, lengths=lengths, weights=torch.ones(ids.shape, device=ids.device)
-            )
+        """Look up a batch of this rank's samples."""
         outputs = self.module(batch).values()
         return [output if isinstance(output, torch.Tensor) else output.values() for output in outputs]
 
