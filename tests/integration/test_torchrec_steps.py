@@ -48,13 +48,18 @@ main(answer)
 """
 
 
-def verify(*arguments):
-    return run_command("verify", *arguments)
+@pytest.fixture
+def command(capsys, monkeypatch):
+    """Runs a command in this process, which has TorchRec already; its ranks are processes."""
+    from shardwright.cli.main import main
 
+    monkeypatch.setenv("COLUMNS", "140")
 
-def run_command(*arguments):
-    command = [sys.executable, "-m", "shardwright", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=200, check=False)
+    def run_command(*arguments):
+        code = main([*map(str, arguments)])
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return run_command
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +84,8 @@ def plan_file(plan, tmp_path):
     return tmp_path / "plan.json"
 
 
-def test_steps_phases_and_memory_of_every_rank(plan, plan_file):
-    done = verify(plan_file, "--steps", "--rounds", 2, "--json")
+def test_steps_phases_and_memory_of_every_rank(command, plan, plan_file):
+    done = command("verify", plan_file, "--steps", "--rounds", 2, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     (report,) = document["plans"]
@@ -97,16 +102,17 @@ def test_steps_phases_and_memory_of_every_rank(plan, plan_file):
             assert held[f"{part}_bytes"] == pytest.approx(account, rel=0.1, abs=200)
 
 
-def test_the_plan_of_torchrecs_planner_takes_turns(plan_file):
-    done = verify(plan_file, "--steps", "--against", "torchrec", "--rounds", 1)
+def test_the_plan_of_torchrecs_planner_takes_turns(command, plan_file):
+    done = command("verify", plan_file, "--steps", "--against", "torchrec", "--rounds", 1)
     assert done.returncode == 0, done.stderr
     assert "step against torchrec: predicted" in done.stdout
 
 
-def test_a_saved_torchrec_plan_takes_turns(plan, plan_file, tmp_path):
+def test_a_saved_torchrec_plan_takes_turns(command, plan, plan_file, tmp_path):
     whole = replace(plan, shards=[Shard.whole(table, 0) for table in plan.task.tables])
     save_sharding_plan(planned(whole, "cpu"), tmp_path / "sharding_plan.json")
-    done = verify(plan_file, "--steps", "--against", tmp_path / "sharding_plan.json", "--rounds", 1, "--json")
+    against = tmp_path / "sharding_plan.json"
+    done = command("verify", plan_file, "--steps", "--against", against, "--rounds", 1, "--json")
     assert done.returncode == 0, done.stderr
     other = json.loads(done.stdout)["plans"][1]
     assert other["ranks"][0]["weights_bytes"] == sum(table.weight_bytes for table in plan.task.tables)
@@ -114,21 +120,21 @@ def test_a_saved_torchrec_plan_takes_turns(plan, plan_file, tmp_path):
 
 
 def test_the_ranks_that_torchrun_started_train(plan_file):
-    done = as_torchrun(2, plan_file, "--steps", "--rounds", 1, "--against", plan_file)
+    done = as_torchrun(2, "verify", plan_file, "--steps", "--rounds", 1, "--against", plan_file)
     assert [code for code, *_ in done] == [0, 0], done
     assert "step: predicted" in done[0][1]
     assert not done[1][1]
 
 
 def test_every_rank_reports_a_wrong_number_of_ranks(plan_file):
-    for code, _, said in as_torchrun(1, plan_file, "--steps"):
+    for code, _, said in as_torchrun(1, "verify", plan_file, "--steps"):
         assert code == 2
         assert "the plan is for 2 devices, and torchrun started 1 ranks" in said
 
 
 def test_a_lost_rank_ends_the_others_with_an_error(plan_file):
     """Rank 1 is killed while it trains, or, on a slow machine, before it joins; rank 0 reports either."""
-    with torchrun_ranks(2, plan_file, "--steps", "--rounds", 5000, "--timeout", 40) as ranks:
+    with torchrun_ranks(2, "verify", plan_file, "--steps", "--rounds", 5000, "--timeout", 40) as ranks:
         time.sleep(12)
         ranks[1].kill()
         _, said = ranks[0].communicate(timeout=200)
@@ -151,10 +157,10 @@ def check_tuned(document, plan_file):
         assert taken["against_default"] < 0
 
 
-def test_the_fastest_measured_plan_is_kept(plan, tmp_path):
+def test_the_fastest_measured_plan_is_kept(command, plan, tmp_path):
     plan.task.save(tmp_path / "task.yaml")
-    options = ["--steps", "--minutes", 0.3, "-o", tmp_path / "tuned.json", "--json"]
-    done = run_command("tune", tmp_path / "task.yaml", *options)
+    options = ["--steps", "--minutes", 0.2, "-o", tmp_path / "tuned.json", "--json"]
+    done = command("tune", tmp_path / "task.yaml", *options)
     assert done.returncode == 0, done.stderr
     check_tuned(json.loads(done.stdout), tmp_path / "tuned.json")
 
@@ -162,25 +168,25 @@ def test_the_fastest_measured_plan_is_kept(plan, tmp_path):
 def test_the_ranks_that_torchrun_started_tune(plan, tmp_path):
     plan.task.save(tmp_path / "task.yaml")
     options = ["--steps", "--minutes", 0.2, "-o", tmp_path / "tuned.json", "--json"]
-    done = as_torchrun(2, tmp_path / "task.yaml", *options, command="tune")
+    done = as_torchrun(2, "tune", tmp_path / "task.yaml", *options)
     assert [code for code, *_ in done] == [0, 0], done
     assert not done[1][1]
     check_tuned(json.loads(done[0][1]), tmp_path / "tuned.json")
 
 
-def as_torchrun(world, *arguments, command="verify"):
-    """Exit code and output of each rank, started with the variables that torchrun sets."""
-    with torchrun_ranks(world, *arguments, command=command) as ranks:
+def as_torchrun(world, name, *arguments):
+    """Exit code and output of each rank of a command, started with the variables that torchrun sets."""
+    with torchrun_ranks(world, name, *arguments) as ranks:
         said = [rank.communicate(timeout=200) for rank in ranks]
     return [(rank.returncode, *texts) for rank, texts in zip(ranks, said, strict=True)]
 
 
 @contextmanager
-def torchrun_ranks(world, *arguments, command="verify"):
+def torchrun_ranks(world, *arguments):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    program = [sys.executable, "-m", "shardwright", command, *map(str, arguments)]
+    program = [sys.executable, "-m", "shardwright", *map(str, arguments)]
     place = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
@@ -201,14 +207,6 @@ def torchrun_ranks(world, *arguments, command="verify"):
             rank.wait()
 
 
-def run(capsys, *arguments):
-    """Exit code and message of the command in this process."""
-    from shardwright.cli.main import main
-
-    code = main(["verify", *map(str, arguments)])
-    return code, capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -220,20 +218,20 @@ def run(capsys, *arguments):
         (["--against", "torchrec"], "add --steps"),
     ],
 )
-def test_bad_values_are_one_line(capsys, plan_file, options, says):
-    code, said = run(capsys, plan_file, *options)
-    assert code == 2
-    assert says in said
+def test_bad_values_are_one_line(command, plan_file, options, says):
+    done = command("verify", plan_file, *options)
+    assert done.returncode == 2
+    assert says in done.stderr
 
 
-def test_without_torchrec_the_install_command_is_named(capsys, plan_file, monkeypatch):
+def test_without_torchrec_the_install_command_is_named(command, plan_file, monkeypatch):
     def missing():
         raise MissingDependency("planning for TorchRec needs TorchRec; install with: pip install torchrec")
 
     monkeypatch.setattr("shardwright.integrations.torchrec.requirements.require_torchrec", missing)
-    code, said = run(capsys, plan_file, "--steps")
-    assert code == 1
-    assert "pip install torchrec" in said
+    done = command("verify", plan_file, "--steps")
+    assert done.returncode == 1
+    assert "pip install torchrec" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -282,10 +280,10 @@ def test_torchrec_trains_with_narrow_values_on_the_wire(plan):
     assert steps.step_ms > 0
 
 
-def test_a_plan_that_torchrec_cannot_run_is_trained_by_the_runtime_in_turns_with_torchrecs(plan, tmp_path):
+def test_a_plan_that_torchrec_cannot_run_is_trained_by_the_runtime_in_turns_with_torchrecs(command, plan, tmp_path):
     ours = with_unequal_rows(plan, Exchange(collectives="shared"))
     scored(ours, cost_model_for("cpu")).save(tmp_path / "ours.json")
-    done = verify(tmp_path / "ours.json", "--steps", "--against", "torchrec", "--rounds", 2, "--json")
+    done = command("verify", tmp_path / "ours.json", "--steps", "--against", "torchrec", "--rounds", 2, "--json")
     assert done.returncode == 0, done.stderr
     of_ours, of_torchrec = json.loads(done.stdout)["plans"]
     assert (of_ours["runs_on"], of_torchrec["runs_on"]) == ("shardwright", "torchrec")
@@ -301,20 +299,20 @@ def test_a_plan_that_torchrec_cannot_run_is_trained_by_the_runtime_in_turns_with
             assert held[f"{part}_bytes"] == pytest.approx(account[rank], rel=0.1, abs=200)
 
 
-def test_the_runtime_says_what_its_prediction_counts(plan, tmp_path):
+def test_the_runtime_says_what_its_prediction_counts(command, plan, tmp_path):
     scored(with_unequal_rows(plan, Exchange()), cost_model_for("cpu")).save(tmp_path / "ours.json")
-    done = verify(tmp_path / "ours.json", "--steps", "--rounds", 1)
+    done = command("verify", tmp_path / "ours.json", "--steps", "--rounds", 1)
     assert done.returncode == 0, done.stderr
     assert "trained by shardwright.runtime: plan" in done.stdout
     assert "exchange: {collectives: shared}" in done.stdout
 
 
-def test_a_saved_plan_of_other_tables_is_refused(capsys, plan, plan_file, tmp_path):
+def test_a_saved_plan_of_other_tables_is_refused(command, plan, plan_file, tmp_path):
     other = Task([Table("other", 100, 8)], plan.task.topology, 64)
     save_sharding_plan(planned(Plan(other, [Shard.whole(other.tables[0], 0)]), "cpu"), tmp_path / "other.json")
-    code, said = run(capsys, plan_file, "--steps", "--against", tmp_path / "other.json")
-    assert code == 2
-    assert "no table 'pooled.other'" in said
+    done = command("verify", plan_file, "--steps", "--against", tmp_path / "other.json")
+    assert done.returncode == 2
+    assert "no table 'pooled.other'" in done.stderr
 
 
 def _running(program: str) -> list[str]:
