@@ -113,7 +113,10 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
             kinds.add((outputs_of(task, [shard for shard in way if shard not in whole]), pooled))
         if any(len(shard.devices) > 1 for shard in way):
             kinds.add(("copies", pooled))
-    waits = np.array([latencies(topology, kind) for kind in kinds]).reshape(-1, 3).sum(axis=0)
+    modules = len({table.dim for table in task.tables if not table.pooled})  # of sequence tables
+    calls = [1 if pooled or outputs == "copies" else modules for outputs, pooled in kinds]
+    waits = np.array([latencies(topology, kind) for kind in kinds]).reshape(-1, 3)
+    waits = (waits * np.reshape(calls, (-1, 1))).sum(axis=0)
     zeros = np.zeros(topology.devices)
     values, ids, both, backward = (
         all_to_all_ms(topology, sent, received) + apart + wait

@@ -31,7 +31,8 @@ pooled tables take 4 bytes, and no lengths travel.
 
 *Sets.* Each sharding type that a module uses calls its own collectives, whose latencies every device pays: three for the input (four if a
 table is weighted), one or two forward and as many backward. The input collectives follow one another at once, so that each may cost less
-than its full latency. Whole tables and column blocks count as one type, since TorchRec takes a whole table as `column_wise` too.
+than its full latency. Whole tables and column blocks count as one type, since TorchRec takes a whole table as `column_wise` too. Sequence
+tables of each dim are a module, because an `EmbeddingCollection` has one dim, and every module calls its own collectives.
 
 Source: `torchrec.distributed.sharding`, TorchRec 1.8.
 """
@@ -69,7 +70,7 @@ class CollectivePrices:
         mean: `(2, 2)` the same of a byte of the mean device, by pass; 0 where links are not faster for a device alone.
         dealt: `(2, 2)` of a byte of V on every device of the place: rows dealt to all devices, then to one host; forward and backward.
         replicas: of a byte of gradient that every device has.
-        sets: `(SETS, 2)` latencies of the collectives of each set, forward and backward.
+        sets: `(SETS, 2)` latencies of the collectives of each set, forward and backward, in all modules.
         inputs: `(SETS,)` part of the forward latencies that belongs to the exchange of ids.
     """
 
@@ -82,6 +83,11 @@ class CollectivePrices:
     inputs: Floats
 
 
+def sequence_dims(task: Task) -> set[int]:
+    """The dims of a task's sequence tables, each of which TorchRec looks up in a module of its own."""
+    return {table.dim for table in task.tables if not table.pooled}
+
+
 def prices_of(task: Task) -> CollectivePrices:
     """The prices of a task's collectives."""
     exchange = task.exchange
@@ -89,12 +95,13 @@ def prices_of(task: Task) -> CollectivePrices:
     both = shared and len({table.pooled for table in task.tables}) > 1
     inputs = (1, 1) if shared else tuple(2 + weighted for weighted in task.weighted)
     narrower = VALUE_BYTES[exchange.gradients] / VALUE_BYTES[exchange.values]
-    return _prices(task.topology, exchange.collective, narrower, inputs, both)
+    modules = 1 if shared or not exchange.as_torchrec else len(sequence_dims(task))
+    return _prices(task.topology, exchange.collective, narrower, inputs, modules, both)
 
 
 @lru_cache(maxsize=64)
 def _prices(
-    topology: Topology, collective: Collective, narrower: float, following: tuple[int, ...], both: bool
+    topology: Topology, collective: Collective, narrower: float, following: tuple[int, ...], modules: int, both: bool
 ) -> CollectivePrices:
     hosts, per_host, devices = topology.hosts, topology.devices_per_host, topology.devices
     each, of_mean = (1e3 / np.array(of(collective)) for of in (topology.alone_of, topology.bandwidth_of))
@@ -111,7 +118,7 @@ def _prices(
         np.outer(passes, of_mean),
         dealt * passes,
         _slower(topology, "all_reduce", reduced),
-        *_sets(topology, collective, following, both),
+        *_sets(topology, collective, following, modules, both),
     )
 
 
@@ -120,13 +127,16 @@ def _slower(topology: Topology, collective: Collective, shares: tuple[float, flo
     return 1e3 * max(share / speed for share, speed in zip(shares, topology.bandwidth_of(collective), strict=True))
 
 
-def _sets(topology: Topology, collective: Collective, following: tuple[int, ...], both: bool) -> tuple[Floats, Floats]:
+def _sets(
+    topology: Topology, collective: Collective, following: tuple[int, ...], modules: int, both: bool
+) -> tuple[Floats, Floats]:
     """Latencies of the sets.
 
     Args:
         topology: the cluster.
         collective: the collective of ids, values and gradients.
         following: input collectives after the first one, of pooled tables and of sequence tables.
+        modules: modules of sequence tables.
         both: whether sequence tables travel in the messages of the pooled ones.
     """
     waits, inputs = np.zeros((2, len(WAYS), 2)), np.zeros((2, len(WAYS)))
@@ -148,6 +158,8 @@ def _sets(topology: Topology, collective: Collective, following: tuple[int, ...]
         waits[kind, 1] += scattered, gathered
         waits[kind, 2] += latency("reduce_scatter", False) + exchanged, latency("all_gather", False) + exchanged
         waits[kind, 3] = 0.0, latency("all_reduce")
+    waits[1, :3] *= modules  # all modules together reduce the gradients of replicas
+    inputs[1] *= modules
     if both:
         waits[1, :3], inputs[1] = 0.0, 0.0
     return waits.reshape(SETS, 2), inputs.reshape(SETS)

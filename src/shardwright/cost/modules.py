@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwright.arrays import Floats
+from shardwright.cost.collectives import sequence_dims
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import CostModel, Pricing, TaskModel
 from shardwright.task.links import ModuleTimes
@@ -24,8 +25,8 @@ def module_ms(task: Task) -> float:
         return 0.0
     if task.exchange.collectives == "shared":
         return links.modules.shared_ms
-    kinds = {table.pooled for table in task.tables}
-    return (True in kinds) * links.modules.pooled_ms + (False in kinds) * links.modules.sequence_ms
+    pooled = any(table.pooled for table in task.tables)
+    return pooled * links.modules.pooled_ms + len(sequence_dims(task)) * links.modules.sequence_ms
 
 
 def without_modules(task: Task) -> Task:

@@ -15,6 +15,7 @@ from shardwright.task.topology import Exchange, Topology
 
 POOLED = (sw.Table("wide", 100_000, 128, 10.0), sw.Table("two", 1_000, 64, [2.0, 3.0]))
 SEQUENCE = (sw.Table("clicks", 10_000, 32, 8.0, pooled=False),)
+TWO_DIMS = (*SEQUENCE, sw.Table("views", 10_000, 32, pooled=False), sw.Table("likes", 10_000, 64, pooled=False))
 MODEL = PublishedModel("h100")
 TIMES = ModuleTimes(pooled_ms=3.0, sequence_ms=5.0, shared_ms=2.0)
 
@@ -24,7 +25,7 @@ def _task(tables=POOLED + SEQUENCE, modules: ModuleTimes = TIMES, **exchange) ->
     return sw.Task(tables, topology, 65_536, exchange=Exchange(**exchange))
 
 
-@pytest.mark.parametrize(("tables", "ms"), [(POOLED, 3.0), (SEQUENCE, 5.0), (POOLED + SEQUENCE, 8.0)])
+@pytest.mark.parametrize(("tables", "ms"), [(POOLED, 3.0), (SEQUENCE, 5.0), (TWO_DIMS, 10.0), (POOLED + SEQUENCE, 8.0)])
 def test_a_step_and_its_bound_hold_the_modules_that_the_task_needs(tables, ms) -> None:
     task = _task(tables)
     shards = sw.plan(task, strategy="size").shards

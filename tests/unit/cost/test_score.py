@@ -227,6 +227,20 @@ def test_between_hosts_the_devices_of_a_host_share_its_link(per_host):
         assert ms(0, 0, 2, 2) == ms(0, 1, 2, 3)
 
 
+def test_sequence_tables_of_each_dim_call_collectives_of_their_own():
+    tables = [SEQUENCE, replace(SEQUENCE, name="alike"), replace(SEQUENCE, name="wide", dim=8)]
+    task = Task(tables, TOPOLOGY, batch_size=8)
+    whole = [Shard.whole(table, rank) for rank, table in enumerate(tables)]
+    one_dim = traffic(Task(tables[:2], TOPOLOGY, batch_size=8), whole[:2])
+    both = traffic(task, whole)
+    np.testing.assert_allclose(both.waits, 2 * one_dim.waits)
+    assert both.wait_of_ids == pytest.approx(2 * one_dim.wait_of_ids)
+    replicas = [Shard.whole(table, 0, 1, 2, 3) for table in tables]
+    np.testing.assert_allclose(traffic(task, replicas).waits, [0.0, 0.2])
+    other = replace(task, exchange=Exchange(deduplicate="device"))
+    np.testing.assert_allclose(traffic(other, whole).waits, one_dim.waits)
+
+
 def test_shared_collectives_carry_all_tables_at_once():
     speeds = {
         "all_to_all": {"inter": {"latency_ms": 9.0, "bandwidth": "1 MB/s"}},
