@@ -83,7 +83,7 @@ def test_plans_of_every_strategy_lie_above_the_bound(pipeline, hidden):
 
 
 @given(st.data(), st.integers(0, 11))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_a_search_beside_dense_layers_is_no_worse_than_one_that_knows_of_none(data, seed):
     task, model = drawn(data), model_of(seed)
     bare = replace(task, exchange=replace(task.exchange, dense_ms=0.0))
