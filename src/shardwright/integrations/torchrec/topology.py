@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from torchrec.distributed.planner.constants import (
@@ -20,8 +22,10 @@ from shardwright.cost.choice import best_user_model, cost_model_for, gpu_types, 
 from shardwright.cost.files import bundled_models
 from shardwright.cost.model import CostModel
 from shardwright.cost.published import GPUS, PublishedModel
+from shardwright.errors import InvalidInput
 from shardwright.task.link_files import load_links
-from shardwright.task.links import TORCHREC_CALLS, Collective, Links, LinkSpeed
+from shardwright.task.links import LINK_CLASSES, TORCHREC_CALLS, Collective, Links, LinkSpeed
+from shardwright.task.quantities import listed
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -48,14 +52,23 @@ class KnownLinks:
         """Links that a user states, or a file of `shardwright calibrate --links`, and latencies.
 
         Raises:
-            InvalidInput: the file cannot be read, or is of another cluster.
+            InvalidInput: the file cannot be read, or is of another cluster, or an argument is of another type.
         """
+        if latencies_ms is not None and len(listed(latencies_ms) or ()) != len(LINK_CLASSES):
+            raise InvalidInput(
+                f"latencies_ms is {reprlib.repr(latencies_ms)}, must be two numbers: ms inside a host and between hosts, as in (0.02, 0.05)"
+            )
+        if not isinstance(links, (Links, str, Path, NoneType)):
+            raise InvalidInput(
+                f"links is {reprlib.repr(links)}, must be shardwright.task.Links or a file of shardwright calibrate --links"
+            )
         if isinstance(links, Links) or links is None:
             return cls(links or Links(), latencies_ms)
         measured = load_links(links)
         hosts, per_host = _hosts_of(given)
         # TorchRec does not name the GPU, so that of the file is taken.
-        device = "cpu" if given.compute_device == "cpu" else measured.cluster.device
+        named = "cpu" not in (given.compute_device, measured.cluster.device)
+        device = measured.cluster.device if named else given.compute_device
         measured.check_cluster(Topology(hosts, per_host, device, links=measured.links), str(links))
         return cls(measured.links, latencies_ms)
 

@@ -81,3 +81,20 @@ def test_a_planner_takes_a_file_of_its_cluster(tmp_path):
         planner(topology(4, 4), links=file)
     with pytest.raises(InvalidInput, match=r"but the topology is 2 × 2 cpu"):
         planner(topology(4, 2, device="cpu"), links=str(file))
+    MeasuredLinks(Cluster("cpu", 2, 2, "gloo", "2"), MEASURED, {}, "").save(file)
+    with pytest.raises(InvalidInput, match=r"links of 2 × 2 cpu, but the topology is 2 × 2 cuda"):
+        planner(topology(4, 2), links=file)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"latencies_ms": (0.1,)}, "latencies_ms is .*, must be two numbers"),
+        ({"latencies_ms": "ab"}, "latencies_ms is 'ab'"),
+        ({"latencies_ms": 0.1}, "latencies_ms is 0.1"),
+        ({"links": {"all_to_all": {}}}, "links is .*, must be shardwright.task.Links or a file"),
+    ],
+)
+def test_what_a_planner_cannot_take_for_links(fields, said):
+    with pytest.raises(InvalidInput, match=said):
+        planner(topology(4, 2), **fields)
