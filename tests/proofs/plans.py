@@ -31,7 +31,7 @@ def ways_of(task: Task, table: Table, rng: np.random.Generator, any_grids: bool)
     """Ways to make a table that its constraints allow, and whether these are all; memory is ignored."""
     limits = task.constraints.of(table.name)
     gridded = table.rows >= FEWEST_ROWS
-    grid = list(_on_grid(table.rows, task.topology.devices)) if gridded else []
+    grid = list(_on_grid(table.rows, task.topology.devices, _dealt_parts(task, table))) if gridded else []
     some = [grid[place] for place in rng.choice(len(grid), min(len(grid), SAMPLED_CUTS), replace=False)]
     in_rows = list(_rows(task, table, some))
     ways = [*_columns(task, table), *in_rows, *_grids(task, table, any_grids)]
@@ -155,13 +155,27 @@ def _orders(sizes: Sequence[int]) -> set[tuple[int, ...]]:
     return {tuple(high if place in chosen else low for place in range(len(sizes))) for chosen in places}
 
 
+def _dealt_parts(task: Task, table: Table) -> tuple[int, ...]:
+    """The sixteenths of a block whose rows are dealt to all devices, or to those of a host."""
+    near, devices = task.topology.devices_per_host, task.topology.devices
+    return tuple(
+        {GRID // count for count in (near, devices) if count > 1 and GRID % count == 0} if table.pooled else ()
+    )
+
+
 @cache
-def _on_grid(rows: int, most: int) -> tuple[tuple[int, ...], ...]:
-    """Sizes of 2 to `most` blocks of whole sixteenths, each rounded down or up so that they add up."""
+def _on_grid(rows: int, most: int, dealt: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Sizes of 2 to `most` blocks of whole sixteenths, each rounded down or up so that they add up.
+
+    Blocks of as many sixteenths as `dealt` rows have may be a row shorter or longer.
+    """
     cuts = set()
     for parts in (parts for count in range(2, most + 1) for parts in product(range(1, GRID), repeat=count)):
         if sum(parts) == GRID:
-            sizes = [{rows * part // GRID, -(-rows * part // GRID)} for part in parts]
+            sizes = [
+                range(rows * part // GRID - (part in dealt), -(-rows * part // GRID) + (part in dealt) + 1)
+                for part in parts
+            ]
             cuts |= {blocks for blocks in product(*sizes) if sum(blocks) == rows}
     return tuple(sorted(cuts))
 
@@ -244,7 +258,9 @@ class AllPlans:
         pricing = self._model.pricing
         kernels = np.where((made > 0)[..., None], pricing.times(vectors), 0.0).sum(axis=2)
         kernels += (made > 0).any(axis=2)[..., None] * pricing.once
-        waits = used @ np.array([latencies(self._task.topology, kind) for kind in SETS])
+        modules = len({table.dim for table in self._task.tables if not table.pooled})  # of sequence tables
+        calls = np.array([1 if pooled or outputs == "copies" else modules for outputs, pooled in SETS])
+        waits = used * calls @ np.array([latencies(self._task.topology, kind) for kind in SETS])
         links = _links_ms(self._task, served, apart, waits)
         step = kernels.max(axis=1).sum(axis=1) + links.max(axis=1).sum(axis=1)
         allowed = (memory <= np.array(self._task.topology.memory_bytes)).all(axis=1) & self._related(chosen)
