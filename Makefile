@@ -10,12 +10,13 @@ READY := $(VENV)/.ready
 demo: setup
 	$(BIN)/shardwright demo
 
-# Two files at once, the longest first. One thread each: torch's threads wait for each other, for seconds where other programs use the cores.
-# Sets have the same order every time.
+# Two files at once, or WORKERS=N, the longest first. One thread each: torch's threads wait for each other, for seconds where other programs
+# use the cores. Sets have the same order every time.
 LONGEST := $(patsubst %,tests/integration/test_%.py,docs benchmarks examples torchrec_steps ray_collect) \
   $(sort $(wildcard tests/unit/calibration/test_*.py tests/property/test_*.py))
+WORKERS := 2
 define tests_marked
-	$(SAME) $(BIN)/python -m pytest -m $(1) -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS) \
+	$(SAME) $(BIN)/python -m pytest -m $(1) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS) \
 	  $(LONGEST) $(filter-out $(LONGEST),$(sort $(shell find tests -name 'test_*.py')))
 endef
 SAME := OMP_NUM_THREADS=1 PYTHONHASHSEED=0
