@@ -31,7 +31,7 @@ PROGRAMS = [
     ),
     ("gpu_model", "", "", "gpu_model.md"),
     ("published_links", "", "", "published_links.md"),
-    ("published_plans", "torchrec", "--tasks 2 --seconds 4 --public", "published_plans.md"),
+    ("published_plans", "torchrec", "--tasks 1 --seconds 1 --public", "published_plans.md"),
     ("learned_quality", "", "--tasks 1 --large 0 --time-limit 0.5", "learned_quality.md"),
     ("learned_guidance", "", "--sizes 12x2 --seeds 1 --seconds 0.3", "learned_guidance.md"),
     ("fastest_of", "pyarrow", "", "fastest_of.md"),
