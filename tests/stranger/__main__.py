@@ -76,7 +76,7 @@ WAY = (
     Step("too little time to measure", "shardwright tune two.yaml --minutes 0.05", ("give at least --minutes 0.2",), 2),
     Step(
         "a cost model of this machine",
-        "shardwright calibrate two.yaml --minutes 0.4",
+        "shardwright calibrate two.yaml --minutes 0.3",
         ("sets measured in", "saved "),
         names=r"model (cpu/\S+) made",
     ),
@@ -87,7 +87,7 @@ WAY = (
     Step("a plan that names it", "shardwright review named.json --time-limit 2"),
     Step(
         "a plan by measuring",
-        "shardwright tune two.yaml --minutes 0.4 -o tuned.json",
+        "shardwright tune two.yaml --minutes 0.3 -o tuned.json",
         ("measured step", "saved tuned.json"),
         names=r"pass --model (\S+)",
     ),
