@@ -102,12 +102,6 @@ def test_steps_phases_and_memory_of_every_rank(command, plan, plan_file):
             assert held[f"{part}_bytes"] == pytest.approx(account, rel=0.1, abs=200)
 
 
-def test_the_plan_of_torchrecs_planner_takes_turns(command, plan_file):
-    done = command("verify", plan_file, "--steps", "--against", "torchrec", "--rounds", 1)
-    assert done.returncode == 0, done.stderr
-    assert "step against torchrec: predicted" in done.stdout
-
-
 def test_a_saved_torchrec_plan_takes_turns(command, plan, plan_file, tmp_path):
     whole = replace(plan, shards=[Shard.whole(table, 0) for table in plan.task.tables])
     save_sharding_plan(planned(whole, "cpu"), tmp_path / "sharding_plan.json")
