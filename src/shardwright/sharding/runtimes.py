@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import COLUMN_UNIT, Shard
 from shardwright.sharding.ways import MOST_COLUMNS, most_columns, within_kernels
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
 from shardwright.task.table import Table
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from shardwright.sharding.plan import Plan
 
 Range = tuple[int, int]
+_OURS = {
+    "grid_shard": "grid",
+    "table_column_wise": "column_wise",
+}  # our names of TorchRec's sharding types, where they differ
 _LEAST_WIRE_BYTES = 2  # of a value or gradient that shardwright.runtime sends
 
 
@@ -82,7 +86,7 @@ def patterns_like(
     shards: Sequence[Shard], table: Table, topology: Topology
 ) -> dict[str, list[tuple[Range, Range, int]]]:
     """Return every TorchRec sharding type that fits the shards, with its blocks; empty if TorchRec cannot run them."""
-    barred = _not_of_torchrec(table, topology.device)
+    barred = _not_of_torchrec(table, topology)
     everyone = tuple(range(topology.devices))
     most = most_columns(topology.device) or table.dim
     if any(shard.row_order != "id" or shard.dim > most for shard in shards):
@@ -109,7 +113,7 @@ def patterns_like(
         if all(columns == whole for _, columns, _ in as_given):
             patterns["table_row_wise"] = grid
         patterns["grid_shard"] = grid
-    return {kind: blocks for kind, blocks in patterns.items() if kind.replace("grid_shard", "grid") not in barred}
+    return {kind: blocks for kind, blocks in patterns.items() if _OURS.get(kind, kind) not in barred}
 
 
 def _on_hosts(
@@ -147,13 +151,18 @@ RunsOn: TypeAlias = Runtime | Literal["auto"]
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 
 
-def _not_of_torchrec(table: Table, device: str) -> tuple[str, ...]:
+def _not_of_torchrec(table: Table, topology: Topology) -> tuple[str, ...]:
     """Our sharding types that TorchRec does not run.
 
-    For sequence tables: rows dealt to a host, and replicas on CPUs (its dense kernel pools).
+    For sequence tables: rows dealt to a host, and replicas on CPUs (its dense kernel pools). For pooled tables whose dim is no multiple of
+    4: all but replicas, one on each device, since only its dense kernel takes such dims.
     """
-    of_sequences = ("table_row_wise", "grid", *(("data_parallel",) if device == "cpu" else ()))
-    return ("tiered", *(() if table.pooled else of_sequences))
+    if not table.pooled:
+        return ("tiered", "table_row_wise", "grid", *(("data_parallel",) if topology.device == "cpu" else ()))
+    if table.dim % COLUMN_UNIT == 0:
+        return ("tiered",)
+    replicas = ("data_parallel", "table_wise") if topology.devices == 1 else ("data_parallel",)
+    return tuple(kind for kind in SHARDING_TYPES if kind not in replicas)
 
 
 def runtimes_of(plan: Plan) -> tuple[str, ...]:
@@ -259,8 +268,8 @@ def task_for(task: Task, runtime: Runtime | None) -> Task:
         raise InfeasibleTask(why_not)
     if runtime == "torchrec" and (otherwise := exchanges_otherwise(task)) is not None:
         raise InfeasibleTask(f"{otherwise}: leave exchange out, or plan for runs_on 'shardwright'")
-    given, device = task.constraints, task.topology.device
-    limits = {table.name: _limited(table, given.of(table.name), runtime, device) for table in task.tables}
+    given = task.constraints
+    limits = {table.name: _limited(table, given.of(table.name), runtime, task.topology) for table in task.tables}
     changed = {name: limit for name, limit in limits.items() if limit is not given.of(name)}
     return (
         replace(task, constraints=Constraints({**given.tables, **changed}, given.colocate, given.apart))
@@ -269,11 +278,11 @@ def task_for(task: Task, runtime: Runtime | None) -> Task:
     )
 
 
-def _limited(table: Table, limits: TableConstraint, runtime: Runtime, device: str) -> TableConstraint:
+def _limited(table: Table, limits: TableConstraint, runtime: Runtime, topology: Topology) -> TableConstraint:
     """Return a table's constraint with the limits of a runtime and of its kernels added; the same object if they add nothing."""
     if runtime == "shardwright":
-        return within_kernels(table, limits, device)
-    barred = _not_of_torchrec(table, device)
+        return within_kernels(table, limits, topology.device)
+    barred = _not_of_torchrec(table, topology)
     allowed = tuple(kind for kind in limits.sharding_types or SHARDING_TYPES if kind not in barred)
     if not allowed:
         raise InfeasibleTask(
@@ -281,7 +290,7 @@ def _limited(table: Table, limits: TableConstraint, runtime: Runtime, device: st
             "another sharding type, or plan for runs_on 'shardwright'"
         )
     limits = replace(limits, sharding_types=allowed, equal_rows=True, equal_columns=True)
-    return within_kernels(table, limits, device)
+    return within_kernels(table, limits, topology.device)
 
 
 def on_their_sides(task: Task, start: Plan) -> Task:

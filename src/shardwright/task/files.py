@@ -126,10 +126,21 @@ def _plain_list(numbers: Floats | Sequence[float]) -> list[int | float]:
     return [plain(number) for number in numbers]
 
 
+class _ExchangeFile(Struct, forbid_unknown_fields=True, frozen=True):
+    deduplicate: str | UnsetType = UNSET
+    replica_gradients: str | UnsetType = UNSET
+    values: str | UnsetType = UNSET
+    gradients: str | UnsetType = UNSET
+    pipeline: str | UnsetType = UNSET
+    conversion: str | UnsetType = UNSET
+    collectives: str | UnsetType = UNSET
+    dense_ms: float | DenseTime | UnsetType = UNSET
+
+
 class _TopologyFile(Struct, forbid_unknown_fields=True):
     preset: str | UnsetType = UNSET
     hosts: int | float | str | UnsetType = UNSET
-    devices_per_host: int | float | str | UnsetType = UNSET
+    devices_per_host: int | float | str | list[Any] | UnsetType = UNSET
     device: str | UnsetType = UNSET
     memory: int | float | str | list[int | float | str] | UnsetType = UNSET
     intra_bandwidth: int | float | str | UnsetType = UNSET
@@ -151,6 +162,11 @@ def _topology_from_dict(content: str | dict[str, Any], place: Place, folder: Pat
             f"{place}: links names the file {links!r}, which only a task file may do; state the links here"
         )
     with Place(place.file).naming():
+        if isinstance(fields.get("devices_per_host"), list):
+            raise InvalidInput(
+                f"topology: devices_per_host is {fields['devices_per_host']}, but all hosts must have equally many devices; state one "
+                "number, and plan larger hosts as several of that size"
+            )
         _check_units(fields)
         fields |= {
             name: parse_count(fields[name], f"topology: {name}")
@@ -256,7 +272,7 @@ class _TaskFile(Struct, forbid_unknown_fields=True):
     topology: str | dict[str, Any] | UnsetType = UNSET
     optimizer: str = "rowwise_adagrad"
     constraints: list[Any] = []
-    exchange: Exchange = Exchange()
+    exchange: _ExchangeFile = _ExchangeFile()
     sharding_groups: ShardingGroups | UnsetType = UNSET
     format: int = FORMAT
 
@@ -357,7 +373,7 @@ def task_from_dict(
             parse_count(content.batch_size if batch_size is None else batch_size, "batch_size"),
             cast(Optimizer, content.optimizer),
             constraints,
-            content.exchange,
+            Exchange(**given(content.exchange)),
             groups,
         )
 

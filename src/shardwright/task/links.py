@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
-from shardwright.task.quantities import checked_number, parse_bandwidth
+from shardwright.task.quantities import LEAST_BARE, check_unit, checked_number, parse_bandwidth
 
 Collective: TypeAlias = Literal["all_to_all", "reduce_scatter", "all_gather", "all_reduce", "exchange"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
@@ -131,7 +131,7 @@ def links_to_dict(links: Links) -> dict[str, dict[str, Any]]:
     """The measured links as plain data."""
     of_collective: dict[str, dict[str, Any]] = {
         collective: {
-            name: {key: value for key, value in asdict(speed).items() if value is not None}
+            name: {key: _stated(key, value) for key, value in asdict(speed).items() if value is not None}
             for name, speed in zip(LINK_CLASSES, links.of(collective), strict=True)
             if speed is not None
         }
@@ -141,12 +141,19 @@ def links_to_dict(links: Links) -> dict[str, dict[str, Any]]:
     return {name: values for name, values in of_collective.items() if values}
 
 
+def _stated(field: str, value: float) -> float | str:
+    """A field of a speed, with a unit if a reader would doubt the bare number."""
+    return f"{value!r} B/s" if field in ("bandwidth", "alone") and value < LEAST_BARE else value
+
+
 def _speed(content: object, what: str) -> LinkSpeed | None:
     if content is None:
         return None
     given = _mapping(content, what, tuple(field.name for field in fields(LinkSpeed)))
     if not {"latency_ms", "bandwidth"} <= set(given):
         raise InvalidInput(f"{what} is {reprlib.repr(content)}, must give latency_ms and bandwidth")
+    for field in ("bandwidth", "alone"):
+        check_unit(given.get(field), f"{what}.{field}", per_second=True)
     latency = checked_number(given["latency_ms"], f"{what}.latency_ms", zero=True)
     following = given.get("following_ms")
     if following is not None:

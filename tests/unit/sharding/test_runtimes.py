@@ -65,6 +65,14 @@ WIDE = replace(POOLED, dim=4096)  # than the kernels of GPUs
         (WIDE, "cpu", [sw.Shard.whole(WIDE, 0)], ("shardwright", "torchrec")),
         (SEQUENCE, "h100", [sw.Shard.whole(SEQUENCE, 0, 1, 2, 3)], ("shardwright", "torchrec")),
         (POOLED, "cpu", rows(0, 700, 1600, name="pooled"), ("shardwright",)),
+        (replace(POOLED, dim=6), "cpu", [sw.Shard("pooled", (0, 1600), (0, 6), (0,))], ("shardwright",)),
+        (
+            replace(POOLED, dim=6),
+            "cpu",
+            [sw.Shard("pooled", (0, 1600), (0, 6), (0, 1, 2, 3))],
+            ("shardwright", "torchrec"),
+        ),
+        (replace(SEQUENCE, dim=6), "cpu", [sw.Shard("sequence", (0, 1600), (0, 6), (0,))], ("shardwright", "torchrec")),
     ],
 )
 def test_runtimes_depend_on_the_device_and_the_kind_of_table(table, device, shards, runs_on):

@@ -18,6 +18,7 @@ from shardwright.task.files import (
     task_from_dict,
     task_to_dict,
 )
+from shardwright.task.topology import Exchange
 
 TEXT = """\
 batch_size: 65536
@@ -223,6 +224,7 @@ def test_a_task_inside_of_another_document_lists_its_tables() -> None:
         ("memory: 120 GB", "memory: 2", "topology: memory: 2 would be 2 bytes; add a unit, as in '2 GB'"),
         ("450 GB/s", "450", "intra_bandwidth: 450 would be 450 bytes per second; add a unit, as in '450 GB/s'"),
         ("hosts: 2", "host: 2", "topology: unknown field 'host'; did you mean 'hosts'?"),
+        ("devices_per_host: 8", "devices_per_host: [8, 4]", "devices_per_host is [8, 4], but all hosts must have equally many devices"),
         ("devices: [0, 1]", "devices: [a]", "constraints[0].devices[0]: Expected `int`, got `str` 'a'"),
         ("apart: [history, no]", "table: user_id", "constraints[2]: table 'user_id' has a constraint already; put all its limits"),
         ("apart: [history, no]", "apart: [history, no], max_shards: 2", "constraints[2]: max_shards does not go with apart"),
@@ -302,3 +304,13 @@ def test_device_types_and_optimizers_in_other_spellings():
     document = {"batch_size": "1k", "topology": {"device": "H100", "memory": "9 GB"}, "optimizer": "Row-wise Adagrad"}
     task = task_from_dict(document | {"tables": [{"name": "a", "rows": 8, "dim": 4}]})
     assert (task.batch_size, task.topology.device, task.optimizer) == (1000, "h100", "rowwise_adagrad")
+
+
+def test_the_exchange_in_other_spellings():
+    document = {"batch_size": 8, "topology": "h100-8", "tables": [{"name": "a", "rows": 8, "dim": 4}]}
+    exchange = {"values": "float16", "gradients": "BF16", "pipeline": "Sparse-Dist", "dense_ms": 2}
+    task = task_from_dict(document | {"exchange": exchange})
+    assert task.exchange == Exchange(values="fp16", gradients="bf16", pipeline="sparse_dist", dense_ms=2.0)
+    assert task_from_dict(task_to_dict(task)) == task
+    with pytest.raises(InvalidInput, match="exchange: values is 'float8', must be one of fp32"):
+        task_from_dict(document | {"exchange": {"values": "float8"}})

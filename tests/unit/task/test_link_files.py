@@ -8,7 +8,7 @@ import pytest
 from shardwright.errors import InvalidInput
 from shardwright.task import Links, LinkSpeed, Task
 from shardwright.task.link_files import Cluster, LinkErrors, MeasuredLinks, load_links
-from shardwright.task.links import ModuleTimes, links_from_dict
+from shardwright.task.links import ModuleTimes, links_from_dict, links_to_dict
 
 CLUSTER = Cluster("h100", 2, 8, "nccl", "2.13.0")
 LINKS = Links(
@@ -55,6 +55,7 @@ def test_scaled_links_keep_their_ratio_for_one_sender() -> None:
     [
         ("all_to_all", "1 GB/s", "links.all_to_all.inter: alone is 1e+09 bytes/s, must be at least the bandwidth, 2e+09 bytes/s"),
         ("all_to_all", 0, "links.all_to_all.inter.alone"),
+        ("all_to_all", 5, "links.all_to_all.inter.alone: 5 would be 5 bytes per second; add a unit, as in '5 GB/s'"),
         ("all_reduce", "3 GB/s", "links.all_reduce: has alone, which only all_to_all and exchange may have"),
     ],
 )  # fmt: skip
@@ -85,3 +86,8 @@ def test_a_plan_file_cannot_name_a_link_file_and_a_missing_one_raises(tmp_path: 
         task_from_dict(document)
     with pytest.raises(InvalidInput, match="links.json: there is no such links file"):
         task_from_dict(document, folder=tmp_path)
+
+
+def test_links_slower_than_a_bare_number_may_be_survive_plain_data():
+    slow = Links(all_to_all=(LinkSpeed(0.1, 80_000.5), LinkSpeed(0.1, 50_000.0, alone=60_000.0)))
+    assert links_from_dict(links_to_dict(slow), "links") == slow

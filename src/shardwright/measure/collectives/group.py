@@ -33,6 +33,7 @@ from shardwright.measure.collectives.rank import (
     joined_group,
 )
 from shardwright.processes import Child, parsed
+from shardwright.task.quantities import parse_count
 
 _LOOK_S = 0.2  # interval of checks of the ranks during a wait
 _LAST_WORDS_S = 5.0  # time for rank 0 to end after its last reply; its end shows the reason
@@ -185,7 +186,7 @@ def place_of_this_process() -> PlaceInGroup | None:
     """
     if not all(os.environ.get(name) for name in _VARIABLES):
         return None
-    rank, world, local_rank, local_world = (int(os.environ[name]) for name in _VARIABLES[:4])
+    rank, world, local_rank, local_world = (parse_count(os.environ[name], name) for name in _VARIABLES[:4])
     if world % local_world or rank % local_world != local_rank:
         raise InvalidInput(
             f"WORLD_SIZE is {world}, LOCAL_WORLD_SIZE {local_world}, RANK {rank}, LOCAL_RANK {local_rank}: every host must have as many "

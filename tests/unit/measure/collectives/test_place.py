@@ -39,3 +39,9 @@ def test_uneven_hosts_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, va
     monkeypatch.setenv(name, value)
     with pytest.raises(InvalidInput, match=f"{name} {value}"):
         place_of_this_process()
+
+
+def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(InvalidInput, match="RANK is 'first', must be a whole number"):
+        place_of_this_process()
