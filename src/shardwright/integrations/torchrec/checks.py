@@ -67,6 +67,21 @@ def check_sharding_plan(plan: ShardingPlan, problem: TorchRecProblem) -> None:
     _check_towers(plan, problem)
 
 
+def returned_options(options: object, callback: object) -> list[ShardingOption]:
+    """The sharding options that a callback returned.
+
+    Raises:
+        PlannerError: it returned something else.
+    """
+    if not isinstance(options, Sequence) or not all(isinstance(option, ShardingOption) for option in options):
+        name = getattr(callback, "__qualname__", type(callback).__qualname__)
+        raise PlannerError(
+            f"the callback {name} returned a {type(options).__name__}, must return the list of sharding options to use",
+            PlannerErrorType.OTHER,
+        )
+    return list(options)
+
+
 def check_ranks_assigned(options: Sequence[ShardingOption]) -> None:
     """Check that every shard of sharding options has a rank. The check of the plan shows whether the ranks exist.
 

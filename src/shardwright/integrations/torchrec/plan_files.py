@@ -256,6 +256,8 @@ def _module_from_file(tables: object, place: Place) -> EmbeddingModuleShardingPl
 def _table_to_file(name: str, table: ParameterSharding) -> _TableFile:
     shards = None
     if table.sharding_spec is not None:
+        if any(shard.placement is None for shard in table.sharding_spec.shards):
+            raise InvalidInput(f"{name}: a shard has no placement; save a plan whose shards all lie on ranks")
         shards = [
             _ShardFile(tuple(shard.shard_offsets), tuple(shard.shard_sizes), str(shard.placement))
             for shard in table.sharding_spec.shards

@@ -43,6 +43,7 @@ from shardwright.integrations.torchrec.checks import (
     check_ranks_assigned,
     check_sharding_plan,
     on_first_rank,
+    returned_options,
 )
 from shardwright.integrations.torchrec.context import EnumeratorOnDemand, enumerator_without_times, other_orders
 from shardwright.integrations.torchrec.conversion import plan_of
@@ -412,7 +413,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         """Apply the callbacks to a plan, check it, and log statistics."""
         options = sharding_options(result, problem, self._cost_model)
         for callback in self._callbacks:
-            options = callback(options)
+            options = returned_options(callback(options), callback)
         if self._callbacks:
             check_ranks_assigned(options)
             result = to_sharding_plan(options, self._topology)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,15 +31,22 @@ def profiles_by_name(profiles: Profiles) -> dict[str, Table]:
     """Profiles by feature name, from a mapping, from tables named like features, or from a tables file.
 
     Raises:
-        InvalidInput: the file cannot be read.
+        InvalidInput: the file cannot be read, or these are no profiles.
     """
     if profiles is None:
         return {}
     if isinstance(profiles, (str, Path)):
         profiles = load_tables(profiles)
-    if isinstance(profiles, Mapping):
-        return dict(profiles)
-    return {table.name: table for table in profiles}
+    if not isinstance(profiles, Mapping):
+        tables = list(profiles) if isinstance(profiles, Iterable) else [profiles]
+        profiles = {getattr(table, "name", ""): table for table in tables}
+    for table in profiles.values():
+        if not isinstance(table, Table):
+            raise InvalidInput(
+                f"profiles hold {reprlib.repr(table)}, must be shardwright.Tables, by name of the feature or in a list, or the path of a "
+                "tables.yaml that 'shardwright profile' wrote"
+            )
+    return dict(profiles)
 
 
 def with_profiles(

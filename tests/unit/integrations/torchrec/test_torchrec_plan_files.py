@@ -117,6 +117,12 @@ def test_plans_that_a_file_cannot_hold_are_refused(made, tmp_path):
         save_sharding_plan(made[1], tmp_path / "plan.json")
 
 
+def test_a_shard_without_a_placement_is_refused(made, tmp_path):
+    tables_of(made[1])["pooled", "t0"].sharding_spec.shards[0].placement = None
+    with pytest.raises(InvalidInput, match=r"pooled\.t0: a shard has no placement"):
+        save_sharding_plan(made[1], tmp_path / "plan.json")
+
+
 def saved(made, tmp_path, **hashes):
     our_planner, plan = made
     file = tmp_path / "plan.json"

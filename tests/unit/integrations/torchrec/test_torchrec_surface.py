@@ -14,6 +14,7 @@ from torchrec.distributed.planner.stats import EmbeddingStats
 from torchrec.distributed.planner.storage_reservations import FixedAbsoluteStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, Stats
 
+from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec import SavedPlanLoader, ShardwrightPlanner, save_sharding_plan
 from shardwright.integrations.torchrec.events import SearchPage, SearchStats
 
@@ -182,3 +183,18 @@ def test_planners_are_copied_and_sent_to_processes():
     for copied in (copy.deepcopy(our_planner), pickle.loads(pickle.dumps(planner()))):
         assert set(tables_of(copied.plan(Model(), SHARDERS))) == set(tables_of(plan))
         assert copied.hash_planner_context_inputs() == our_planner.hash_planner_context_inputs()
+
+
+@pytest.mark.parametrize("returned", [None, 5, [None]])
+def test_a_callback_that_returns_no_options_is_refused(returned):
+    def lost(options):
+        return returned
+
+    with refused("OTHER", "the callback .*lost returned a .*, must return the list of sharding options"):
+        planner(callbacks=[lost]).plan(Model(), SHARDERS)
+
+
+@pytest.mark.parametrize("profiles", [5, [5], {"t0": None}])
+def test_profiles_that_are_no_tables_are_refused(profiles):
+    with pytest.raises(InvalidInput, match="profiles hold .*, must be shardwright.Tables"):
+        planner(profiles=profiles).plan(Model(), SHARDERS)
