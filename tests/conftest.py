@@ -62,9 +62,9 @@ def _seed() -> None:
         sys.modules["torch"].manual_seed(0)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test sees or changes the models that the user calibrated."""
+    """No test sees or changes the models and links that the user, or a test of another file, measured."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHARDWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

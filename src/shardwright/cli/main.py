@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -56,9 +57,13 @@ def _program(runs: Mapping[str, Callable[..., None]]) -> typer.Typer:
     return app
 
 
-def _documented(name: str) -> Callable[[], None]:
-    """A function that has only the docstring of a command."""
-    tree = ast.parse(Path(__file__).with_name(f"{name}.py").read_bytes())
+def _documented(name: str) -> Callable[..., None]:
+    """A function that has only the docstring of a command; the command itself if its source is not at hand."""
+    module = f"shardwright.cli.{name}"
+    source = getattr(getattr(find_spec(module), "loader", None), "get_source", lambda _: None)(module)
+    if source is None:
+        return cast("Callable[..., None]", import_module(module).run)
+    tree = ast.parse(source)
     command = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run")
 
     def run() -> None: ...
@@ -111,7 +116,8 @@ def _run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not end a command
-    arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
+    while arguments[:1] == ["--"]:
+        arguments = arguments[1:]
     known = [name for name in arguments[:1] if name in COMMANDS]
     command = typer.main.get_command(application(known) if known else overview())
     return exit_code_of(

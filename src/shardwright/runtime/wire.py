@@ -180,7 +180,8 @@ class Wire:
         with self._meter.around(label):
             arrival.send(sent.view(-1), elements)
         # The only wait for the device: split sizes must be in main memory.
-        to, by = sent.cpu().numpy(), received.cpu().numpy()
+        to, by = (sent, received) if sent.device.type == "cpu" else torch.stack([sent, received]).cpu()
+        to, by = to.numpy(), by.numpy()
         elements[self._members.me] = 0
         self._meter.add(label, self._members.links, elements, elements, sent.itemsize)
         return Sizes(to[:, :groups].T, by[:, :groups].T), bool(by[:, groups].any())

@@ -245,9 +245,7 @@ class Certified:
         """
         seen.attempt(FusedGreedy(), NeuroShard(score="step"), *UNIFORM)
         if seen.plan is None:
-            from shardwright.search.no_way import no_way
-
-            raise InfeasibleTask(no_way(seen.task, seen.cost_model) or why_none)
+            raise InfeasibleTask(why_none)
         valid = bound_ms is not None and 0 < bound_ms <= seen.step_ms
         return replace(seen.plan, strategy=self.name, bound_ms=bound_ms if valid else None)
 

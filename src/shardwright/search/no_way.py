@@ -1,4 +1,4 @@
-"""Find the table whose constraints leave no way to shard it, however much memory there is, and the sharding types that would.
+"""Find the table whose constraints leave a runtime no way to shard it, however much memory there is, and the sharding types that would.
 
 A search that finds no plan asks this, since a lack of memory has other remedies than a constraint that can never be met.
 """
@@ -13,48 +13,57 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.engine.session import Start, prepare, start
+from shardwright.sharding.runtimes import Runtime, task_for
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
+from shardwright.task.table import Table
 from shardwright.task.task import Task
 
 _BOUNDLESS = 1 << 50  # bytes of memory: no table needs as many
-_FEW = 3  # sharding types: a runtime leaves a table more of them, a person hardly
+_MOST = 100  # tables that are tried; each takes some 10 ms
 
 
-def no_way(task: Task, cost_model: CostModel) -> str | None:
-    """Why the constraint of some table leaves the search no way with any memory; None if all tables, each by itself, have one.
+def no_way(task: Task, runtime: Runtime | None, cost_model: CostModel) -> str | None:
+    """Why the constraint of some table leaves the search no way for a runtime, with any memory; None if every table by itself has one.
 
-    Colocated tables are left out: the search's own message is about them.
+    Colocated tables are left out, since the search's own message is about them, and those that may be tiered.
 
     Args:
-        task: the task.
+        task: the task, without the limits of the runtime.
+        runtime: the runtime; None for any blocks.
         cost_model: prices its shards.
     """
     together = {name for group in task.constraints.colocated_groups() for name in group}
+    alike: dict[object, Table] = {}
     for name, limits in task.constraints.tables.items():
-        if name in together or not _narrow(limits) or _possible(task, cost_model, name, limits):
+        if name not in together and "tiered" not in (limits.sharding_types or ()):
+            table = task.table_by_name[name]
+            alike.setdefault((limits, table.rows, table.dim, table.pooled), table)
+    for table in list(alike.values())[:_MOST]:
+        if _possible(task, runtime, cost_model, table):
             continue
-        kinds = [kind for kind in SHARDING_TYPES if kind != "tiered"]
-        other = [kind for kind in kinds if _possible(task, cost_model, name, replace(limits, sharding_types=(kind,)))]
-        remedy = f"allow {_either(other)}, which its other limits leave" if other else "relax these limits"
-        return f"no way is known to shard table '{name}' on these devices, with any memory, under {_stated(limits)}: {remedy}"
+        others = [
+            kind for kind in SHARDING_TYPES if kind != "tiered" and _possible(task, runtime, cost_model, table, kind)
+        ]
+        remedy = f"allow {_either(others)}, which its other limits leave" if others else "relax these limits"
+        by = "" if runtime is None else f" for {'TorchRec' if runtime == 'torchrec' else 'shardwright.runtime'}"
+        stated = _stated(task.constraints.of(table.name))
+        return f"no way is known to shard table '{table.name}'{by} on these devices, with any memory, under {stated}: {remedy}"
     return None
 
 
-def _narrow(limits: TableConstraint) -> bool:
-    """Whether a runtime alone would not set these limits."""
-    few = limits.sharding_types is not None and len(limits.sharding_types) <= _FEW
-    return few or any(value is not None for value in (limits.devices, limits.max_shards, limits.min_columns))
-
-
-def _possible(task: Task, cost_model: CostModel, name: str, limits: TableConstraint) -> bool:
+def _possible(
+    task: Task, runtime: Runtime | None, cost_model: CostModel, table: Table, kind: str | None = None
+) -> bool:
+    """Whether there is a way, under the table's constraint or with another sharding type."""
+    limits = task.constraints.of(table.name)
     try:
         alone = replace(
             task,
-            tables=[task.table_by_name[name]],
-            constraints=Constraints({name: limits}),
+            tables=[table],
+            constraints=Constraints({table.name: replace(limits, sharding_types=(kind,)) if kind else limits}),
             topology=replace(task.topology, memory=_BOUNDLESS),
         )
-        return start(prepare(alone, cost_model), Start(limit=np.inf))[1] < 0
+        return start(prepare(task_for(alone, runtime), cost_model), Start(limit=np.inf))[1] < 0
     except (InfeasibleTask, InvalidInput):  # no way at all, or limits that contradict each other
         return False
 
@@ -64,9 +73,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def _stated(limits: TableConstraint) -> str:
-    """The limits that are set, but not those of a runtime."""
-    of_runtime = ("equal_rows", "equal_columns", "max_columns") if limits.as_torchrec else ()
-    values = {field.name: getattr(limits, field.name) for field in fields(limits) if field.name not in of_runtime}
+    values = {field.name: getattr(limits, field.name) for field in fields(limits)}
     return ", ".join(
         f"{name} {list(value) if isinstance(value, tuple) else value}"
         for name, value in values.items()

@@ -22,6 +22,7 @@ from shardwright.search.certified import Certified
 from shardwright.search.flexshard.bound import plans_bound
 from shardwright.search.flexshard.strategy import FlexShard, tiered_tables
 from shardwright.search.infeasible import prove_infeasible
+from shardwright.search.no_way import no_way
 from shardwright.search.registry import strategy_of
 from shardwright.search.strategy import ROUNDING, Strategy, Told, WarmStrategy, watched
 from shardwright.sharding.costs import BoundScope
@@ -231,7 +232,13 @@ def _planned(
             return chosen.search_from(of, model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
         return chosen.search(of, model, seed=seed, deadline=deadline)
 
-    best = _searched(search, chosen, searched, model, start)
+    try:
+        best = _searched(search, chosen, searched, model, start)
+    except InfeasibleTask as error:
+        why = (
+            no_way(task, runtime, model) if isinstance(chosen, (Auto, Certified)) else None
+        )  # others say it themselves
+        raise InfeasibleTask(why or str(error)) from error
     if searched is not limited and best.bound_ms is not None:  # the bound is over plans in which tables cross, too
         bound = lower_bound(limited, model)
         best = replace(best, bound_ms=bound.ms if bound is not None and bound.ms > 0 else None)

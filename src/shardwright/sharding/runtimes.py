@@ -154,15 +154,16 @@ RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 def _not_of_torchrec(table: Table, topology: Topology) -> tuple[str, ...]:
     """Our sharding types that TorchRec does not run.
 
-    For sequence tables: rows dealt to a host, and replicas on CPUs (its dense kernel pools). For pooled tables whose dim is no multiple of
-    4: all but replicas, one on each device, since only its dense kernel takes such dims.
+    For sequence tables: rows dealt to a host, and replicas on CPUs (its dense kernel pools). If the dim is no multiple of 4: all but
+    replicas, one on each device, since only its dense kernel takes such dims.
     """
-    if not table.pooled:
-        return ("tiered", "table_row_wise", "grid", *(("data_parallel",) if topology.device == "cpu" else ()))
-    if table.dim % COLUMN_UNIT == 0:
-        return ("tiered",)
-    replicas = ("data_parallel", "table_wise") if topology.devices == 1 else ("data_parallel",)
-    return tuple(kind for kind in SHARDING_TYPES if kind not in replicas)
+    barred = {"tiered", *(() if table.pooled else ("table_row_wise", "grid"))}
+    if table.dim % COLUMN_UNIT:
+        replicas = ("data_parallel", "table_wise") if topology.devices == 1 else ("data_parallel",)
+        barred |= set(SHARDING_TYPES) - set(replicas)
+    if not table.pooled and topology.device == "cpu":
+        barred |= {"data_parallel"} if table.dim % COLUMN_UNIT == 0 else set(SHARDING_TYPES)
+    return tuple(kind for kind in SHARDING_TYPES if kind in barred)
 
 
 def runtimes_of(plan: Plan) -> tuple[str, ...]:
@@ -284,6 +285,11 @@ def _limited(table: Table, limits: TableConstraint, runtime: Runtime, topology: 
         return within_kernels(table, limits, topology.device)
     barred = _not_of_torchrec(table, topology)
     allowed = tuple(kind for kind in limits.sharding_types or SHARDING_TYPES if kind not in barred)
+    if not allowed and limits.sharding_types is None:
+        raise InfeasibleTask(
+            f"sequence table '{table.name}' has {table.dim} columns, and TorchRec trains none on CPUs whose dim is no multiple of 4: "
+            "change the dim, or plan for runs_on 'shardwright'"
+        )
     if not allowed:
         raise InfeasibleTask(
             f"table '{table.name}' allows only {', '.join(limits.sharding_types or ())}, which TorchRec does not run for it: allow "

@@ -72,7 +72,14 @@ WIDE = replace(POOLED, dim=4096)  # than the kernels of GPUs
             [sw.Shard("pooled", (0, 1600), (0, 6), (0, 1, 2, 3))],
             ("shardwright", "torchrec"),
         ),
-        (replace(SEQUENCE, dim=6), "cpu", [sw.Shard("sequence", (0, 1600), (0, 6), (0,))], ("shardwright", "torchrec")),
+        (replace(SEQUENCE, dim=6), "cpu", [sw.Shard("sequence", (0, 1600), (0, 6), (0,))], ("shardwright",)),
+        (replace(SEQUENCE, dim=6), "cpu", [sw.Shard("sequence", (0, 1600), (0, 6), (0, 1, 2, 3))], ("shardwright",)),
+        (
+            replace(SEQUENCE, dim=6),
+            "h100",
+            [sw.Shard("sequence", (0, 1600), (0, 6), (0, 1, 2, 3))],
+            ("shardwright", "torchrec"),
+        ),
     ],
 )
 def test_runtimes_depend_on_the_device_and_the_kind_of_table(table, device, shards, runs_on):

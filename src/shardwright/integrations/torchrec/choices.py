@@ -121,7 +121,7 @@ def _kernels(
         offered.discard(_DENSE)
     if not table.pooled:
         offered.discard(_TRITON)
-    elif table.tensor.shape[1] % NARROWEST:  # TorchRec's other kernels of pooled tables refuse such dims
+    if table.tensor.shape[1] % NARROWEST:  # TorchRec's other kernels refuse such dims
         offered &= {_DENSE, *_QUANTISED}
     if given is not None and given.compute_kernels:
         offered &= set(given.compute_kernels)

@@ -84,9 +84,9 @@ class TaskModel(nn.Module):
     def __init__(self, tables: Sequence[Table], device: torch.device) -> None:
         super().__init__()
         pooled = [EmbeddingBagConfig(**_fields(table)) for table in tables if table.pooled]
+        self._weighted = any(table.weighted for table in tables if table.pooled)
         if pooled:
-            weighted = any(table.weighted for table in tables if table.pooled)
-            self.pooled = EmbeddingBagCollection(tables=pooled, is_weighted=weighted, device=device)
+            self.pooled = EmbeddingBagCollection(tables=pooled, is_weighted=self._weighted, device=device)
         by_dim: dict[str, list[EmbeddingConfig]] = {}
         for table in tables:
             if not table.pooled:
@@ -96,10 +96,15 @@ class TaskModel(nn.Module):
         )
 
     def forward(self, features: KeyedJaggedTensor) -> Lookups:
-        """Look up a batch."""
+        """Look up a batch. Modules without weighted tables get no weights, which would travel."""
+        plain = features
+        if features.weights_or_none() is not None:
+            plain = KeyedJaggedTensor(
+                keys=features.keys(), values=features.values(), lengths=features.lengths(), offsets=features.offsets()
+            )
         return Lookups(
-            self.pooled(features) if hasattr(self, "pooled") else None,
-            [sequences(features) for sequences in self.sequences.values()],
+            self.pooled(features if self._weighted else plain) if hasattr(self, "pooled") else None,
+            [sequences(plain) for sequences in self.sequences.values()],
         )
 
 
