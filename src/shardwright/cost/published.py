@@ -70,7 +70,7 @@ GPUS = {
     "b200": Gpu(8000e9, 126e6, 148, 1.965e9),
     "gb200": Gpu(8000e9, 126e6, 152, 1.965e9),  # with the clock of a B200, as GB300s
     "gb300": Gpu(8000e9, 126e6, 152, 1.965e9),
-    "l40s": Gpu(864e9, 96e6, 142, 2.52e9),
+    "l40s": Gpu(864e9, 96e6, 142, 2.52e9),  # with all the cache of its chip; resellers state half
     "a10g": Gpu(600e9, 6e6, 80, 1.71e9),
     "mi250": Gpu(1638e9, 8e6, 104, 1.7e9),  # one of its two dies; each die is a device
     "mi300": Gpu(5300e9, 256e6, 304, 2.1e9),

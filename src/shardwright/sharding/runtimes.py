@@ -155,14 +155,15 @@ def _not_of_torchrec(table: Table, topology: Topology) -> tuple[str, ...]:
     """Our sharding types that TorchRec does not run.
 
     For sequence tables: rows dealt to a host, and replicas on CPUs (its dense kernel pools). If the dim is no multiple of 4: all but
-    replicas, one on each device, since only its dense kernel takes such dims.
+    replicas, one on each device, since of the kernels that train only the dense one takes such dims.
     """
+    odd = table.dim % COLUMN_UNIT != 0 and table.dtype != "int8"
     barred = {"tiered", *(() if table.pooled else ("table_row_wise", "grid"))}
-    if table.dim % COLUMN_UNIT:
+    if odd:
         replicas = ("data_parallel", "table_wise") if topology.devices == 1 else ("data_parallel",)
         barred |= set(SHARDING_TYPES) - set(replicas)
     if not table.pooled and topology.device == "cpu":
-        barred |= {"data_parallel"} if table.dim % COLUMN_UNIT == 0 else set(SHARDING_TYPES)
+        barred |= set(SHARDING_TYPES) if odd else {"data_parallel"}
     return tuple(kind for kind in SHARDING_TYPES if kind in barred)
 
 

@@ -73,6 +73,7 @@ WIDE = replace(POOLED, dim=4096)  # than the kernels of GPUs
             ("shardwright", "torchrec"),
         ),
         (replace(SEQUENCE, dim=6), "cpu", [sw.Shard("sequence", (0, 1600), (0, 6), (0,))], ("shardwright",)),
+        (replace(SEQUENCE, dim=6, dtype="int8"), "cpu", [sw.Shard("sequence", (0, 1600), (0, 6), (0,))], ("torchrec",)),
         (replace(SEQUENCE, dim=6), "cpu", [sw.Shard("sequence", (0, 1600), (0, 6), (0, 1, 2, 3))], ("shardwright",)),
         (
             replace(SEQUENCE, dim=6),
