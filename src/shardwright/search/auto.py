@@ -2,7 +2,7 @@
 
 1. If sequence tables may be tiered: `flexshard`, then `two_tiers` around the same pooled tables.
 2. `certified`, which begins with `greedy` and also starts from uniform plans and from `neuroshard`'s plan. It searches on to a smaller gap
-   than when it is called alone.
+   than when it is called alone. If rows of sequence tables are de-duplicated, it plans as if all of them travelled.
 3. The baselines. On small tasks, and if `certified` cannot plan, also each sharding type for all tables.
 4. `exact`, if it takes about a second: few tables, two devices and a linear cost model.
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.baselines import HEURISTICS, UNIFORM, FusedGreedy, Random
-from shardwright.search.certified import Certified
+from shardwright.search.certified import Certified, Restated
 from shardwright.search.exact import Exact
 from shardwright.search.flexshard.strategy import (
     ALL_TIERS,
@@ -93,7 +93,7 @@ class Auto:
     def _attempt_all(self, seen: BestPlan) -> None:
         task = seen.task
         self._attempt_tiers(seen)
-        seen.attempt(self._certified())
+        seen.attempt(self._certified(), Restated(self._certified(), _every_row_sent))
         seen.attempt(FusedGreedy(), *HEURISTICS, Random())
         if len(task.tables) * task.topology.devices <= _SMALL or Certified().supports(task) is not None:
             seen.attempt(*UNIFORM)
@@ -115,3 +115,8 @@ class Auto:
                 seen.offer(Plan(task, tiered.shards, name, seen.seed, bound_ms=tiered.plans_bound_ms or None))
         except InfeasibleTask as error:
             seen.refused["flexshard"] = error
+
+
+def _every_row_sent(task: Task) -> Task:
+    """The task with an exchange that `certified` counts."""
+    return replace(task, exchange=replace(task.exchange, deduplicate="none", replica_gradients="whole"))

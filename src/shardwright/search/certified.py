@@ -135,7 +135,7 @@ class Certified:
             if warm is None:
                 with timed("other strategies"):
                     seen.attempt(FusedGreedy())
-                    seen.attempt(_Restated(self, _alone), part=_ALONE)
+                    seen.attempt(Restated(self, _alone), part=_ALONE)
             if seen.plan is None or not seen.late:
                 return self._searched(seen, warm)
         assert seen.plan is not None
@@ -223,9 +223,9 @@ class Certified:
         session.survey([Start(_SHARE, case=case) for case in cases[:_CASES]])
         seen.attempt(NeuroShard(score="step"), part=_OTHERS)
         if (seen.task.topology.hosts > 1 or session.prepared.gates) and not session.late:
-            seen.attempt(_Restated(self, _for_torchrec), part=_OTHERS)
+            seen.attempt(Restated(self, _for_torchrec), part=_OTHERS)
         parts = InParts.of_busy_tables(seen.task, session.prepared.busy_devices)
-        grids, before = _Restated(self, parts.cut, parts.joined), seen.plan
+        grids, before = Restated(self, parts.cut, parts.joined), seen.plan
         improving = seen.until(_OTHERS * (1 - _PROOF))
         if not session.late:
             seen.attempt(grids, part=_OTHERS)
@@ -323,7 +323,7 @@ class Certified:
 
 
 @dataclass(frozen=True)
-class _Restated:
+class Restated:
     """A search of the same tables under another statement of the task; `joined` are its plan's shards as shards of the task.
 
     Its bound and its progress belong to that statement, and are dropped.
@@ -335,10 +335,12 @@ class _Restated:
     name: str = "certified"
 
     def supports(self, task: Task) -> str | None:
+        """Tasks whose other statement differs and that `search_with` supports."""
         try:
-            return "it is stated so" if self.restated(task) == task else self.search_with.supports(task)
+            restated = self.restated(task)
         except InfeasibleTask as error:
             return str(error)
+        return "it is stated so" if restated == task else self.search_with.supports(restated)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """As `Certified.search`."""

@@ -153,6 +153,21 @@ def test_a_tied_sequence_table_with_an_exchange_of_its_own_is_planned(group):
     assert plan.runs_on == ("shardwright",)
 
 
+def test_a_heavy_table_that_is_de_duplicated_and_kept_apart_is_cut():
+    """`greedy` leaves it whole on one device, and `flexshard` takes no tied sequence tables."""
+    tables = [sw.Table("heavy", 20_000, 128, pooling=60, pooled=False), sw.Table("light", 1000, 16, pooling=2)]
+    task = sw.Task(
+        tables,
+        sw.Topology(4, 1, device="cpu"),
+        1024,
+        constraints=sw.Constraints(apart=[("heavy", "light")]),
+        exchange=Exchange("host"),
+    )
+    plan = sw.plan(task)
+    assert len(plan.by_table["heavy"]) > 1
+    assert plan.cost.step_ms < 0.8 * sw.plan(task, strategy="greedy").cost.step_ms
+
+
 def test_a_task_that_only_flexshard_counts_cannot_start_from_a_plan():
     task = replace(task_of(8, 2), exchange=sw.task.Exchange("device"))
     start = sw.plan(task, cost_model=MODEL)
