@@ -93,7 +93,8 @@ class Auto:
     def _attempt_all(self, seen: BestPlan) -> None:
         task = seen.task
         self._attempt_tiers(seen)
-        seen.attempt(self._certified(), Restated(self._certified(), _every_row_sent))
+        certified = self._certified()
+        seen.attempt(certified if certified.supports(task) is None else Restated(certified, _every_row_sent))
         seen.attempt(FusedGreedy(), *HEURISTICS, Random())
         if len(task.tables) * task.topology.devices <= _SMALL or Certified().supports(task) is not None:
             seen.attempt(*UNIFORM)
