@@ -36,6 +36,10 @@ def test_the_optimum_of_a_grid_of_uneven_rows_deals_them_in_order():
     assert record["findings"] == []
 
 
+def test_rows_under_shared_collectives_are_never_reduced_on_the_way():
+    assert verdict.judged(138, 2)["findings"] == []
+
+
 def test_an_optimum_without_uneven_rows_is_found_out(monkeypatch):
     monkeypatch.setattr("shardwright.search.exact.placement.row_place", lambda *_: None)
     assert any("exact" in finding for finding in verdict.judged(PLANTED, 0)["findings"])

@@ -1,7 +1,8 @@
 """The time of a plan's collectives, without de-duplication and with whole gradients, block by block, independent of `cost.collectives`.
 
 Blocks on single devices, and replicas on some devices, are asked by all-to-alls. Row blocks of a pooled table on all devices, or on all of
-one host, are reduced by collectives, if none is larger than equal ones must be.
+one host, are reduced by collectives, if none is larger than equal ones must be. Those of a sequence table on all devices travel by a set of
+collectives of their own. If all tables share collectives, row blocks send their sums to every device, and one set carries everything.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import numpy.typing as npt
 
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.task.links import Collective
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
 Floats = npt.NDArray[np.float64]
 
 _VALUE_BYTES = 4
-_ID_BYTES = 8
+_ID_BYTES, _SHORT_ID_BYTES = 8, 4
 INTRA, INTER = 0, 1
 
 
@@ -76,13 +78,13 @@ def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:
             if len(shard.devices) > 1:
                 _add_replicated(task, shard, result)
                 continue
-            values, ids = served_bytes(shard_work(task, shard))
+            values, ids = served_bytes(task, shard)
             held[:, shard.devices[0]] += near * values, far * values, ids
             for flow, ms in zip((result.forward, result.backward), reduction_ms(topology, kind), strict=True):
                 flow.apart[shard.devices[0]] += values * ms
     if topology.devices > 1:
         _add_single_holders(topology, held, result)
-    result.backward.apart += 1e3 * (result.reduced.T / topology.link_bandwidth).max(axis=1)
+    result.backward.apart += 1e3 * (result.reduced.T / topology.bandwidth_of("all_reduce")).max(axis=1)
     return result
 
 
@@ -113,13 +115,10 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
             kinds.add((outputs_of(task, [shard for shard in way if shard not in whole]), pooled))
         if any(len(shard.devices) > 1 for shard in way):
             kinds.add(("copies", pooled))
-    modules = len({table.dim for table in task.tables if not table.pooled})  # of sequence tables
-    calls = [1 if pooled or outputs == "copies" else modules for outputs, pooled in kinds]
-    waits = np.array([latencies(topology, kind) for kind in kinds]).reshape(-1, 3)
-    waits = (waits * np.reshape(calls, (-1, 1))).sum(axis=0)
+    waits = np.array([latencies(task, kind) for kind in kinds]).reshape(-1, 3).sum(axis=0)
     zeros = np.zeros(topology.devices)
     values, ids, both, backward = (
-        all_to_all_ms(topology, sent, received) + apart + wait
+        all_to_all_ms(task, sent, received) + apart + wait
         for sent, received, apart, wait in (
             (
                 flows.forward.sent - flows.ids.sent,
@@ -136,12 +135,11 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
     return exposed[:, 0], exposed[:, 1]
 
 
-def all_to_all_ms(topology: Topology, sent: Floats, received: Floats) -> Floats:
+def all_to_all_ms(task: Task, sent: Floats, received: Floats) -> Floats:
     """`(devices,)` ms; links that are faster for a device alone also take the mean device's bytes at the speed of all at once."""
-    times = []
-    for link, (together, alone) in enumerate(
-        zip(topology.link_bandwidth, topology.alone_of("all_to_all"), strict=True)
-    ):
+    times, topology, collective = [], task.topology, task.exchange.collective
+    speeds = topology.bandwidth_of(collective), topology.alone_of(collective)
+    for link, (together, alone) in enumerate(zip(*speeds, strict=True)):
         times.append(np.maximum(sent[link], received[link]) / alone)
         if alone > together:
             sharing = topology.devices_per_host if topology.devices_per_host > 1 else topology.devices
@@ -151,7 +149,9 @@ def all_to_all_ms(topology: Topology, sent: Floats, received: Floats) -> Floats:
     return np.array(times).max(axis=0) * 1e3
 
 
-SETS = tuple((kind, pooled) for pooled in (True, False) for kind in ("alone", "rows", "host rows", "copies"))
+SETS = tuple(
+    (kind, pooled) for pooled in (True, False) for kind in ("alone", "rows", "host rows", "sequence rows", "copies")
+)
 """Kinds of outputs of pooled tables and of sequence tables, which have collectives of their own."""
 
 
@@ -174,47 +174,63 @@ def outputs_of(task: Task, way: Sequence[Shard]) -> str:
     if (
         len(way) < 2
         or not single
-        or not table.pooled
+        or task.exchange.collectives == "shared"
         or sum(rows) != table.rows
         or not alike
-        or not (on_one or everywhere)
+        or not ((on_one and table.pooled) or everywhere)
     ):
         return "alone"
+    if not table.pooled:
+        return "sequence rows"
     return "rows" if everywhere else "host rows"
 
 
 def reduction_ms(topology: Topology, kind: str) -> Floats:
     """`(2,)` ms of the reduce-scatter and of the all-gather of a byte of sums on each device."""
-    intra, inter = topology.link_bandwidth
+    intra, inter = np.transpose([topology.bandwidth_of("reduce_scatter"), topology.bandwidth_of("all_gather")])
     devices, near = topology.devices, topology.devices_per_host
     inside, share = (near - 1) / near / intra, (devices - 1) / devices
-    across = max(share / intra, share / near / inter if topology.hosts > 1 else 0.0)
-    return np.full(2, {"rows": across, "host rows": inside}.get(kind, 0.0)) * 1e3
+    across = np.maximum(share / intra, share / near / inter if topology.hosts > 1 else 0.0)
+    return {"rows": across, "host rows": inside}.get(kind, np.zeros(2)) * 1e3
 
 
 def all_reduce_ms(topology: Topology) -> float:
     """Ms of an all-reduce of a byte that every device has."""
-    (intra, inter), near, hosts = topology.link_bandwidth, topology.devices_per_host, topology.hosts
+    (intra, inter), near, hosts = topology.bandwidth_of("all_reduce"), topology.devices_per_host, topology.hosts
     return 2e3 * max((near - 1) / near / intra, (hosts - 1) / hosts / near / inter)
 
 
-def latencies(topology: Topology, kind: tuple[str, bool]) -> tuple[float, float, float]:
-    """Ms of the latencies of a set of collectives: forward, backward, and those of ids, which are among the forward ones."""
+def latencies(task: Task, kind: tuple[str, bool]) -> Floats:
+    """`(3,)` ms of the latencies of a set of collectives: forward, backward, and those of ids, which are among the forward ones."""
+    topology, (outputs, pooled), shared = task.topology, kind, task.exchange.collectives == "shared"
     if topology.devices == 1:
-        return 0.0, 0.0, 0.0
-    inside = topology.intra_latency_ms * (topology.devices_per_host > 1)
-    one = max(inside, topology.inter_latency_ms * (topology.hosts > 1))
-    return {
-        "alone": (4 * one, one, 3 * one),
-        "rows": (4 * one, one, 3 * one),
-        "host rows": (4 * one + inside, one + inside, 3 * one),
-        "copies": (0.0, one, 0.0),
-    }[kind[0]]
+        return np.zeros(3)
+
+    def latency(collective: Collective, far: bool = True) -> float:
+        intra, inter = topology.latency_of(collective)
+        return max(intra * (topology.devices_per_host > 1), inter * (far and topology.hosts > 1))
+
+    if outputs == "copies":
+        return np.array([0.0, latency("all_reduce"), 0.0])
+    if shared and not pooled and any(table.pooled for table in task.tables):
+        return np.zeros(3)  # in the messages of the pooled tables
+    one = latency(task.exchange.collective)
+    ids = (2 if shared else 3) * one
+    forward, backward = {
+        "rows": (latency("reduce_scatter"), latency("all_gather")),
+        "host rows": (one + latency("reduce_scatter", False), one + latency("all_gather", False)),
+    }.get(outputs, (one, one))
+    modules = 1 if pooled or shared else len({table.dim for table in task.tables if not table.pooled})
+    return modules * np.array([ids + forward, backward, ids])
 
 
-def served_bytes(work: ShardWork) -> tuple[float, float]:
+def served_bytes(task: Task, shard: Shard) -> tuple[float, float]:
     """Bytes of values and bytes of ids of all samples that one holder of a block serves, its own included."""
+    work = shard_work(task, shard)
     bags = work.samples * len(work.feature_shares)
+    if task.exchange.collectives == "shared":  # no sums of bags without lookups, short ids, and no lengths
+        values = _VALUE_BYTES * work.dim * (min(bags, work.lookups) if work.pooled else work.lookups)
+        return values, (_SHORT_ID_BYTES if work.pooled else _ID_BYTES) * work.lookups
     values = _VALUE_BYTES * work.dim * (bags if work.pooled else work.lookups)
     return values, _ID_BYTES * (work.lookups + bags * work.pooled)
 
@@ -237,7 +253,7 @@ def _add_replicated(task: Task, shard: Shard, result: Traffic) -> None:
         _add_reduction(topology, list(range(topology.hosts)), shard, work, result)
         return
     values, ids = (
-        size * len(shard.devices) / topology.devices for size in served_bytes(work)
+        size * len(shard.devices) / topology.devices for size in served_bytes(task, shard)
     )  # of one device's samples
     flow = np.zeros((2, 2, topology.devices))  # out and in of the values, by link
     by_host = {h: [d for d in shard.devices if topology.host_of(d) == h] for h in range(topology.hosts)}

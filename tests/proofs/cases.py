@@ -16,6 +16,7 @@ from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 from shardwright.task.constraints import SHARDING_TYPES
+from shardwright.task.links import COLLECTIVES, Links, LinkSpeed
 from shardwright.task.sharding_groups import ShardingGroups
 from shardwright.task.topology import DenseTime, Exchange
 from shardwright.testing.model import SimpleCostModel
@@ -91,6 +92,8 @@ def draw(number: int, seed: int) -> tuple[Task, CostModel, np.random.Generator]:
         faster = np.random.default_rng([seed, number, 8])
         if faster.random() < 0.25:
             task = replace(task, topology=faster_alone(task.topology, 1 + 4 * faster.random()))
+        if number % 7 in (3, 5):
+            task = _with_own_links(task, np.random.default_rng([seed, number, 9]))
         return task, for_task(model_of(number), task), rng
 
 
@@ -130,6 +133,20 @@ def _exchange(rng: np.random.Generator) -> Exchange:
         return Exchange()
     hidden = [float(_pick(rng, [0.0, 1e-3, 0.1, 3.0, 1e6]) * rng.uniform(0.5, 1.0)) for _ in range(3)]
     return Exchange(pipeline=_pick(rng, ["none", "sparse_dist", "sparse_dist"]), dense_ms=DenseTime(*hidden))
+
+
+def _with_own_links(task: Task, rng: np.random.Generator) -> Task:
+    """The task with links of its own for each collective, with shared collectives, or with both."""
+    kind = rng.integers(3)
+    if kind > 0:
+        task = replace(task, exchange=replace(task.exchange, collectives="shared"))
+    if kind == 1:
+        return task
+    speeds = {
+        name: tuple(LinkSpeed(float(rng.random()), float(10 ** rng.uniform(4, 11))) for _ in range(2))
+        for name in COLLECTIVES
+    }
+    return replace(task, topology=replace(task.topology, links=Links(**speeds)))
 
 
 def _table(rng: np.random.Generator, name: str, kinds: tuple[bool, ...]) -> Table:

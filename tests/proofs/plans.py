@@ -18,7 +18,15 @@ from shardwright.sharding.ways import unit_width
 from shardwright.sharding.work import numbered_calls, shard_work
 from shardwright.task import Constraints, Table, Task
 from shardwright.task.constraints import ANY
-from tests.oracles.communication import SETS, all_reduce_ms, beside_dense, latencies, outputs_of, reduction_ms
+from tests.oracles.communication import (
+    SETS,
+    all_reduce_ms,
+    beside_dense,
+    latencies,
+    outputs_of,
+    reduction_ms,
+    served_bytes,
+)
 
 GRID, FEWEST_ROWS = 16, 1024
 MOST_PLANS, SAMPLED = 5_000, 1_500
@@ -92,7 +100,7 @@ def _rows(task: Task, table: Table, on_grid: Sequence[tuple[int, ...]]) -> Itera
                 for edge, rank in zip(pairwise(edges), ranks, strict=True)
             )
     hosts = [devices[start : start + near] for start in devices[::near]] if near < len(devices) else []
-    for place in (devices, *hosts) if table.pooled and not limits.equal_rows else ():
+    for place in (devices, *(hosts if table.pooled else ())) if not limits.equal_rows else ():
         cut = _torchrecs(
             table.rows, len(place)
         )  # rows dealt to all devices or to one host, whose sums collectives reduce
@@ -158,9 +166,8 @@ def _orders(sizes: Sequence[int]) -> set[tuple[int, ...]]:
 def _dealt_parts(task: Task, table: Table) -> tuple[int, ...]:
     """The sixteenths of a block whose rows are dealt to all devices, or to those of a host."""
     near, devices = task.topology.devices_per_host, task.topology.devices
-    return tuple(
-        {GRID // count for count in (near, devices) if count > 1 and GRID % count == 0} if table.pooled else ()
-    )
+    places = () if task.exchange.collectives == "shared" else (near, devices) if table.pooled else (devices,)
+    return tuple({GRID // count for count in places if count > 1 and GRID % count == 0})
 
 
 @cache
@@ -258,9 +265,7 @@ class AllPlans:
         pricing = self._model.pricing
         kernels = np.where((made > 0)[..., None], pricing.times(vectors), 0.0).sum(axis=2)
         kernels += (made > 0).any(axis=2)[..., None] * pricing.once
-        modules = len({table.dim for table in self._task.tables if not table.pooled})  # of sequence tables
-        calls = np.array([1 if pooled or outputs == "copies" else modules for outputs, pooled in SETS])
-        waits = used * calls @ np.array([latencies(self._task.topology, kind) for kind in SETS])
+        waits = used @ np.array([latencies(self._task, kind) for kind in SETS])
         links = _links_ms(self._task, served, apart, waits)
         step = kernels.max(axis=1).sum(axis=1) + links.max(axis=1).sum(axis=1)
         allowed = (memory <= np.array(self._task.topology.memory_bytes)).all(axis=1) & self._related(chosen)
@@ -318,11 +323,10 @@ def _priced(task: Task, model: CostModel, of_tables: Sequence[Sequence[Way]]) ->
             made[place, ranks, calls[block]] += 1
             memory[place, ranks] += sizes[block]
             if len(ranks) == 1:
-                bags = work.samples * len(task.table_by_name[shard.table].poolings)
-                values = 4 * work.dim * (bags if work.pooled else work.lookups)
+                values, ids = served_bytes(task, shard)
                 kind = kinds[place][shard.columns]
                 near, far = {"rows": (0, 0), "host rows": (0, 1 / topology.devices_per_host)}.get(kind, (1, 1))
-                served[place, ranks] += (near * values, far * values, 8 * work.lookups + 8 * bags * work.pooled)
+                served[place, ranks] += (near * values, far * values, ids)
                 apart[place, ranks] += values * reduction_ms(topology, kind)
             else:
                 apart[place, ranks] += (0.0, 4 * work.rows * work.dim * all_reduce_ms(topology))
@@ -341,7 +345,8 @@ def _links_ms(task: Task, served: np.ndarray, apart: np.ndarray, waits: np.ndarr
     into = np.stack([host - served, everywhere - host], axis=2) / devices
     values_out, values_in = (np.stack([part[..., 0, 0], part[..., 1, 1]], axis=-1) for part in (out, into))
     both = values_out + into[..., 2], values_in + out[..., 2]
-    together, alone = np.array(topology.link_bandwidth), np.array(topology.alone_of("all_to_all"))
+    collective = task.exchange.collective
+    together, alone = np.array(topology.bandwidth_of(collective)), np.array(topology.alone_of(collective))
 
     def ms(sent: np.ndarray, received: np.ndarray) -> np.ndarray:
         sharing = near if near > 1 else devices

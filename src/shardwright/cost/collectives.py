@@ -23,7 +23,8 @@ another. If links carry more for a device that sends alone than for all at once 
 in an all-to-all, each in the busier direction. The mean is over the devices of the host, which share its links. If hosts have one device,
 it is over all devices, since receivers share links as well.
 Rows count as dealt if each device of the place has a block, and no block is larger than equal ones must be, as in TorchRec. Other row
-blocks of pooled tables send partial sums to every device, as whole tables do.
+blocks of pooled tables send partial sums to every device, as whole tables do. Rows of a sequence table that are dealt to all devices travel
+by all-to-alls too, but by a set of their own.
 
 *Shared collectives* (`Exchange.collectives`): all tables of a step travel in the same messages, so that there is one set: two messages of
 counts and ids, one of values, one of gradients. Each holder sends its partial sums to every device; nothing is reduced on the way. Ids of
@@ -49,11 +50,12 @@ import numpy as np
 from shardwright.arrays import Floats
 from shardwright.sharding.shard import Shard
 from shardwright.task.links import Collective
+from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import VALUE_BYTES, Topology
 
-Way: TypeAlias = Literal["all_to_all", "row_wise", "table_row_wise", "data_parallel"]
-WAYS: tuple[Way, ...] = ("all_to_all", "row_wise", "table_row_wise", "data_parallel")
+Way: TypeAlias = Literal["all_to_all", "row_wise", "table_row_wise", "sequence_rows", "data_parallel"]
+WAYS: tuple[Way, ...] = ("all_to_all", "row_wise", "table_row_wise", "sequence_rows", "data_parallel")
 """How the outputs of a block reach the devices: see the module."""
 
 SETS = 2 * len(WAYS)
@@ -157,11 +159,12 @@ def _sets(
         waits[kind, 0] += exchanged
         waits[kind, 1] += scattered, gathered
         waits[kind, 2] += latency("reduce_scatter", False) + exchanged, latency("all_gather", False) + exchanged
-        waits[kind, 3] = 0.0, latency("all_reduce")
-    waits[1, :3] *= modules  # all modules together reduce the gradients of replicas
+        waits[kind, 3] += exchanged
+        waits[kind, -1] = 0.0, latency("all_reduce")
+    waits[1, :-1] *= modules  # all modules together reduce the gradients of replicas
     inputs[1] *= modules
     if both:
-        waits[1, :3], inputs[1] = 0.0, 0.0
+        waits[1, :-1], inputs[1] = 0.0, 0.0
     return waits.reshape(SETS, 2), inputs.reshape(SETS)
 
 
@@ -227,20 +230,24 @@ def way_of(task: Task, blocks: Sequence[Shard]) -> Way:
     by_id = all(len(block.devices) == 1 and block.row_order == "id" for block in blocks)
     sizes = [block.row_count for block in blocks]
     equal = max(sizes) <= -(-table.rows // len(ranks)) and sum(sizes) == table.rows
-    if not (table.pooled and by_id and equal):
-        return "all_to_all"
-    return dealt_way(task, sorted(ranks))
+    return dealt_way(task, table, sorted(ranks)) if by_id and equal else "all_to_all"
 
 
-def dealt_way(task: Task, ranks: Sequence[int]) -> Way:
-    """The way of equal row blocks of a pooled table on different devices, ascending."""
-    topology = task.topology
-    if task.exchange.collectives == "shared":
-        return "all_to_all"
-    if len(ranks) == topology.devices:
-        return "row_wise"
+def dealt_way(task: Task, table: Table, ranks: Sequence[int]) -> Way:
+    """The way of a table's equal row blocks on different devices, ascending."""
+    ways, topology = row_ways(task, table, len(ranks)), task.topology
     one_host = topology.host_of(ranks[0]) == topology.host_of(ranks[-1])
-    return "table_row_wise" if one_host and len(ranks) == topology.devices_per_host else "all_to_all"
+    return ways[-1] if ways[0] == "table_row_wise" and not one_host else ways[0]
+
+
+def row_ways(task: Task, table: Table, count: int) -> tuple[Way, ...]:
+    """The ways that `count` equal row blocks of a table may have: on the devices of one host if these are as many, then elsewhere."""
+    topology, exchange = task.topology, task.exchange
+    if exchange.collectives == "shared" or not (table.pooled or exchange.as_torchrec):
+        return ("all_to_all",)
+    if count == topology.devices:
+        return ("row_wise" if table.pooled else "sequence_rows",)
+    return ("table_row_wise", "all_to_all") if table.pooled and count == topology.devices_per_host else ("all_to_all",)
 
 
 def by_columns(shards: Iterable[Shard]) -> dict[tuple[str, tuple[int, int]], list[Shard]]:

@@ -205,6 +205,7 @@ def _collectives(task: Task) -> dict[str, Any]:
         "sets": np.column_stack([prices.sets, prices.inputs]).tolist(),
         "hidden": list(astuple(task.exchange.hidden)),
         "shared": task.exchange.collectives == "shared",
+        "sequenceRows": task.exchange.as_torchrec,
     }
 
 

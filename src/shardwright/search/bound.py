@@ -159,12 +159,15 @@ class BoundProof:
     Args:
         catalog: the ways to make the task's tables.
         cost_model: a convex one.
+
+    Attributes:
+        replicated_ms: step of the plan that replicates all tables; infinite if it is not allowed.
     """
 
     def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
-        self._replicated = self._relaxation.all_replicated_ms(self._pricing)
+        self.replicated_ms = self._relaxation.all_replicated_ms(self._pricing)
         self._mix = self._pricing.mix.sum(axis=0)
         self._others: dict[tuple[bytes, int, int, Branch], float] = {}
         self._of_branches: dict[Branch, Bound] = {}
@@ -200,7 +203,7 @@ class BoundProof:
                 break
         assert best is not None
         # The tables' least cost is concave in the share of devices in use, so its minimum lies at one of the ends.
-        proven = min(best.ms, self._value(best.prices, phases, in_use=1)[0], self._replicated)
+        proven = min(best.ms, self._value(best.prices, phases, in_use=1)[0], self.replicated_ms)
         return Bound(proven, best.prices, best.choice)
 
     def tightened(self, bound: Bound, step_ms: float) -> Bound:
@@ -329,7 +332,7 @@ class BoundProof:
     def _raised(self, bound: Bound, step_ms: float, **parts: float) -> Bound:
         """The bound, raised to the largest that parts of the proof have found (the first of equals); at most a known plan's step."""
         by = max(parts, key=lambda part: parts[part])
-        ms = min(max(bound.ms, parts[by]), step_ms, self._replicated)
+        ms = min(max(bound.ms, parts[by]), step_ms, self.replicated_ms)
         return replace(bound, ms=ms, by=by if parts[by] > bound.ms else bound.by)
 
     def _by_kernels(self, bound: Bound, step_ms: float) -> Bound:

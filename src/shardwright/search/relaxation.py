@@ -18,14 +18,13 @@ import numpy as np
 from shardwright._engine import least_bottlenecks
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.blocks import BlockCosts, Blocks, priced, priced_at_all, spread_links
-from shardwright.cost.collectives import WAYS, Way, prices_of, set_of, waits_of
+from shardwright.cost.collectives import WAYS, Way, prices_of, row_ways, set_of, waits_of
 from shardwright.cost.model import Pricing
 from shardwright.cost.prices import Prices, link_prices, piece_links, served_price
 from shardwright.search.engine.catalog import Catalog, largest_memory
 from shardwright.sharding.shard import equal_sizes
 from shardwright.sharding.ways import free_grid_counts, grid_counts, row_counts, row_units
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,12 +303,13 @@ class Sets:
             needs[table].add(int(single[table]))
         for table, way in zip(catalog.spreads.table.tolist(), catalog.spreads.ways, strict=True):
             needs[table].add(set_of(way, tables[table].pooled))
-        shared = catalog.task.exchange.collectives == "shared"
+        task = catalog.task
+        counts = {task.topology.devices, task.topology.devices_per_host}
         # Row blocks that a search leaves out, such as those on other hosts, count too.
-        for table, limits in ((index, catalog.task.constraints.of(table.name)) for index, table in enumerate(tables)):
-            if any(map(limits.allows, ("row_wise", "table_row_wise", "grid"))):
-                dealt = WAYS[:3] if tables[table].pooled and not shared else WAYS[:1]
-                needs[table] |= {set_of(way, tables[table].pooled) for way in dealt}
+        for index, table in enumerate(tables):
+            if any(map(task.constraints.of(table.name).allows, ("row_wise", "table_row_wise", "grid"))):
+                dealt = (way for count in counts for way in row_ways(task, table, count))
+                needs[index] |= {set_of(way, table.pooled) for way in ("all_to_all", *dealt)}
         every, wanted = sorted(set().union(*needs)), {frozenset(needed) for needed in needs if needed}
         exchanged = {kind for kind in every if kind % len(WAYS) != WAYS.index("data_parallel")}
         some = (frozenset(chosen) for count in range(1, len(every) + 1) for chosen in combinations(every, count))
@@ -460,7 +460,7 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
         in_rows = limits.allows("row_wise") or limits.allows("table_row_wise")
         cut = [*([1] if in_rows else []), *free_grid_counts(table, limits)]
         for count in _block_counts(task, index) if cut else ():
-            every_way = row_ways(task.topology, count, table.pooled)
+            every_way = row_ways(task, table, count)
             for way in every_way[:1] if limits.equal_rows else every_way:  # then all blocks are on one host
                 dealt = way != "all_to_all"
                 if not dealt and index in gridded and row_units(table.rows) % count == 0:
@@ -471,18 +471,9 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
                         equal_rows.append(EqualRows(index, columns, sizes, as_dealt))
         for columns in grid_counts(table, limits, task.topology):
             for sizes in equal_sizes(table.rows, near):
-                way = row_ways(task.topology, near, table.pooled)[0] if sizes[1] + sizes[3] == near else "all_to_all"
+                way = row_ways(task, table, near)[0] if sizes[1] + sizes[3] == near else "all_to_all"
                 equal_rows.append(EqualRows(index, columns, sizes, way))
     return equal_rows
-
-
-def row_ways(topology: Topology, count: int, pooled: bool) -> tuple[Way, ...]:
-    """The ways in which the outputs of `count` equal row blocks may reach the devices; see `cost.collectives`."""
-    if not pooled:
-        return ("all_to_all",)
-    if count == topology.devices:
-        return ("row_wise",)
-    return ("table_row_wise", "all_to_all") if count == topology.devices_per_host else ("all_to_all",)
 
 
 def _block_counts(task: Task, index: int) -> list[int]:

@@ -112,9 +112,9 @@ def test_every_feature_of_a_table_has_its_pooled_rows_sent():
     np.testing.assert_allclose(two.backward.sent, 2 * one.backward.sent)
 
 
-def rows_on(*devices: int, ends: Sequence[int] = ()) -> list[Shard]:
+def rows_on(*devices: int, ends: Sequence[int] = (), table: str = "pooled") -> list[Shard]:
     cuts = [0, *ends, 16] if ends else even_cuts(16, len(devices))
-    return [Shard("pooled", rows, (0, 4), (d,)) for rows, d in zip(pairwise(cuts), devices, strict=True)]
+    return [Shard(table, rows, (0, 4), (d,)) for rows, d in zip(pairwise(cuts), devices, strict=True)]
 
 
 def test_rows_dealt_to_all_devices_are_reduced_and_scattered():
@@ -239,6 +239,22 @@ def test_sequence_tables_of_each_dim_call_collectives_of_their_own():
     np.testing.assert_allclose(traffic(task, replicas).waits, [0.0, 0.2])
     other = replace(task, exchange=Exchange(deduplicate="device"))
     np.testing.assert_allclose(traffic(other, whole).waits, one_dim.waits)
+
+
+def test_rows_of_sequence_tables_on_all_devices_call_collectives_of_their_own():
+    tables = [SEQUENCE, replace(SEQUENCE, name="cut")]
+    task = Task(tables, TOPOLOGY, batch_size=8)
+    whole, blocks = [Shard.whole(table, 0) for table in tables], rows_on(0, 1, 2, 3, table="cut")
+    alone = traffic(task, whole)
+    np.testing.assert_allclose(traffic(task, blocks).waits, alone.waits)
+    beside = traffic(task, [whole[0], *blocks])
+    np.testing.assert_allclose(beside.waits, 2 * alone.waits)
+    assert beside.wait_of_ids == pytest.approx(2 * alone.wait_of_ids)
+    np.testing.assert_allclose(beside.forward.sent.sum(), alone.forward.sent.sum())
+    np.testing.assert_allclose(traffic(task, [whole[0], *rows_on(0, 1, table="cut")]).waits, alone.waits)
+    for exchange in (Exchange(deduplicate="device"), Exchange(collectives="shared")):
+        other = replace(task, exchange=exchange)
+        np.testing.assert_allclose(traffic(other, [whole[0], *blocks]).waits, traffic(other, whole).waits)
 
 
 def test_shared_collectives_carry_all_tables_at_once():

@@ -78,13 +78,13 @@ class Prices {
     const sets = new Set();
     for (const same of blocks.values()) {
       const dealt = this.dealt(same);
-      const offset = this.pooled[same[0].table] ? 0 : 4;
-      if (same.some((piece) => piece.devices.length > 1)) sets.add(offset + 3);
+      const offset = this.pooled[same[0].table] ? 0 : 5;
+      if (same.some((piece) => piece.devices.length > 1)) sets.add(offset + 4);
       if (devices > 1 && same.some((piece) => piece.devices.length < devices)) sets.add(offset + dealt);
       for (const piece of same.filter((one) => one.devices.length === 1)) {
         const [device] = piece.devices;
-        this.ask(found.asked, piece.kind, device, [[1, 1, 1, 1], [0, 1, 0, 1], [0, 1, 1 / near, 1]][dealt]);
-        if (!dealt) continue;
+        this.ask(found.asked, piece.kind, device, [[1, 1, 1, 1], [0, 1, 0, 1], [0, 1, 1 / near, 1], [1, 1, 1, 1]][dealt]);
+        if (dealt % 3 === 0) continue;
         const values = this.kinds.asked[4 * piece.kind] * devices;
         found.apart.forEach((ms, pass) => { ms[device] += values * collectives.dealt[dealt - 1][pass]; });
       }
@@ -93,19 +93,20 @@ class Prices {
     return found;
   }
 
-  // As `cost.collectives.way_of`: 1 where the rows of a pooled table are dealt to all devices, 2 where to one host, else 0.
+  // As `cost.collectives.way_of`: 1 where the rows of a pooled table are dealt to all devices, 2 where to one host, 3 where those of a
+  // sequence table are dealt to all devices, else 0.
   dealt(blocks) {
     const [{ table }] = blocks;
     const count = blocks.length;
     const ranks = new Set(blocks.map((piece) => piece.devices[0]));
     const rows = this.plan.task.tables.rows[table];
-    if (this.collectives.shared || count < 2 || ranks.size < count || !this.pooled[table] || this.plan.byHotness.has(table) || blocks.some((piece) => piece.devices.length > 1)) return 0;
+    if (this.collectives.shared || count < 2 || ranks.size < count || (!this.pooled[table] && !this.collectives.sequenceRows) || this.plan.byHotness.has(table) || blocks.some((piece) => piece.devices.length > 1)) return 0;
     const sizes = blocks.map((piece) => piece.rows[1] - piece.rows[0]).sort((one, other) => one - other);
     const most = Math.ceil(rows / count);
     const equal = sizes[count - 1] - sizes[0] <= 1 || (sizes[count - 1] === most && sizes[1] === most);
     if (sum(sizes) !== rows || !equal) return 0;
-    if (count === this.devices) return 1;
-    return count === this.near && new Set([...ranks].map((device) => Math.floor(device / this.near))).size === 1 ? 2 : 0;
+    if (count === this.devices) return this.pooled[table] ? 1 : 3;
+    return this.pooled[table] && count === this.near && new Set([...ranks].map((device) => Math.floor(device / this.near))).size === 1 ? 2 : 0;
   }
 
   isCopied(piece) { return piece.devices.length > 1 && this.copied.get(piece.table) === piece.kind; }

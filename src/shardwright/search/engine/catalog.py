@@ -259,11 +259,8 @@ def _spreads(task: Task, tables: Tables) -> Spreads:
 
 def _outputs(task: Task, table: int, way: Dealt) -> Way:
     """The way in which the outputs of each spread reach the devices; see `cost.collectives.way_of`."""
-    if way.copies:
-        return "data_parallel"
-    if not task.tables[table].pooled:
-        return "all_to_all"
-    return dealt_way(task, way.devices[: way.devices.size // way.hosts].tolist())
+    of_host = way.devices[: way.devices.size // way.hosts].tolist()
+    return "data_parallel" if way.copies else dealt_way(task, task.tables[table], of_host)
 
 
 Members: TypeAlias = tuple[tuple[int, ...], ...]

@@ -14,6 +14,7 @@ import numpy as np
 from shardwright._engine import Solution, Stop, cheapest_widths
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, check_finite
+from shardwright.cost.collectives import set_of
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.prices import Prices, first_prices, link_prices, piece_links, served_price, tangents
 from shardwright.errors import InfeasibleTask
@@ -94,8 +95,10 @@ class Prepared:
         """Selections of sets of collectives whose plans may take less than `step_ms`, most promising first, as far as time allows."""
         if self._proof is None or self._bound is None:
             return []
+        copies = frozenset(set_of("data_parallel", table.pooled) for table in self.task.tables)
+        replicated = [Case(copies, self._bound.prices)] if self._proof.replicated_ms < step_ms else []
         bounds = self._proof.by_sets(self._bound, step_ms, late)
-        return [Case(self._proof.sets[case], bound.prices) for case, bound in bounds]
+        return replicated + [Case(self._proof.sets[case], bound.prices) for case, bound in bounds]
 
     def alone(self, deadline: float | None) -> Case | None:
         """All sets of collectives, at the prices of a step without dense layers; None if these hide nothing or there is no bound.

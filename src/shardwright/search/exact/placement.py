@@ -35,7 +35,6 @@ from shardwright.sharding.ways import (
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
 
 Kind: TypeAlias = Literal["columns", "rows", "grid", "replica"]
 
@@ -132,7 +131,7 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
     for among in by_host if place == "one host" else [ranks] if place else []:
         across = by_host if place == "several hosts" else ()
         if gridded and len(among) > 1:
-            yield _on_grid(topology, table, among, min(len(among), limits.max_shards or ROW_UNITS), across)
+            yield _on_grid(task, table, among, min(len(among), limits.max_shards or ROW_UNITS), across)
         for count in row_counts(task, table, limits):
             on_grid = gridded and ROW_UNITS % count == 0
             yield from _equal(task, table, limits, count, among, across, dealt_only=on_grid)
@@ -154,12 +153,12 @@ def _equal(
     """
     if len(ranks) < count or count < 2:
         return
-    dealt = [place for place in _dealt_places(task.topology, table, ranks) if len(place) == count]
+    dealt = [place for place in _dealt_places(task, table, ranks) if len(place) == count]
     for place in dealt:
         if not any(set(place) <= set(host) for host in across):
             for cut in equal_sizes(table.rows, count):
                 if cut[1] + cut[3] == count:
-                    yield _equal_blocks(table, cut, place, (), dealt_way(task, place))
+                    yield _equal_blocks(table, cut, place, (), dealt_way(task, table, place))
     for cut in () if dealt_only else equal_sizes(table.rows, count, as_torchrec=limits.equal_rows):
         apart = dealt if cut[1] + cut[3] == count else []
         if list(ranks) not in apart:
@@ -185,12 +184,13 @@ def _equal_blocks(
     return Way(table, "rows", tuple(pieces), tuple(rules), outputs)
 
 
-def _dealt_places(topology: Topology, table: Table, ranks: Sequence[int]) -> list[list[int]]:
-    """All devices, and those of each host, among `ranks`: on these, collectives reduce a pooled table's equal row blocks."""
-    near = topology.devices_per_host
+def _dealt_places(task: Task, table: Table, ranks: Sequence[int]) -> list[list[int]]:
+    """All devices, and those of each host, among `ranks`, as far as a table's equal row blocks on them have collectives of their own."""
+    topology, near = task.topology, task.topology.devices_per_host
     hosts = [list(range(host * near, (host + 1) * near)) for host in range(topology.hosts)]
     places = [list(range(topology.devices)), *(hosts if topology.hosts > 1 and near > 1 else ())]
-    return [place for place in places if table.pooled and 1 < len(place) <= table.rows and set(place) <= set(ranks)]
+    apart = [place for place in places if 1 < len(place) <= table.rows and set(place) <= set(ranks)]
+    return [place for place in apart if dealt_way(task, table, place) != "all_to_all"]
 
 
 def _not_dealt(table: Table, pieces: Sequence[Piece], dealt: Sequence[Sequence[int]]) -> list[Rule]:
@@ -207,13 +207,13 @@ def _not_dealt(table: Table, pieces: Sequence[Piece], dealt: Sequence[Sequence[i
     return rules
 
 
-def _on_grid(topology: Topology, table: Table, ranks: Sequence[int], most: int, across: Sequence[Sequence[int]]) -> Way:
+def _on_grid(task: Task, table: Table, ranks: Sequence[int], most: int, across: Sequence[Sequence[int]]) -> Way:
     """Up to `most` row blocks of whole sixteenths of the table, each rounded down or up to rows so that they add up.
 
     They do not all lie on one host of `across`, and are not rows dealt to all devices or to one host. Blocks that are as many sixteenths as
     those may be a row shorter or longer, so that collectives do not take them for those.
     """
-    dealt = _dealt_places(topology, table, ranks)
+    dealt = _dealt_places(task, table, ranks)
     alike = {ROW_UNITS // len(place) for place in dealt if ROW_UNITS % len(place) == 0}
     pieces, units, rounding = [], [], []
     for rank in ranks:
@@ -249,7 +249,7 @@ def _grids(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[in
         firsts = range(0, len(pieces), near)
         rules = [Rule((first, first + i), (1, -1), 0, 0) for first in firsts for i in range(1, near)]
         everything = Rule(tuple(firsts), (1,) * len(firsts), count, count)
-        yield Way(table, "grid", pieces, (everything, *rules), dealt_way(task, hosts[0]))
+        yield Way(table, "grid", pieces, (everything, *rules), dealt_way(task, table, hosts[0]))
 
 
 def _block(table: Table, rows: int, rank: int) -> Piece:
