@@ -21,6 +21,7 @@ from shardwright.sharding import Plan, Shard
 from shardwright.sharding.costs import PHASES
 from shardwright.sharding.groups import in_group
 from shardwright.sharding.rank_map import RankMap
+from shardwright.sharding.ways import Dealt
 from shardwright.task import Constraints, DenseTime, Exchange, ShardingGroups, Table, TableConstraint
 
 CLOSE = 1e-9
@@ -65,6 +66,15 @@ def plan_of_widths():
     return Plan(task, [Shard.whole(table, at % 4) for at, table in enumerate(tables)])
 
 
+def plan_of_dealt_sequences():
+    """Sequence tables of two dims whose rows are dealt to all devices, beside whole ones."""
+    tables = [Table(f"t{at}", 400 + 7 * at, 16 + 16 * (at % 2), 3.0 + at, pooled=False) for at in range(4)]
+    task = sw.Task(tables, sw.Topology(2, 2, "cpu", "1 GB"), 64)
+    everywhere = Dealt(np.arange(4))
+    whole = [Shard.whole(tables[2], 1), Shard.whole(tables[3], 2)]
+    return Plan(task, [*everywhere.shards(tables[0]), *everywhere.shards(tables[1]), *whole])
+
+
 def plan_beside_dense_layers():
     """Every pattern, with dense layers that hide the ids, and some of the values and of the gradients."""
     plan = mixed_plan()
@@ -88,6 +98,7 @@ def plan_over_shared_links():
 
 CASES = {
     "every pattern": mixed_plan, "proxies": plan_with_proxies, "a group": plan_of_a_group, "widths": plan_of_widths,
+    "dealt sequences": plan_of_dealt_sequences,
     "dense layers": plan_beside_dense_layers, "shared collectives": plan_of_the_runtime, "busy links": plan_over_shared_links,
 }  # fmt: skip
 
