@@ -459,9 +459,11 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
         limits, near = task.constraints.of(table.name), task.topology.devices_per_host
         in_rows = limits.allows("row_wise") or limits.allows("table_row_wise")
         cut = [*([1] if in_rows else []), *free_grid_counts(table, limits)]
-        for count in _block_counts(task, index) if cut else ():
+        counts = _block_counts(task, index) if cut else []
+        for count in counts:
             every_way = row_ways(task, table, count)
-            for way in every_way[:1] if limits.equal_rows else every_way:  # then all blocks are on one host
+            across = limits.allows("row_wise") and count == counts[-1]  # a table of few rows has no more blocks on several hosts
+            for way in every_way[:1] if limits.equal_rows and not across else every_way:
                 dealt = way != "all_to_all"
                 if not dealt and index in gridded and row_units(table.rows) % count == 0:
                     continue

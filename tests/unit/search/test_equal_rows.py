@@ -139,3 +139,12 @@ def test_exact_keeps_them_too_and_is_at_least_as_good():
     )
     best, certified = (sw.plan(task, strategy=name, cost_model=MODEL) for name in ("exact", "certified"))
     assert best.cost.step_ms <= certified.cost.step_ms * (1 + 1e-3)
+
+
+def test_rows_of_a_short_table_on_two_hosts_are_not_reduced_inside_one():
+    """Two row blocks on two hosts of two devices are as many as a host has devices; links inside hosts are slow."""
+    limits = sw.TableConstraint(sharding_types=("row_wise", "table_row_wise"), devices=(1, 2), equal_rows=True)
+    topology = sw.Topology(2, 2, "cpu", "1 GB", intra_bandwidth=1e3, inter_bandwidth=1e9)
+    task = sw.Task([sw.Table("short", 2, 64, 1.0)], topology, 64, constraints=sw.Constraints({"short": limits}))
+    plan = sw.Plan(task, [sw.Shard("short", (row, row + 1), (0, 64), (row + 1,)) for row in range(2)])
+    assert lower_bound(task, MODEL).ms <= sw.cost.score(task, plan.shards, MODEL).step_ms
