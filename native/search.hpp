@@ -114,9 +114,8 @@ inline void cut_anew(Solution& s, Random& random) {
             if (auto widths = even_widths(s, form, count); !widths.empty()) ways.push_back({NONE, form, std::move(widths)});
             form = static_cast<int>(p.next_form[form]);
         } while (form != item);
-        if (p.rivals.empty())
-            for (auto spread = static_cast<int>(p.spreads.first[item]); spread < p.spreads.first[item + 1]; ++spread)
-                if (spread != s.spread_of[item] && s.spread_fits(spread)) ways.push_back({spread});
+        for (auto spread = static_cast<int>(p.spreads.first[item]); spread < p.spreads.first[item + 1]; ++spread)
+            if (spread != s.spread_of[item] && s.may_take(item, spread)) ways.push_back({spread, NONE, {}});
         if (ways.empty()) continue;
         const Way& way = ways[random.below(static_cast<int>(ways.size()))];
         s.clear(item);

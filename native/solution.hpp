@@ -158,6 +158,13 @@ class Solution {
         return true;
     }
 
+    // Whether the devices of an item's spread have room for it, and rivals leave them.
+    bool may_take(int item, int spread) const {
+        return spread_fits(spread) && (problem->rivals.empty() || std::ranges::all_of(problem->devices_of(spread), [&](std::int64_t device) {
+                                           return may_lie(item, static_cast<int>(device));
+                                       }));
+    }
+
     // Price the calls whose sums have changed, and all links.
     void refresh() {
         for (int device = 0; device < problem->devices; ++device) {

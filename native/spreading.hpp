@@ -57,14 +57,14 @@ inline void add_spreads(const Solution& s, int item, std::vector<Way>& ways) {
     double least = 0.0;
     int last = NONE;
     for (auto spread = static_cast<int>(p.spreads.first[item]); spread < p.spreads.first[item + 1]; ++spread) {
-        if (!s.spread_fits(spread)) continue;
+        if (!s.may_take(item, spread)) continue;
         double load = 0.0;
         for (auto device : p.devices_of(spread)) load += s.load(static_cast<int>(device));
         const bool alike = last >= 0 && p.spreads.bytes[spread] == p.spreads.bytes[last] && p.spreads.sets[spread] == p.spreads.sets[last] &&
                            p.devices_of(spread).size() == p.devices_of(last).size();
         if (alike && load >= least) continue;
         if (alike) ways.pop_back();
-        ways.push_back({spread});
+        ways.push_back({spread, NONE, {}});
         least = load;
         last = spread;
     }
@@ -92,7 +92,7 @@ inline std::vector<Way> ways_to_try(const Solution& s, int item) {
         }
         form = static_cast<int>(p.next_form[form]);
     } while (form != item);
-    if (p.rivals.empty()) add_spreads(s, item, found);
+    add_spreads(s, item, found);
     return found;
 }
 

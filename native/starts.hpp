@@ -67,10 +67,7 @@ inline int cheapest_spread(const Solution& s, int item, Floats price, bool must)
     int best = NONE;
     for (auto spread = p.spreads.first[item]; spread < p.spreads.first[item + 1]; ++spread) {
         if (best >= 0 && price[spread] >= price[best]) continue;
-        bool fits = s.spread_fits(static_cast<int>(spread));
-        if (fits && !p.rivals.empty())
-            for (auto device : p.devices_of(static_cast<int>(spread))) fits = fits && s.may_lie(item, static_cast<int>(device));
-        if (fits) best = static_cast<int>(spread);
+        if (s.may_take(item, static_cast<int>(spread))) best = static_cast<int>(spread);
     }
     return best;
 }

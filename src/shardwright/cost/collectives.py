@@ -243,7 +243,7 @@ def dealt_way(task: Task, table: Table, ranks: Sequence[int]) -> Way:
 def row_ways(task: Task, table: Table, count: int) -> tuple[Way, ...]:
     """The ways that `count` equal row blocks of a table may have: on the devices of one host if these are as many, then elsewhere."""
     topology, exchange = task.topology, task.exchange
-    if exchange.collectives == "shared" or not (table.pooled or exchange.as_torchrec):
+    if count < 2 or exchange.collectives == "shared" or not (table.pooled or exchange.as_torchrec):
         return ("all_to_all",)
     if count == topology.devices:
         return ("row_wise" if table.pooled else "sequence_rows",)

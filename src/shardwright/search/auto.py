@@ -4,7 +4,8 @@
 2. `certified`, which begins with `greedy` and also starts from uniform plans and from `neuroshard`'s plan. It searches on to a smaller gap
    than when it is called alone. If rows of sequence tables are de-duplicated, it plans as if all of them travelled.
 3. The baselines. On small tasks, and if `certified` cannot plan, also each sharding type for all tables.
-4. `exact`, if it takes about a second: few tables, two devices and a linear cost model.
+4. `exact`, if it takes about a second: few tables, two devices and a linear cost model. On few tables and devices also if nothing else
+   finds a plan.
 
 It leaves out the learned strategies: `rnn` trains anew on every task, and `dreamshard+` takes as long as `certified` for plans that are
 hardly better. It also leaves out TorchRec's planner and strategies that users have registered. With a time limit, tiers get at most half
@@ -34,6 +35,7 @@ from shardwright.task.task import Task
 
 _SMALL = 512  # tables × devices up to which every uniform plan is made
 _TINY, _NODES = (12, 2), 200  # tables and devices up to which `exact` runs, and its most search nodes
+_FEW = 32  # tables × devices up to which `exact` runs if there is no plan
 _TIERS = 0.5  # share of the time left for the tables that are not tiered
 
 
@@ -98,8 +100,9 @@ class Auto:
         seen.attempt(FusedGreedy(), *HEURISTICS, Random())
         if len(task.tables) * task.topology.devices <= _SMALL or Certified().supports(task) is not None:
             seen.attempt(*UNIFORM)
-        tiny = len(task.tables) <= _TINY[0] and task.topology.devices <= _TINY[1]
-        if tiny and not seen.cost_model.pricing.hidden.size:
+        pricing, tables, devices = seen.cost_model.pricing, len(task.tables), task.topology.devices
+        tiny = tables <= _TINY[0] and devices <= _TINY[1] and not pricing.hidden.size
+        if tiny or (seen.plan is None and pricing.convex and tables * devices <= _FEW):
             seen.attempt(Exact(max_nodes=_NODES))
 
     def _attempt_tiers(self, seen: BestPlan) -> None:

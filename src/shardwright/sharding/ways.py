@@ -215,6 +215,17 @@ def dealt_ways(table: Table, limits: TableConstraint, topology: Topology, turn: 
     yield from grids_of(table, limits, topology, turn)
 
 
+def columns_on_all(table: Table, limits: TableConstraint, topology: Topology) -> Iterator[Dealt]:
+    """Equal column blocks, as many on each of a table's devices or on each of a host: for colocated tables, which share devices."""
+    devices, counts = np.flatnonzero(allowed_devices(topology, limits)), equal_blocks(table, limits)
+    by_host = devices // topology.devices_per_host
+    hosts = np.unique(by_host)
+    for place in (devices, *([devices[by_host == host] for host in hosts] if hosts.size > 1 else [])):
+        count = next((count for count in counts if count % place.size == 0), None)
+        if place.size > 1 and count is not None:
+            yield Dealt(place, count, place.size)
+
+
 def column_units(table: Table, limits: TableConstraint) -> list[int]:
     """Units of columns in each possible form of a table; one form of one unit if the table may not be cut."""
     if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:

@@ -173,3 +173,14 @@ def test_a_task_that_only_flexshard_counts_cannot_start_from_a_plan():
     start = sw.plan(task, cost_model=MODEL)
     with pytest.raises(InvalidInput, match="cannot be planned from a plan.*leave the plan out"):
         sw.plan(task, cost_model=MODEL, start=start)
+
+
+def test_few_tables_that_no_search_can_place_are_left_to_exact():
+    """Two row blocks and two column blocks on the same two of four devices."""
+    kinds = {"a": "row_wise", "b": "column_wise"}
+    limits = {name: sw.TableConstraint((kind,), max_shards=2) for name, kind in kinds.items()}
+    tables = [sw.Table(name, 1000, 16) for name in kinds]
+    constraints = sw.Constraints(limits, (("a", "b"),))
+    task = sw.Task(tables, sw.Topology(devices_per_host=4), 512, constraints=constraints)
+    plan = sw.plan(task, strategy="auto", cost_model=MODEL)
+    assert {name: plan.sharding_type(name) for name in kinds} == kinds

@@ -288,12 +288,36 @@ def test_two_blocks_on_one_device_are_left_to_greedy():
     limits = {"t": sw.TableConstraint(("column_wise",), devices=(1,))}
     task = sw.Task([sw.Table("t", 1000, 16)], sw.Topology(devices_per_host=2), 512, constraints=sw.Constraints(limits))
     assert {shard.devices for shard in search(task).shards} == {(1,)}
-    both = sw.Constraints(
-        {"a": sw.TableConstraint(("row_wise",)), "b": sw.TableConstraint(("column_wise",))}, (("a", "b"),)
-    )
+
+
+@pytest.mark.parametrize("kinds", [("row_wise", "column_wise"), ("data_parallel", "column_wise", "row_wise")])
+def test_colocated_tables_are_cut_in_ways_of_their_own_over_the_same_devices(kinds):
+    limits = {name: sw.TableConstraint((kind,)) for name, kind in zip("abc", kinds, strict=False)}
+    tables = [sw.Table(name, 1000, 16) for name in limits]
+    topology = sw.Topology(2, devices_per_host=2)
+    task = sw.Task(tables, topology, 512, constraints=sw.Constraints(limits, (tuple(limits),)))
+    plan = search(task)
+    for name, kind in zip(limits, kinds, strict=True):
+        assert plan.sharding_type(name) == kind
+        assert {device for shard in plan.by_table[name] for device in shard.devices} == {0, 1, 2, 3}
+
+
+def test_colocated_tables_that_share_no_way_are_told_to():
+    limits = {"a": sw.TableConstraint(("row_wise",), max_shards=2), "b": sw.TableConstraint(("data_parallel",))}
     tables = [sw.Table(name, 1000, 16) for name in "ab"]
-    with pytest.raises(InfeasibleTask, match="give them the same sharding_types, since colocated tables are cut alike"):
-        sw.plan(sw.Task(tables, sw.Topology(devices_per_host=2), 512, constraints=both), cost_model=MODEL)
+    task = sw.Task(tables, sw.Topology(devices_per_host=4), 512, constraints=sw.Constraints(limits, (("a", "b"),)))
+    with pytest.raises(InfeasibleTask, match="colocated tables"):
+        search(task)
+
+
+def test_colocated_tables_are_as_fast_as_the_best_plan():
+    """Rows of one table on all devices and replicas of the other, while two tables are kept apart."""
+    task = random_task(1, tables=6, devices=2, device="cpu", batch_size=8192)
+    first, second, third, fourth, *_ = (table.name for table in task.tables)
+    task = replace(task, constraints=sw.Constraints(colocate=((first, second),), apart=((third, fourth),)))
+    best = sw.plan(task, strategy="exact", runs_on="torchrec")
+    found = sw.plan(task, strategy="certified", runs_on="torchrec")
+    assert found.cost.step_ms <= best.cost.step_ms * 1.01
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 A table can lie in single blocks, each on one device: column blocks (of multiples of 4 columns), or row blocks on a grid of `row_units`
 parts. Or it can be *spread*: cut into equal row blocks over a set of devices, replicated on every device, or cut into column blocks whose
-rows are each dealt to a host (a grid). The bound and the searches choose from these ways.
+rows are each dealt to a host (a grid). Colocated tables may each be spread in a way of its own over the same devices, also in equal column
+blocks. The bound and the searches choose from these ways.
 
 Terms. An *item* is the unit that a search places: a table, or a colocated group with the pieces and spreads that its tables share. A *form*
 is a way to cut an item into single blocks: form i cuts item i into columns, later forms cut into rows, or into another number of equal
@@ -12,16 +13,18 @@ blocks of a unit each if a table must have equal columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from shardwright._engine import Problem, cheapest_widths
 from shardwright.arrays import Bools, Floats, Ints
-from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Spread, Tables, spread_links
+from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Spread, Tables, priced, spread_links
 from shardwright.cost.collectives import LinkFacts, Way, dealt_way, set_ms, set_of
 from shardwright.cost.model import CostModel, PricingHead
 from shardwright.search.units import rivals_of
@@ -29,6 +32,7 @@ from shardwright.sharding.ways import (
     Dealt,
     allowed_devices,
     column_units,
+    columns_on_all,
     dealt_ways,
     free_grid_counts,
     row_place,
@@ -225,10 +229,15 @@ def _costs(tables: Tables, pieces: Blocks, blocks: Ints) -> BlockCosts:
 
 
 def _spreads(task: Task, tables: Tables) -> Spreads:
+    grouped = {name for group in task.constraints.colocated_groups() for name in group}
     dealt = [
         (index, way)
         for index, table in enumerate(task.tables)
-        for way in dealt_ways(table, task.constraints.of(table.name), task.topology, index)
+        for limits in (task.constraints.of(table.name),)
+        for way in (
+            *dealt_ways(table, limits, task.topology, index),
+            *(columns_on_all(table, limits, task.topology) if table.name in grouped else ()),
+        )
     ]
     ways = [way for _, way in dealt]
     table, columns, on_each, replicas = (
@@ -303,21 +312,43 @@ def _item_pieces(catalog: Catalog, members: Members) -> tuple[Ints, PieceCosts, 
     return np.cumsum([0, *(of_form.size for of_form in rows)]), costs, legal, behind
 
 
-def _item_spreads(catalog: Catalog, members: Members) -> tuple[Ints, list[Ints]]:
-    """The spreads that all tables of an item share: `(spreads,)` the item, and the catalog's spreads of its tables."""
+def _item_spreads(catalog: Catalog, members: Members, price: Floats) -> tuple[Ints, list[Ints]]:
+    """The spreads of items on the same devices: `(spreads,)` the item, and the catalog's spreads of its tables.
+
+    Args:
+        catalog: the ways of the tables.
+        members: tables of each item.
+        price: `(spreads,)` rough price of each of the catalog's spreads.
+    """
     spreads = catalog.spreads
-    of_table: dict[int, dict[tuple[bool, int, int], int]] = {}
-    for index, (table, way) in enumerate(zip(spreads.table, spreads.dealt, strict=True)):
-        key = (way.copies, way.columns, id(way.devices))  # equal sets are one array
-        of_table.setdefault(int(table), {})[key] = index
+    of_table: dict[int, dict[int, list[int]]] = {}
+    for index, (table, way) in enumerate(zip(spreads.table.tolist(), spreads.dealt, strict=True)):
+        of_table.setdefault(table, {}).setdefault(id(way.devices), []).append(index)  # equal sets are one array
     items, shared = [], []
     for item, tables in enumerate(members):
         ways = [of_table.get(table, {}) for table in tables]
-        for key in ways[0]:
-            if all(key in way for way in ways):
-                items.append(item)
-                shared.append(np.array([way[key] for way in ways], dtype=np.int64))
+        common = [[way[devices] for way in ways] for devices in ways[0] if all(devices in way for way in ways)]
+        mixes = sorted(
+            mix for choices in common for mix in _mixes(choices, price)
+        )  # those of single tables as in the catalog
+        items += [item] * len(mixes)
+        shared += [np.array(mix, dtype=np.int64) for mix in mixes]
     return np.array(items, dtype=np.int64), shared
+
+
+_MIXES = 32
+
+
+def _mixes(choices: list[list[int]], price: Floats) -> set[tuple[int, ...]]:
+    """Choices of one spread for each table: all if they are few, else the cheapest choice and those that differ in one table."""
+    if math.prod(map(len, choices)) <= _MIXES:
+        return set(product(*choices))
+    cheapest = tuple(min(of_table, key=lambda spread: price[spread]) for of_table in choices)
+    return {
+        (*cheapest[:place], other, *cheapest[place + 1 :])
+        for place, of_table in enumerate(choices)
+        for other in of_table
+    }
 
 
 def most_pieces(task: Task, tables: tuple[int, ...]) -> int:
@@ -446,7 +477,7 @@ class Assembly:
         catalog: the source of the arrays.
         members: `(items,)` tables of each item: one, or a colocated group.
         forms: `(forms,)` the catalog's form behind each form; for a group, that of its first table.
-        dealt: each spread.
+        dealt: each spread, for each table of its item; all on the same devices.
         home: the plan to start from.
     """
 
@@ -454,7 +485,7 @@ class Assembly:
     catalog: Catalog
     members: Members
     forms: Ints
-    dealt: tuple[Dealt, ...]
+    dealt: tuple[tuple[Dealt, ...], ...]
     home: Home = NO_HOME
 
     @cached_property
@@ -484,8 +515,8 @@ class Assembly:
 
     @cached_property
     def spread_copies(self) -> Bools:
-        """`(spreads,)` whether the devices of each spread hold replicas."""
-        return np.array([way.copies for way in self.dealt], dtype=bool)
+        """`(spreads,)` whether the devices of each spread hold replicas only."""
+        return np.array([all(way.copies for way in ways) for ways in self.dealt], dtype=bool)
 
     @cached_property
     def whole(self) -> Ints:
@@ -526,9 +557,13 @@ def assemble(
     owner = {table: item for item, tables in enumerate(members) for table in tables}
     first, own, legal, forms = _item_pieces(catalog, members)
     item = np.array([owner[int(table)] for table in catalog.forms.table[forms]], dtype=np.int64)
-    spreads, (spread_item, shared) = catalog.spreads, _item_spreads(catalog, members)
-    dealt = tuple(spreads.dealt[group[0]] for group in shared)
-    ranges, devices = _device_ranges([way.devices for way in dealt])
+    spreads = catalog.spreads
+    rough = priced(spreads.costs.vectors, spreads.costs.call, vector_price) + spreads.links.served @ links_price
+    spread_item, shared = _item_spreads(
+        catalog, members, rough + spreads.links.apart.sum(axis=1) / task.topology.devices
+    )
+    dealt = tuple(tuple(spreads.dealt[way] for way in group) for group in shared)
+    ranges, devices = _device_ranges([ways[0].devices for ways in dealt])
 
     def summed(values: Floats) -> Floats:
         rows = [values[group].sum(axis=0) for group in shared]

@@ -196,20 +196,19 @@ def _spread_bytes(carried: Carried, assembly: Assembly, holdings: Sequence[Holdi
 
 
 def _bytes_for_spread(carried: Carried, assembly: Assembly, holding: Holding | None, item: int, spread: int) -> float:
-    way = assembly.dealt[spread]
-    devices, copies = way.devices, way.copies
-    copied = float(devices.size) if copies else 1.0
-    if (
-        way.columns == 1 and holding is not None and not assembly.rows[holding.form]
-    ):  # a share of the columns is that share of any row block
-        units = assembly.units(holding.form)
+    ways = assembly.dealt[spread]
+    devices = ways[0].devices
+    alike = len({way.copies for way in ways}) == 1 and all(way.columns == 1 for way in ways)
+    if alike and holding is not None and not assembly.rows[holding.form]:
+        units = assembly.units(holding.form)  # a share of the columns is that share of any row block
         inside = np.zeros(assembly.arrays.memory.size, dtype=bool)
         inside[devices] = True
         stays = sum(stop - start for device, start, stop in holding.runs if inside[device]) / units
-        stays *= 1.0 if copies else 1.0 / devices.size
+        copied, stays = (float(devices.size), stays) if ways[0].copies else (1.0, stays / devices.size)
         return (copied - stays) * _kept_bytes(carried, assembly, item)
     total = 0.0
-    for table in assembly.tables_of(item):
+    for table, way in zip(assembly.tables_of(item), ways, strict=True):
+        copied = float(devices.size) if way.copies else 1.0
         if table.name in carried.shards:
             held = by_holder(carried.shards[table.name])
             blocks = by_holder(way.shards(table))
@@ -258,11 +257,10 @@ def _take_spread(carried: Carried, assembly: Assembly, solution: Solution, item:
     tables = assembly.tables_of(item)
     held = {shard for table in tables for shard in carried.shards.get(table.name, [])}
     for spread in assembly.spreads_of(item):
-        way = assembly.dealt[spread]
-        parts = 1 if way.copies else way.devices.size * way.per_device
-        if len(held) != len(tables) * parts:
+        ways = assembly.dealt[spread]
+        if len(held) != sum(1 if way.copies else way.devices.size * way.per_device for way in ways):
             continue
-        blocks = {shard for table in tables for shard in way.shards(table)}
+        blocks = {shard for table, way in zip(tables, ways, strict=True) for shard in way.shards(table)}
         if blocks == held and spread_fits(assembly, solution, item, spread):
             solution.take_spread(item, spread)
             return True
@@ -271,7 +269,7 @@ def _take_spread(carried: Carried, assembly: Assembly, solution: Solution, item:
 
 def spread_fits(assembly: Assembly, solution: Solution, item: int, spread: int) -> bool:
     """Whether the devices of a spread have room for an item, and pinning and rivals let it lie there."""
-    devices = assembly.dealt[spread].devices.tolist()
+    devices = assembly.dealt[spread][0].devices.tolist()
     return solution.spread_fits(spread) and all(solution.may_lie(item, device) for device in devices)
 
 
@@ -439,8 +437,8 @@ def shards_of(assembly: Assembly, solution: Solution) -> list[Shard]:
     shards: list[Shard] = []
     for item, spread in enumerate(solution.spread_of.tolist()):
         if spread >= 0:
-            for table in assembly.tables_of(item):
-                shards += assembly.dealt[spread].shards(table)
+            for table, way in zip(assembly.tables_of(item), assembly.dealt[spread], strict=True):
+                shards += way.shards(table)
     form_of, width_of, device_of = solution.form, solution.width, solution.device
     item_of, used = assembly.arrays.item[form_of], solution.used.copy()
     order = np.lexsort((device_of, item_of))

@@ -140,8 +140,8 @@ class Prepared:
         """A remedy that would give an item room."""
         limits = [self.task.constraints.of(table.name) for table in self.assembly.tables_of(item)]
         remedy = remedy_for(next((limit for limit in limits if limit != ANY), ANY), self.task.topology.hosts)
-        alike = "give them the same sharding_types, since colocated tables are cut alike; or "
-        return (alike if len(limits) > 1 else "") + remedy
+        shared = "give them sharding_types that they share, since colocated tables lie on the same devices; or "
+        return (shared if len(limits) > 1 else "") + remedy
 
 
 def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) -> Prepared:
@@ -183,7 +183,7 @@ def _prices(assembly: Assembly, prices: Prices) -> tuple[Floats, Floats]:
     pieces += arrays.served @ [served[:2].sum(), served[2]]
     each = arrays.spreads.added.priced(prices.vector) + arrays.spreads.served @ served
     each += arrays.spreads.apart @ prices.links[:2].sum(axis=1)
-    devices = np.array([way.devices.size for way in assembly.dealt], dtype=np.float64)
+    devices = np.array([ways[0].devices.size for ways in assembly.dealt], dtype=np.float64)
     return np.where(arrays.legal, pieces, np.inf), devices * each
 
 
