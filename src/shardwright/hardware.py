@@ -72,8 +72,8 @@ def fingerprint(device_kind: str, backend: str) -> Fingerprint:
         "processor": gpu_model() if device_kind == "cuda" else cpu_model(),
         "cores": str(os.cpu_count()),
         "backend": backend,
-        "torch": _installed("torch"),
-        "fbgemm": _installed("fbgemm-gpu", "fbgemm-gpu-cpu", "fbgemm-gpu-nightly"),
+        "torch": installed("torch"),
+        "fbgemm": installed("fbgemm-gpu", "fbgemm-gpu-cpu", "fbgemm-gpu-nightly"),
         "python": platform.python_version(),
     }
 
@@ -135,7 +135,8 @@ def _left_in_cgroups(root: Path, own: Path) -> Iterator[int]:
                 )  # the kernel drops cached files when memory is short
 
 
-def _installed(*packages: str) -> str:
+def installed(*packages: str) -> str:
+    """The version of the first of the packages that is installed; "absent" if none is."""
     for package in packages:
         try:
             return version(package)

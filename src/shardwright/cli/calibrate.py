@@ -227,6 +227,7 @@ def _links_table(links: MeasuredLinks) -> rich.table.Table:
 def with_known_links(topology: Topology) -> tuple[Topology, str | None]:
     """A topology that states no links, with those that were measured on such a cluster; and a note about them, else None."""
     from shardwright.cost.files import age
+    from shardwright.hardware import installed
     from shardwright.modelling.links import cached_links
 
     measured = cached_links(topology) if topology.links is None else None
@@ -234,5 +235,7 @@ def with_known_links(topology: Topology) -> tuple[Topology, str | None]:
         return topology, None
     errors = [error.held_out for classes in measured.errors.values() for error in classes.values()]
     true = f", mean error {percent(sum(errors) / len(errors))} on sizes held out" if errors else ""
-    note = f"links of {measured.cluster}: measured {age(measured.date)}{true}; to price by the topology's own, state links: {{}}"
+    here, there = (torch.split("+")[0] for torch in (installed("torch"), measured.cluster.torch))
+    other = f" with torch {there} (here {here}: shardwright calibrate --links)" if here not in ("absent", there) else ""
+    note = f"links of {measured.cluster}: measured {age(measured.date)}{other}{true}; to price by the topology's own, state links: {{}}"
     return replace(topology, links=measured.links), note

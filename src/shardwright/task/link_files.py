@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 
+def backend_of(device: str) -> str:
+    """The backend of torch.distributed by which devices of a type train."""
+    return "gloo" if device == "cpu" else "nccl"
+
+
 @dataclass(frozen=True)
 class Cluster:
     """The cluster on which links were measured.
@@ -43,9 +48,9 @@ class Cluster:
         return self.hosts * self.devices_per_host
 
     def is_of(self, topology: Topology) -> bool:
-        """Whether a topology has these devices on hosts of this number and size."""
-        shape = (topology.device, topology.hosts, topology.devices_per_host)
-        return shape == (self.device, self.hosts, self.devices_per_host)
+        """Whether a topology has these devices on hosts of this number and size, and they train by this backend."""
+        shape = (topology.device, topology.hosts, topology.devices_per_host, backend_of(topology.device))
+        return shape == (self.device, self.hosts, self.devices_per_host, self.backend)
 
     def __str__(self) -> str:
         return f"{self.hosts} × {self.devices_per_host} {self.device}"
@@ -84,11 +89,14 @@ class MeasuredLinks:
         """Check that a topology that is to take the links, from the file `where`, is of the same cluster.
 
         Raises:
-            InvalidInput: the topology has another device type, or hosts of another number or size.
+            InvalidInput: the topology has another device type or backend, or hosts of another number or size.
         """
         if not self.cluster.is_of(topology):
+            cluster = f"{topology.hosts} × {topology.devices_per_host} {topology.device}"
+            by_backend = f", which trains by {backend_of(topology.device)}" if str(self.cluster) == cluster else ""
+            measured = f"{self.cluster} by {self.cluster.backend}" if by_backend else str(self.cluster)
             raise InvalidInput(
-                f"{where}: links of {self.cluster}, but the topology is {topology.hosts} × {topology.devices_per_host} {topology.device}; "
+                f"{where}: links of {measured}, but the topology is {cluster}{by_backend}; "
                 "measure this cluster: shardwright calibrate --links"
             )
 

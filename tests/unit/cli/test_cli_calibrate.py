@@ -124,7 +124,7 @@ def test_links_that_are_known_leave_nothing_to_assume(cli, tmp_path):
     MeasuredLinks(Cluster("abacus", 1, 2, "nccl", "2"), Links(all_to_all=(LinkSpeed(1, 1e9), None)), {}, "").save(path)
     text = cli("plan", tmp_path / "task.yaml").err
     assert "no preset" not in text
-    assert "links of 1 × 2 abacus: measured at an unknown time" in text
+    assert "links of 1 × 2 abacus: measured at an unknown time with torch 2 (here " in text
 
 
 def test_under_torchrun_the_ranks_are_its_own(cli, monkeypatch):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,14 @@ def test_impossible_speeds_of_one_sender_are_refused(collective: str, alone: obj
 def test_links_of_another_cluster_are_refused(file: Path, old: str, new: str, shape: str) -> None:
     (file.parent / "task.yaml").write_text(TASK.replace(old, new))
     says = f"task.yaml: .*links.json: links of 2 × 8 h100, but the topology is {shape}; measure this cluster: shardwright calibrate --links"
+    with pytest.raises(InvalidInput, match=says):
+        Task.load(file.parent / "task.yaml")
+
+
+def test_links_of_another_backend_are_refused(file: Path) -> None:
+    MeasuredLinks(replace(CLUSTER, backend="gloo"), LINKS, {}, "").save(file)
+    (file.parent / "task.yaml").write_text(TASK)
+    says = "links of 2 × 8 h100 by gloo, but the topology is 2 × 8 h100, which trains by nccl; measure this cluster"
     with pytest.raises(InvalidInput, match=says):
         Task.load(file.parent / "task.yaml")
 

@@ -27,6 +27,7 @@ from shardwright.hardware import check_device, import_torch, require_cuda
 from shardwright.measure.collectives.links import FEWEST_RUNS, Rung
 from shardwright.measure.collectives.sampling import CollectiveSample, samples_of
 from shardwright.processes import reply, take_over_stdout
+from shardwright.task.link_files import backend_of
 from shardwright.task.links import Collective
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def group_backend(device_kind: str) -> str:
         InvalidInput: there is no such device.
     """
     check_device(device_kind)
-    return "gloo" if device_kind == "cpu" else "nccl"
+    return backend_of(device_kind)
 
 
 @dataclass(frozen=True)
