@@ -6,6 +6,7 @@ import math
 import reprlib
 import warnings
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -85,7 +86,7 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology, known: Know
         known: links and latencies, which TorchRec's topology cannot state.
 
     Raises:
-        PlannerError: no device has memory left.
+        PlannerError: no device has memory left, or a bandwidth is no finite number above 0.
     """
     hosts, per_host = _hosts_of(given)
     known = known or KnownLinks()
@@ -94,8 +95,8 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology, known: Know
         devices_per_host=per_host,
         device=given.compute_device,
         memory=device_memory(reserved, given.compute_device),
-        intra_bandwidth=given.intra_host_bw * _PER_SECOND,
-        inter_bandwidth=given.inter_host_bw * _PER_SECOND,
+        intra_bandwidth=_per_second(given.intra_host_bw, "intra_host_bw"),
+        inter_bandwidth=_per_second(given.inter_host_bw, "inter_host_bw"),
     )
     if known.latencies_ms is not None:
         intra_ms, inter_ms = known.latencies_ms
@@ -103,6 +104,20 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology, known: Know
     speeds: dict[str, Any] = {name: _speeds(name, given, topology, known) for name in TORCHREC_CALLS}
     links = Links(**speeds, modules=known.links.modules)
     return topology if links == Links() else replace(topology, links=links)
+
+
+def _per_second(bandwidth: object, name: str) -> float:
+    """A bandwidth of TorchRec's topology in bytes per second.
+
+    Raises:
+        PlannerError: it is no finite number above 0.
+    """
+    if not isinstance(bandwidth, Real) or not 0 < float(bandwidth) < math.inf:
+        raise PlannerError(
+            f"topology: {name} is {bandwidth!r}, must be a finite number of bytes per ms above 0; leave it out for TorchRec's usual one",
+            PlannerErrorType.INPUT_VALIDATION,
+        )
+    return float(bandwidth) * _PER_SECOND
 
 
 _MULTIPLIERS: dict[str, float] = {
@@ -145,7 +160,8 @@ def _speeds(
         local = topology.devices_per_host
         for link, world in enumerate((local, topology.devices)):
             if world > (1, local)[link]:
-                stated = bandwidths.get_bw(local, world, CollectiveType(collective)) * _PER_SECOND
+                given_bw = bandwidths.get_bw(local, world, CollectiveType(collective))
+                stated = _per_second(given_bw, f"get_bw({local}, {world}, {collective}) of {type(bandwidths).__name__}")
                 speed = stated / local if link and collective != "all_to_all" else stated
                 if not math.isclose(speed, topology.link_bandwidth[link]):
                     asked[link] = LinkSpeed(topology.link_latency_ms[link], speed)
@@ -191,9 +207,6 @@ def default_cost_model(given: TorchRecTopology, task: Task) -> CostModel:
     for device in here or same:
         if device in bundled_models():
             return cost_model_for(device, task.optimizer)
-    if not bandwidth > 0:
-        raise PlannerError(
-            f"topology: hbm_mem_bw is {given.hbm_mem_bw:g}, must be above 0; leave it out for TorchRec's usual one",
-            PlannerErrorType.INPUT_VALIDATION,
-        )
-    return PublishedModel.of_bandwidth(given.compute_device, bandwidth, task.optimizer)
+    return PublishedModel.of_bandwidth(
+        given.compute_device, _per_second(given.hbm_mem_bw, "hbm_mem_bw"), task.optimizer
+    )

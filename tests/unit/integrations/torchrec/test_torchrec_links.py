@@ -4,7 +4,12 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-from torchrec.distributed.planner.types import BasicCommsBandwidths, CollectiveType, GeneralizedCommsBandwidth
+from torchrec.distributed.planner.types import (
+    BasicCommsBandwidths,
+    CollectiveType,
+    GeneralizedCommsBandwidth,
+    PlannerError,
+)
 
 from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.topology import KnownLinks, topology_of
@@ -49,6 +54,19 @@ def test_bandwidths_by_collective_are_kept_if_they_differ():
     assert our_topology.bandwidth_of("all_gather") == our_topology.bandwidth_of("all_reduce") == (300e9, 48e9)
     assert our_topology.links.all_gather == our_topology.links.all_reduce == (None, None)
     assert our_topology.latency_of("all_to_all") == our_topology.link_latency_ms
+
+
+@pytest.mark.parametrize("bandwidth", [0, -1.0, float("nan"), float("inf"), None])
+def test_bandwidths_must_be_above_zero(bandwidth):
+    class Given(ByCollective):
+        def get_bw(self, local_world_size, world_size, collective_type):
+            return bandwidth
+
+    with pytest.raises(PlannerError, match=r"get_bw\(8, 8, all_to_all\) of Given is .* must be a finite number"):
+        converted(bandwidths=Given())
+    given = topology(16, 8, inter_host_bw=bandwidth)
+    with pytest.raises(PlannerError, match="inter_host_bw is .* must be a finite number"):
+        topology_of(given, given)
 
 
 def test_one_host_has_no_links_between_hosts_to_ask_for():
