@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -17,11 +18,12 @@ from experiments.experiment import ResultTable
 from benchmarks import results_table
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.collectives import sets_of
 from shardwright.cost.score import score
 from shardwright.integrations.torchrec.steps.rank import RankReport
 from shardwright.integrations.torchrec.steps.run import PHASES, STEP, Steps
 from shardwright.sharding import Plan
-from shardwright.task.links import links_to_dict
+from shardwright.task.links import COLLECTIVES, Links, LinkSpeed, ModuleTimes, links_to_dict
 
 _CLEARLY = 0.1  # difference of two steps beyond the usual noise of a bed
 
@@ -74,17 +76,21 @@ def plan_of(document: dict[str, Any]) -> Plan:
         return Plan.load(file)
 
 
-def priced(rows: Sequence[dict[str, Any]], model: CostModel | None) -> list[Measured]:
+def priced(
+    rows: Sequence[dict[str, Any]], model: CostModel | None, changed: Callable[[Links], Links] = lambda links: links
+) -> list[Measured]:
     """Price the plans of rows over the links that were measured in their beds.
 
     Args:
         rows: rows of `steps_measured.py` or `runtime_steps.py`.
         model: cost model of the kernels; None for that of this machine.
+        changed: changes the links before.
     """
     measured = []
     for row in rows:
         plan = plan_of(row["document"])
-        task = plan.task
+        links = plan.task.topology.links or Links()
+        task = replace(plan.task, topology=replace(plan.task.topology, links=changed(links)))
         cost = score(task, plan.shards, model or resolve_cost_model(None, task))
         reports = msgspec.convert(row["reports"], list[list[RankReport]])
         measured.append(Measured(row, Steps(replace(plan, task=task, cost=cost, bound_ms=None), reports)))
@@ -97,7 +103,16 @@ def write_page(
     """Write the page of rows; returns its file."""
     every = priced(rows, model)
     usual = [plan for plan in every if not plan.row["huge_pages"]]
-    tables = [_beds(usual), _phases(usual), _plans(usual), _rivals(usual), _huge_pages(every), _links(usual)]
+    refinements = _refinements(usual, [plan.row for plan in usual], model)
+    tables = [
+        _beds(usual),
+        _phases(usual),
+        _plans(usual),
+        refinements,
+        _rivals(usual),
+        _huge_pages(every),
+        _links(usual),
+    ]
     title, shown = (
         "Steps of TorchRec over slow links, measured and predicted",
         [table for table in tables if table.rows],
@@ -188,6 +203,50 @@ def _plans(plans: Sequence[Measured]) -> ResultTable:
         error = _share(np.mean([plan.error for plan in group]))
         rows.append((name, len(group), error, f"{ratio_mean(plan.ratio(STEP) for plan in group):.2f}"))
     return ResultTable("Steps by plan.", ("plan", "plans", "mean error", "predicted / measured"), rows)
+
+
+def _every_speed(links: Links, change: Callable[[LinkSpeed], LinkSpeed]) -> Links:
+    speeds = {name: tuple(speed and change(speed) for speed in links.of(name)) for name in COLLECTIVES}
+    return replace(links, **speeds)
+
+
+def _all_as_all_to_all(links: Links) -> Links:
+    plain = _every_speed(links, lambda speed: replace(speed, following_ms=None, alone=None)).all_to_all
+    return replace(links, reduce_scatter=plain, all_gather=plain, all_reduce=plain)
+
+
+_WITHOUT: dict[str, Callable[[Links], Links]] = {
+    "the time of modules": lambda links: replace(links, modules=ModuleTimes()),
+    "latencies": lambda links: _every_speed(links, lambda speed: replace(speed, latency_ms=0.0, following_ms=None)),
+    "shorter latencies of collectives that follow others": lambda links: _every_speed(
+        links, lambda speed: replace(speed, following_ms=None)
+    ),
+    "faster links of a device that sends alone": lambda links: _every_speed(
+        links, lambda speed: replace(speed, alone=None)
+    ),
+    "a speed for each collective": _all_as_all_to_all,
+}
+
+
+def _refinements(plans: Sequence[Measured], rows: Sequence[dict[str, Any]], model: CostModel | None) -> ResultTable:
+    left = [("nothing", plans)] + [(name, priced(rows, model, change)) for name, change in _WITHOUT.items()]
+    with mock.patch("shardwright.cost.score.sets_of", lambda task, shards: list(sets_of(task, shards))[:1]):
+        left.append(("a set of collectives for each sharding type", priced(rows, model)))
+    with mock.patch("shardwright.sharding.work.LENGTH_BYTES", 0):
+        left.append(("lengths", priced(rows, model)))
+    shown = []
+    for name, of_rest in left:
+        ordered = [right for _, case in grouped(of_rest, lambda plan: plan.case) for right in _in_order(case)]
+        models = [_spearman(case) for _, case in grouped(of_rest, lambda plan: plan.case)]
+        shown.append((
+            name, _share(np.mean([plan.error for plan in of_rest])), f"{ratio_mean(plan.ratio(STEP) for plan in of_rest):.2f}",
+            f"{np.nanmean(models):.2f}", _share(np.mean(ordered or [np.nan])),
+        ))  # fmt: skip
+    return ResultTable(
+        "What each refinement of the links brings: the same plans and measurements, priced without it.",
+        ("left out", "mean error", "predicted / measured", "Spearman by model", "pairs in order"),
+        shown,
+    )
 
 
 def _rivals(plans: Sequence[Measured]) -> ResultTable:

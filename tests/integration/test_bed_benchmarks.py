@@ -72,6 +72,7 @@ def test_steps_of_plans_are_measured(quick_run):
         assert all(ms > 0 for ranks in row["reports"] for report in ranks for ms in report["step_ms"])
     assert f"**{len(rows)} plans on beds" in page
     assert "| 2x1 | backward kernel |" in page
+    assert "| a set of collectives for each sharding type |" in page
 
 
 @pytest.mark.slow
