@@ -38,6 +38,8 @@ def links_measured_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps_measured, "LINK_MINUTES", "0.3")
         patch.setattr(steps_measured, "links_of", links_of)
+        for name in ("steps_measured", "runtime_steps"):
+            patch.setattr(f"benchmarks.{name}._SEARCH_S", 0.5)
         yield
 
 
@@ -50,8 +52,8 @@ def quick_run(program, tmp_path, monkeypatch, links_measured_once, capsys):
         if reason := program("hosts").why_not():
             pytest.skip(reason)
         monkeypatch.setattr(module, "FEW", FEW[name])
-        if name == "steps_measured":
-            monkeypatch.setattr(module, "MODELS", {"mixed": module.MODELS["mixed"][-3:]})
+        if hasattr(module, "MODELS"):
+            monkeypatch.setattr(module, "MODELS", {name: tables[-3:] for name, tables in module.MODELS.items()})
         arguments = ["--quick", "--rows", str(tmp_path / "rows.jsonl")]
         module.main(arguments)
         written = (tmp_path / "rows.jsonl").read_text()
