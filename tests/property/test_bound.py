@@ -16,6 +16,7 @@ from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import device_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import BoundProof, lower_bound
+from shardwright.search.certified import Certified
 from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.holders import Count, Holders
 from shardwright.search.width_classes import WidthClasses
@@ -167,12 +168,12 @@ def test_no_random_cut_into_wide_columns_is_cheaper(data, seed):
     assert plan.bound_ms * (1 - 1e-9) <= min(plan.cost.step_ms, score(task, blocks, model).step_ms)
 
 
-@given(tasks(max_tables=12), st.integers(0, 3))
-@settings(max_examples=12)
+@given(tasks(), st.integers(0, 3))
+@settings(max_examples=10)
 def test_no_searched_plan_is_cheaper(task, seed):
     model = MODEL if seed == 0 else adversarial_model(seed)
     bound = lower_bound(task, model)
-    for strategy in ("greedy", "certified"):
+    for strategy in ("greedy", Certified(patience=2)):
         plan = sw.plan(task, strategy=strategy, cost_model=model, runs_on=None)
         assert plan.cost.step_ms >= bound.ms * (1 - 1e-9)
 

@@ -147,7 +147,7 @@ def searched(name, task):
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_strategies_with_a_bound_keep_it_under_any_exchange(data):
     """Plans of "auto", by any strategy: a bound over all plans is below the step of any plan."""
     task = data.draw(sequence_tasks(max_tables=2))
