@@ -62,12 +62,3 @@ def test_example_task_plans():
     plan.check()
     assert plan.sharding_type("user_id") in ("row_wise", "column_wise")
     assert plan.by_table["item_id"][0].devices == plan.by_table["item_category"][0].devices
-
-
-def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    readme = (EXAMPLES.parent / "README.md").read_text()
-    code = readme.split("```python\n")[1].split("```")[0]
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})
-    assert "ms" not in capsys.readouterr().err
-    assert (tmp_path / "plan.json").exists()
