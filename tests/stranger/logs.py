@@ -25,7 +25,7 @@ def _criteo(rng: np.random.Generator) -> list[str]:
     lines = []
     for _ in range(ROWS):
         integers = ["" if rng.random() < 0.2 else str(int(rng.lognormal(3, 2)) - (column == 1)) for column in range(13)]
-        categories = ["" if rng.random() < 0.1 else str(rng.choice(of)) for of in words]
+        categories = ["" if rng.random() < 0.1 else of[rng.integers(len(of))] for of in words]
         lines.append("\t".join([str(rng.integers(2)), *integers, *categories]) + "\n")
     return lines
 
