@@ -28,7 +28,7 @@ def run(*arguments, **options):
 
 @pytest.fixture
 def task_file(tmp_path):
-    task_of(12, 4).save(tmp_path / "task.yaml")
+    task_of(6, 2).save(tmp_path / "task.yaml")
     return tmp_path / "task.yaml"
 
 
@@ -56,7 +56,7 @@ def test_exit_codes_and_streams(task_file, model_file, tmp_path):
 @pytest.mark.parametrize("arguments", [["--help"], ["plan"], ["compare"]])
 def test_planning_and_help_need_no_torch(task_file, model_file, arguments):
     if arguments != ["--help"]:
-        arguments = [*arguments, str(task_file), "--model", str(model_file), "--time-limit", "0.5"]
+        arguments = [*arguments, str(task_file), "--model", str(model_file), "--time-limit", "0.1"]
     code = (
         "import sys; from shardwright.cli.main import main\n"
         f"assert main({arguments!r}) == 0\n"

@@ -15,6 +15,7 @@ import pytest
 import shardwright as sw
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.hardware import fingerprint
+from shardwright.measure import kernel_checks
 from shardwright.measure.collect import collect, main
 from shardwright.measure.measuring import measure_plans
 from shardwright.measure.remote import MeasuringNode
@@ -56,6 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a module of kernels, which this process and those that it starts can import."""
     (tmp_path / "kernels_of_mine.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(kernel_checks._SAMPLES, "cpu", 64)  # bags of each table, an eighth of the usual
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")])))
     yield tmp_path
     sys.modules.pop("kernels_of_mine", None)

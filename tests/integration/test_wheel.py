@@ -24,8 +24,8 @@ sys.meta_path.insert(0, Absent())
 import shardwright as sw
 from shardwright.workload import random_task
 
-for strategy, tables in (("certified", 10), ("autoshard", 10), ("dreamshard+", 10), ("exact", 3)):
-    sw.plan(random_task(0, tables=tables, devices=2, device="cpu"), strategy=strategy).check()
+for strategy in ("certified", "autoshard", "dreamshard+", "exact"):
+    sw.plan(random_task(0, tables=3, devices=2, device="cpu"), strategy=strategy).check()
 print(sw._engine.__file__)
 """
 

@@ -45,7 +45,7 @@ def test_other_planners_take_part_if_installed(task_file):
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_rivals")
 def test_every_strategy_is_listed(cli, task_file, model_file):
-    task_of(7, 2).save(task_file)
+    sw.Task(task_of(7, 2).tables[3:], sw.Topology(devices_per_host=2), 64).save(task_file)
     outcome = cli("compare", task_file, "--model", model_file, "--json")
     assert outcome.code == 0
     strategies = outcome.document["strategies"]

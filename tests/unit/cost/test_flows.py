@@ -117,7 +117,7 @@ def test_expectations_do_not_depend_on_how_a_table_is_cut():
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_collectives_take_what_an_oracle_says(data):
     task = replace(data.draw(tasks(max_tables=3)), exchange=data.draw(dense_exchanges()))
     shards = data.draw(plans(task))
