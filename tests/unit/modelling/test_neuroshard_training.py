@@ -56,7 +56,7 @@ def test_training_brings_the_squared_error_down(measured):
 def test_communication_networks_learn_a_small_set_by_heart():
     """Waits and bytes of two numbers of devices; without noise."""
     parts = all_to_alls(100, world=2) + all_to_alls(100, world=4)
-    networks = train_communication(parts, NeuroShardOptions(epochs=300, batch=32)).networks
+    networks = train_communication(parts, NeuroShardOptions(epochs=150, batch=32)).networks
     assert networks.devices == (2, 4)
     for part in parts:
         predicted = predict_passes(networks, part)

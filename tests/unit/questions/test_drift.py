@@ -52,11 +52,11 @@ def test_rows_and_dims_stay_those_of_the_model(drifted):
     table = TASK.tables[0]
     fewer = sw.Table(table.name, 10, 8, 2.0, access=AccessProfile.zipf(10, 1.1))
     more = sw.Table(table.name, table.rows * 3, 8, 2.0)
-    for profiled in (fewer, more):
-        now = drifted([profiled]).tables[0].now
+    tables_now = [drifted([profiled]).tables[0].now for profiled in (fewer, more)]
+    for now in tables_now:
         assert (now.rows, now.dim, now.pooling) == (table.rows, table.dim, 2.0)
         assert now.access.total_rows == table.rows
-    assert drifted([fewer]).tables[0].now.access.share_of(0, 10) == pytest.approx(1.0)
+    assert tables_now[0].access.share_of(0, 10) == pytest.approx(1.0)
 
 
 def test_tables_of_one_side_alone_are_reported(drifted):

@@ -35,7 +35,7 @@ def test_a_poor_plan_is_improved_and_moves_are_listed():
 
 @pytest.mark.slow
 def test_a_plan_that_cannot_be_improved_is_its_own_best():
-    best = sw.review(planned("auto", task_of(6, 2)), cost_model=MODEL).better
+    best = sw.review(planned("auto", task_of(4, 2)), cost_model=MODEL).better
     review = sw.review(best, cost_model=MODEL)
     assert review.better.shards == best.shards
     assert review.gain == 0

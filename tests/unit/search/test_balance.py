@@ -44,7 +44,7 @@ def test_large_tables_are_shared_out():
 
 @pytest.mark.slow
 def test_more_tolerance_is_never_fuller():
-    task = task_of(12, 4)
+    task = task_of(8, 3)
     sizes = [plan_balanced(task, tolerance, cost_model=MODEL).fullest_bytes for tolerance in (0.0, 0.5)]
     assert sizes[1] <= sizes[0]
 
