@@ -8,6 +8,7 @@ import shardwright as sw
 from shardwright.calibration import calibration
 from shardwright.cli.checks import differences
 from shardwright.errors import InvalidInput
+from shardwright.modelling import adapting
 from shardwright.modelling.links import links_path
 from shardwright.task import Links, LinkSpeed
 from shardwright.task.link_files import Cluster, LinkErrors, MeasuredLinks
@@ -18,9 +19,11 @@ pytestmark = pytest.mark.usefixtures("cache_folder")
 
 @pytest.fixture
 def fake_kernels(monkeypatch):
-    """Kernels whose times follow a formula, until Ctrl-C is pressed at the 36th."""
+    """Kernels whose times follow a formula, until Ctrl-C is pressed at the 36th; models train briefly."""
     visitor = FakeVisitor(interrupt_at=36)
     monkeypatch.setattr(calibration.Measurer, "visit", lambda _, work: visitor.visit(work))
+    for name in ("_UPDATES", "_FINE_UPDATES"):
+        monkeypatch.setattr(adapting, name, 30)
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_a_tolerance_is_a_share_or_per_cent():
 
 @pytest.mark.slow
 def test_a_larger_tolerance_of_the_step_moves_less():
-    task = task_of(12, 4)
+    task = task_of(6, 2)
     start = sw.plan(task, strategy="random", cost_model=MODEL)
     best = sw.plan(task, start=start, strategy=QUICK, cost_model=MODEL)
     moved = [start.diff(best).moved_bytes]

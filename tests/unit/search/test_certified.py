@@ -326,9 +326,9 @@ def test_cuts_that_gain_almost_nothing_are_undone(monkeypatch):
     # Without latencies: else no table is replicated for almost nothing, since the first pays for an all-reduce.
     at_once = {"intra_latency_ms": 0.0, "inter_latency_ms": 0.0}
     tasks = [replace(task, topology=replace(task.topology, **at_once)) for task in tasks]
-    simple = [search(task) for task in tasks]
+    simple = [search(task, patience=1) for task in tasks]
     monkeypatch.setattr(SearchSession, "simplify", lambda *_: None)
-    plain = [search(task) for task in tasks]
+    plain = [search(task, patience=1) for task in tasks]
     for simplified, other in zip(simple, plain, strict=True):
         assert simplified.cost.step_ms <= other.cost.step_ms * 1.001 * (1 + 1e-9)
     assert sum(len(plan.shards) for plan in simple) < sum(len(other.shards) for other in plain)

@@ -163,7 +163,8 @@ def test_a_cut_below_the_models_error_is_not_made():
     class Doubtful(Narrower):
         cut_error = 5.0
 
-    sure, doubtful = (sw.plan(task, strategy="certified", cost_model=model("h100")) for model in (Narrower, Doubtful))
+    brief = Certified(patience=2)
+    sure, doubtful = (sw.plan(task, strategy=brief, cost_model=model("h100")) for model in (Narrower, Doubtful))
     assert len(doubtful.shards) < len(sure.shards)
     assert doubtful.cost.step_ms >= sure.cost.step_ms
 
