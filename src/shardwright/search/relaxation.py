@@ -462,9 +462,8 @@ def _equal_row_blocks(catalog: Catalog) -> list[EqualRows]:
         counts = _block_counts(task, index) if cut else []
         for count in counts:
             every_way = row_ways(task, table, count)
-            across = (
-                limits.allows("row_wise") and count == counts[-1]
-            )  # a table of few rows has no more blocks on several hosts
+            # A table of few rows has no more blocks on several hosts than on one.
+            across = limits.allows("row_wise") and count == counts[-1]
             for way in every_way[:1] if limits.equal_rows and not across else every_way:
                 dealt = way != "all_to_all"
                 if not dealt and index in gridded and row_units(table.rows) % count == 0:
