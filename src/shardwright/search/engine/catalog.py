@@ -328,9 +328,7 @@ def _item_spreads(catalog: Catalog, members: Members, price: Floats) -> tuple[In
     for item, tables in enumerate(members):
         ways = [of_table.get(table, {}) for table in tables]
         common = [[way[devices] for way in ways] for devices in ways[0] if all(devices in way for way in ways)]
-        mixes = sorted(
-            mix for choices in common for mix in _mixes(choices, price)
-        )  # those of single tables as in the catalog
+        mixes = sorted(mix for choices in common for mix in _mixes(choices, spreads.dealt, price))
         items += [item] * len(mixes)
         shared += [np.array(mix, dtype=np.int64) for mix in mixes]
     return np.array(items, dtype=np.int64), shared
@@ -339,16 +337,17 @@ def _item_spreads(catalog: Catalog, members: Members, price: Floats) -> tuple[In
 _MIXES = 32
 
 
-def _mixes(choices: list[list[int]], price: Floats) -> set[tuple[int, ...]]:
-    """Choices of one spread for each table: all if they are few, else the cheapest choice and those that differ in one table."""
+def _mixes(choices: list[list[int]], dealt: Sequence[Dealt], price: Floats) -> set[tuple[int, ...]]:
+    """Choices of one spread for each table.
+
+    All if they are few; else the cheapest choice, those that differ from it in one table, and those that cut all tables alike.
+    """
     if math.prod(map(len, choices)) <= _MIXES:
         return set(product(*choices))
     cheapest = tuple(min(of_table, key=lambda spread: price[spread]) for of_table in choices)
-    return {
-        (*cheapest[:place], other, *cheapest[place + 1 :])
-        for place, of_table in enumerate(choices)
-        for other in of_table
-    }
+    mixes = {(*cheapest[:at], other, *cheapest[at + 1 :]) for at, of_table in enumerate(choices) for other in of_table}
+    by_cut = [{(dealt[spread].copies, dealt[spread].columns): spread for spread in of_table} for of_table in choices]
+    return mixes | {tuple(of[cut] for of in by_cut) for cut in by_cut[0] if all(cut in of for of in by_cut)}
 
 
 def most_pieces(task: Task, tables: tuple[int, ...]) -> int:
