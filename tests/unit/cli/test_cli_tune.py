@@ -62,7 +62,7 @@ def test_tables_that_do_not_fit_are_measured_with_fewer_rows_and_planned_in_full
         topology=Topology(devices_per_host=2, memory="64 GB"),
     )  # fmt: skip
     monkeypatch.setattr("shardwright.calibration.tuning.available_memory", lambda: 40 << 20)
-    tuned = sw.tune(large, minutes=0.01, progress=lambda *_: None)
+    tuned = sw.tune(large, minutes=0.03, progress=lambda *_: None)
     assert "of their rows" in tuned.notes[0]
     tuned.plan.check()
     assert tuned.plan.task is large
