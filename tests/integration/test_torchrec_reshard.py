@@ -108,7 +108,7 @@ def moved(rank, kind):
     stays, moves = sharded_on(plan, sharders), sharded_on(plan, sharders)
     if kind == "table_wise":
         planner = ShardwrightPlanner(topology, SAMPLES, stats=[], constraints=given)
-        _, better = planner.review(moves, sharders)
+        _, better = planner.review(moves, sharders, pg=dist.group.WORLD)
     else:
         other = [sw.Shard(shard.table, shard.rows, shard.columns, (1 - shard.devices[0],)) for shard in poor]
         better = sharding_plan_of(sw.Plan(problem.task, other), problem)

@@ -295,7 +295,11 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return result
 
     def review(
-        self, module: nn.Module, sharders: List[Sharder] | None = None, sharding_plan: ShardingPlan | None = None
+        self,
+        module: nn.Module,
+        sharders: List[Sharder] | None = None,
+        sharding_plan: ShardingPlan | None = None,
+        pg: dist.ProcessGroup | None = None,
     ) -> tuple[Review, ShardingPlan]:
         """Rate the sharding of a model: its predicted step, that of the best plan found, and the proven bound.
 
@@ -303,6 +307,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             module: a sharded model (`DistributedModelParallel`), which stays as it is; or a model that is not sharded, with a plan.
             sharders: TorchRec's sharders; its default ones if None.
             sharding_plan: the plan under review; that of the sharded model if None.
+            pg: process group whose ranks all call this: its first rank reviews, and all get the same better plan. Without it, each rank
+                searches until time is up, and ranks may find different plans.
 
         Returns:
             The review, and the better plan as TorchRec's sharding plan; the given plan if none is better.
@@ -312,6 +318,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             InvalidInput: there is no plan to review, a sharded module's tables cannot be read, or the planner is for sharding groups.
             InvalidPlan: the plan is not for the model.
         """
+        if pg is not None:
+            check_process_group(self._topology, pg, whole=True)
+            return on_first_rank(lambda: self.review(module, sharders, sharding_plan), pg)
         from torchrec.distributed.model_parallel import get_unwrapped_module  # it imports the planner this may replace
 
         given = getattr(module, "plan", None) if sharding_plan is None else sharding_plan
