@@ -16,14 +16,16 @@ import numpy as np
 from experiments.experiment import ResultTable
 
 from benchmarks import results_table
+from shardwright.arrays import Floats
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.collectives import sets_of
-from shardwright.cost.score import score
+from shardwright.cost.score import Traffic, all_to_all_ms, score
 from shardwright.integrations.torchrec.steps.rank import RankReport
 from shardwright.integrations.torchrec.steps.run import PHASES, STEP, Steps
 from shardwright.sharding import Plan
 from shardwright.task.links import COLLECTIVES, Links, LinkSpeed, ModuleTimes, links_to_dict
+from shardwright.task.task import Task
 
 _CLEARLY = 0.1  # difference of two steps beyond the usual noise of a bed
 
@@ -228,12 +230,27 @@ _WITHOUT: dict[str, Callable[[Links], Links]] = {
 }
 
 
+def _one_after_another(traffic: Traffic, task: Task) -> tuple[Floats, Floats]:
+    """As `Traffic.milliseconds`, without dense layers, but values wait until all ids have come."""
+    forward = sum(all_to_all_ms(task, part) for part in (traffic.ids, traffic.forward.without(traffic.ids)))
+    apart = zip(
+        (forward, all_to_all_ms(task, traffic.backward)),
+        (traffic.forward, traffic.backward),
+        traffic.waits,
+        strict=True,
+    )
+    first, second = (ms + flow.apart + wait for ms, flow, wait in apart)
+    return first, second
+
+
 def _refinements(plans: Sequence[Measured], rows: Sequence[dict[str, Any]], model: CostModel | None) -> ResultTable:
     left = [("nothing", plans)] + [(name, priced(rows, model, change)) for name, change in _WITHOUT.items()]
     with mock.patch("shardwright.cost.score.sets_of", lambda task, shards: list(sets_of(task, shards))[:1]):
         left.append(("a set of collectives for each sharding type", priced(rows, model)))
     with mock.patch("shardwright.sharding.work.LENGTH_BYTES", 0):
         left.append(("lengths", priced(rows, model)))
+    with mock.patch.object(Traffic, "milliseconds", _one_after_another):
+        left.append(("links that ids and values share: one waits for the other", priced(rows, model)))
     shown = []
     for name, of_rest in left:
         ordered = [right for _, case in grouped(of_rest, lambda plan: plan.case) for right in _in_order(case)]
