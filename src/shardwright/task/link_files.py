@@ -11,17 +11,12 @@ from msgspec import Struct
 from shardwright.errors import InvalidInput
 from shardwright.files import dump_document, parse_document, write_atomically
 from shardwright.schema import Place, check_format, convert
-from shardwright.task.links import Links, links_from_dict, links_to_dict
+from shardwright.task.links import Links, backend_of, links_from_dict, links_to_dict
 
 if TYPE_CHECKING:
     from shardwright.task.topology import Topology
 
 FORMAT = 1
-
-
-def backend_of(device: str) -> str:
-    """The backend of torch.distributed by which devices of a type train."""
-    return "gloo" if device == "cpu" else "nccl"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,11 @@ LINK_CLASSES = ("intra", "inter")
 """Links inside a host and links between hosts."""
 
 
+def backend_of(device: str) -> str:
+    """The backend of torch.distributed by which devices of a type train."""
+    return "gloo" if device == "cpu" else "nccl"
+
+
 @dataclass(frozen=True)
 class LinkSpeed:
     """Latency and bandwidth of a collective over one link class.

@@ -27,8 +27,7 @@ from shardwright.hardware import check_device, import_torch, require_cuda
 from shardwright.measure.collectives.links import FEWEST_RUNS, Rung
 from shardwright.measure.collectives.sampling import CollectiveSample, samples_of
 from shardwright.processes import reply, take_over_stdout
-from shardwright.task.link_files import backend_of
-from shardwright.task.links import Collective
+from shardwright.task.links import Collective, backend_of
 
 if TYPE_CHECKING:
     import torch
