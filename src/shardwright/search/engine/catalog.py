@@ -13,11 +13,9 @@ blocks of a unit each if a table must have equal columns.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,6 +25,7 @@ from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.blocks import Added, BlockCosts, Blocks, PieceCosts, Spread, Tables, priced, spread_links
 from shardwright.cost.collectives import LinkFacts, Way, dealt_way, set_ms, set_of
 from shardwright.cost.model import CostModel, PricingHead
+from shardwright.search.engine.colocated import item_spreads
 from shardwright.search.units import rivals_of
 from shardwright.sharding.ways import (
     Dealt,
@@ -312,44 +311,6 @@ def _item_pieces(catalog: Catalog, members: Members) -> tuple[Ints, PieceCosts, 
     return np.cumsum([0, *(of_form.size for of_form in rows)]), costs, legal, behind
 
 
-def _item_spreads(catalog: Catalog, members: Members, price: Floats) -> tuple[Ints, list[Ints]]:
-    """The spreads of items on the same devices: `(spreads,)` the item, and the catalog's spreads of its tables.
-
-    Args:
-        catalog: the ways of the tables.
-        members: tables of each item.
-        price: `(spreads,)` rough price of each of the catalog's spreads.
-    """
-    spreads = catalog.spreads
-    of_table: dict[int, dict[int, list[int]]] = {}
-    for index, (table, way) in enumerate(zip(spreads.table.tolist(), spreads.dealt, strict=True)):
-        of_table.setdefault(table, {}).setdefault(id(way.devices), []).append(index)  # equal sets are one array
-    items, shared = [], []
-    for item, tables in enumerate(members):
-        ways = [of_table.get(table, {}) for table in tables]
-        common = [[way[devices] for way in ways] for devices in ways[0] if all(devices in way for way in ways)]
-        mixes = sorted(mix for choices in common for mix in _mixes(choices, spreads.dealt, price))
-        items += [item] * len(mixes)
-        shared += [np.array(mix, dtype=np.int64) for mix in mixes]
-    return np.array(items, dtype=np.int64), shared
-
-
-_MIXES = 32
-
-
-def _mixes(choices: list[list[int]], dealt: Sequence[Dealt], price: Floats) -> set[tuple[int, ...]]:
-    """Choices of one spread for each table.
-
-    All if they are few; else the cheapest choice, those that differ from it in one table, and those that cut all tables alike.
-    """
-    if math.prod(map(len, choices)) <= _MIXES:
-        return set(product(*choices))
-    cheapest = tuple(min(of_table, key=lambda spread: price[spread]) for of_table in choices)
-    mixes = {(*cheapest[:at], other, *cheapest[at + 1 :]) for at, of_table in enumerate(choices) for other in of_table}
-    by_cut = [{(dealt[spread].copies, dealt[spread].columns): spread for spread in of_table} for of_table in choices]
-    return mixes | {tuple(of[cut] for of in by_cut) for cut in by_cut[0] if all(cut in of for of in by_cut)}
-
-
 def most_pieces(task: Task, tables: tuple[int, ...]) -> int:
     """The most pieces that an item may have; each piece holds a part of every one of its tables."""
     limits = [task.constraints.of(task.tables[table].name).max_shards for table in tables]
@@ -558,9 +519,8 @@ def assemble(
     item = np.array([owner[int(table)] for table in catalog.forms.table[forms]], dtype=np.int64)
     spreads = catalog.spreads
     rough = priced(spreads.costs.vectors, spreads.costs.call, vector_price) + spreads.links.served @ links_price
-    spread_item, shared = _item_spreads(
-        catalog, members, rough + spreads.links.apart.sum(axis=1) / task.topology.devices
-    )
+    rough += spreads.links.apart.sum(axis=1) / task.topology.devices
+    spread_item, shared = item_spreads(spreads.table, spreads.dealt, members, rough)
     dealt = tuple(tuple(spreads.dealt[way] for way in group) for group in shared)
     ranges, devices = _device_ranges([ways[0].devices for ways in dealt])
 
